@@ -1,0 +1,199 @@
+/* bsrgemm: products of block-sparse (BSR) matrices on CPUs and NVIDIA GPUs.
+ *
+ * The public C interface. It knows nothing of Python, NumPy or PyTorch.
+ *
+ * Every fallible function returns a bsrg_status and, on failure, writes one sentence into the caller's
+ * bsrg_error that names the argument, what was given and what is accepted. A NULL error is allowed.
+ * Sizes and strides are int64_t and count elements, never bytes, unless a name says so.
+ */
+#ifndef BSRGEMM_H
+#define BSRGEMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BSRG_VERSION "0.1.0"
+
+typedef enum bsrg_status {
+  BSRG_OK = 0,
+  BSRG_ERR_VALUE,       /* an argument's value is not accepted */
+  BSRG_ERR_TYPE,        /* a dtype or a device that the function does not take */
+  BSRG_ERR_MEMORY,      /* host or device memory ran out */
+  BSRG_ERR_UNAVAILABLE, /* no CUDA driver, no GPU, or the library was built without kernels */
+  BSRG_ERR_CUDA         /* the CUDA driver reported an error */
+} bsrg_status;
+
+typedef struct bsrg_error {
+  char message[1024];
+} bsrg_error;
+
+typedef enum bsrg_dtype { BSRG_F16 = 0, BSRG_BF16, BSRG_F32, BSRG_F64 } bsrg_dtype;
+typedef enum bsrg_index_type { BSRG_I32 = 0, BSRG_I64 } bsrg_index_type;
+typedef enum bsrg_device_kind { BSRG_CPU = 0, BSRG_CUDA } bsrg_device_kind;
+
+typedef struct bsrg_device {
+  bsrg_device_kind kind;
+  int index; /* CUDA device ordinal; 0 for the CPU */
+} bsrg_device;
+
+size_t bsrg_dtype_size(bsrg_dtype dtype);
+const char *bsrg_dtype_name(bsrg_dtype dtype); /* "float16", "bfloat16", "float32", "float64" */
+
+/* ---- Structure: which blocks a matrix stores ------------------------------------------------------ */
+
+/* What the caller has: a matrix of rows x cols elements in blocks of block_height x block_width, block row i
+ * storing the block columns indices[indptr[i]] .. indices[indptr[i+1] - 1]. Pointers are host memory and are
+ * only read during bsrg_structure_create. */
+typedef struct bsrg_pattern {
+  int64_t rows, cols;
+  int64_t block_height, block_width;
+  int64_t nnzb;       /* length of indices */
+  int64_t indptr_len; /* length of indptr, one more than the number of block rows */
+  bsrg_index_type index_type;
+  const void *indices;
+  const void *indptr;
+} bsrg_pattern;
+
+/* A validated, immutable copy of a pattern together with what has been planned and uploaded for it.
+ * Safe to share between threads. */
+typedef struct bsrg_structure bsrg_structure;
+
+/* check = 0 trusts the contents of indices and indptr (their lengths and the shape are still checked). Block
+ * columns must ascend strictly within a row. */
+bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_structure **out,
+                                  bsrg_error *error);
+/* No product with the structure may be under way on the host; ones queued on a GPU are waited for. */
+void bsrg_structure_destroy(bsrg_structure *structure);
+
+/* The copy inside, valid while the structure lives. indices are 32-bit, indptr 64-bit. */
+typedef struct bsrg_structure_view {
+  int64_t rows, cols, block_height, block_width, block_rows, block_cols, nnzb;
+  const int32_t *indices;
+  const int64_t *indptr;
+  int64_t longest_row; /* blocks in the longest block row */
+} bsrg_structure_view;
+bsrg_structure_view bsrg_structure_get(const bsrg_structure *structure);
+
+/* The transposed pattern, and for each of its blocks the index of the block in the original (order has nnzb
+ * entries). */
+bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_structure **out, int64_t *order,
+                                     bsrg_error *error);
+
+/* ---- Products -------------------------------------------------------------------------------------- */
+
+/* A dense matrix view: element (i, j) is data[i * row_stride + j * col_stride]. */
+typedef struct bsrg_dense {
+  void *data;
+  int64_t rows, cols;
+  int64_t row_stride, col_stride;
+} bsrg_dense;
+
+/* How a product is computed. BSRG_AUTO lets the planner choose. */
+typedef enum bsrg_family {
+  BSRG_AUTO = 0,
+  BSRG_TALL,     /* sm_90a: TMA + WGMMA, block heights that are multiples of 64 */
+  BSRG_PORTABLE, /* sm_80 and up: mma.sync for float16/bfloat16, FMA for float32/float64 */
+  BSRG_HOST,     /* the CPU backend */
+  BSRG_FAMILY_COUNT
+} bsrg_family;
+const char *bsrg_family_name(bsrg_family family); /* "auto", "tall", "portable", "cpu" */
+
+/* Y = alpha * A @ X + beta * C, all operands of one dtype, float32 accumulation for 16-bit dtypes. */
+typedef struct bsrg_matmul_args {
+  bsrg_structure *a;
+  const void *values; /* [nnzb][block_height][block_width], contiguous */
+  bsrg_dtype dtype;
+  bsrg_dense x; /* A.cols x N */
+  bsrg_dense c; /* A.rows x N; data may be NULL, and is not read, when beta == 0 */
+  bsrg_dense y; /* A.rows x N; may be exactly c, must not overlap any other operand */
+  double alpha, beta;
+  bsrg_device device; /* where every pointer lives */
+  void *stream;       /* CUstream; ignored on the CPU */
+  bsrg_family family;
+} bsrg_matmul_args;
+
+bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+
+/* ---- Planning, without a device ---------------------------------------------------------------------- */
+
+/* What the cost model knows of a chip. */
+typedef struct bsrg_chip {
+  char name[64];
+  int sm_arch; /* 90 for Hopper */
+  int sm_count;
+  double hbm_bytes_per_s, l2_bytes_per_s, l2_bytes;
+  double mma_flops_per_s; /* dense float16 rate that a good kernel sustains */
+} bsrg_chip;
+bsrg_chip bsrg_chip_h200(void);
+
+typedef struct bsrg_candidate {
+  bsrg_family family;
+  int supported;
+  double seconds;     /* predicted; 0 when not supported */
+  double hbm_bytes;   /* predicted traffic from device memory */
+  double l2_bytes;    /* predicted traffic from L2 to the SMs */
+  double mma_flops;   /* issued, including padding */
+  char reason[160];   /* why it is not supported, or what limits it */
+} bsrg_candidate;
+
+typedef struct bsrg_plan_info {
+  double useful_flops; /* 2 * nnzb * block_height * block_width * n */
+  int count;
+  int chosen; /* index into candidates */
+  bsrg_candidate candidates[BSRG_FAMILY_COUNT];
+} bsrg_plan_info;
+
+bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
+                              bsrg_plan_info *out, bsrg_error *error);
+
+/* ---- CPU threads ------------------------------------------------------------------------------------- */
+
+/* 0 restores the default: BSRGEMM_NUM_THREADS, else OMP_NUM_THREADS, else the processors this process may
+ * run on. */
+bsrg_status bsrg_set_num_threads(int count, bsrg_error *error);
+int bsrg_get_num_threads(void);
+/* "avx512", "avx2" or "generic": what the CPU backend chose for this processor. */
+const char *bsrg_cpu_isa(void);
+
+/* ---- GPU ----------------------------------------------------------------------------------------------- */
+
+typedef struct bsrg_gpu_info {
+  char name[256];
+  int index, sm_arch, sm_count, driver_version; /* driver_version as CUDA encodes it: 13000 */
+  int64_t memory_bytes;
+} bsrg_gpu_info;
+
+/* Number of CUDA devices. BSRG_ERR_UNAVAILABLE says why there is none. */
+bsrg_status bsrg_gpu_count(int *count, bsrg_error *error);
+bsrg_status bsrg_gpu_get_info(int index, bsrg_gpu_info *out, bsrg_error *error);
+/* Plain device memory, allocated and freed in stream order on the device's default pool. */
+bsrg_status bsrg_gpu_alloc(int index, size_t bytes, void *stream, void **out, bsrg_error *error);
+bsrg_status bsrg_gpu_free(int index, void *pointer, void *stream, bsrg_error *error);
+/* Copies that return when the copy is done. direction: 0 host to device, 1 device to host. */
+bsrg_status bsrg_gpu_copy(int index, void *destination, const void *source, size_t bytes, int direction,
+                          void *stream, bsrg_error *error);
+/* Makes work later put on consumer wait for what producer holds now. Never blocks the host. */
+bsrg_status bsrg_gpu_order_streams(int index, void *producer, void *consumer, bsrg_error *error);
+bsrg_status bsrg_gpu_synchronize(int index, void *stream, bsrg_error *error);
+/* The device that holds a pointer, for imports that do not say. */
+bsrg_status bsrg_gpu_pointer_device(const void *pointer, int *index, bsrg_error *error);
+/* One m64n64k16 WGMMA on shared-memory images given byte for byte; see kernels/sm90/probe.cu. The descriptor
+ * words are those of PTX without the address. d receives 64 x 64 floats. Pointers are host memory. */
+typedef struct bsrg_wgmma_probe {
+  bsrg_dtype dtype;
+  int transpose_a, transpose_b; /* 1: the operand is MN-major */
+  uint64_t descriptor_a, descriptor_b;
+  const void *image_a, *image_b;
+  size_t image_bytes; /* of each image, at most 16384 */
+  float *d;
+} bsrg_wgmma_probe;
+bsrg_status bsrg_gpu_probe_wgmma(int index, const bsrg_wgmma_probe *probe, bsrg_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

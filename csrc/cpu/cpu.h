@@ -1,0 +1,114 @@
+/* The CPU backend's own interface: what an instruction set provides, and the threads.
+ *
+ * Two ways to multiply. The panel way (panel.c) takes a few vectors of columns of X at a time and multiplies
+ * them by broadcast elements of A: any N. The dot way (dot.inc, driven by cpu.c) takes vectors along k, for the
+ * few columns that would leave most lanes of a panel empty.
+ *
+ * In both, each element of Y is summed in an order that the shapes and the structure fix: not the number of
+ * threads, nor who did what. "sum" is the accumulator type: double for float64, float for the others.
+ */
+#ifndef BSRG_CPU_H
+#define BSRG_CPU_H
+
+#include "../internal.h"
+
+/* Sums run over at most this many k before they are added to a running total: it bounds the rounding error of
+ * long rows to that of a BLAS. */
+enum { BSRG_SEGMENT_K = 128 };
+
+/* Rows of A that are treated together: the unit in which work is handed out, and in which A is widened. */
+enum { BSRG_UNIT_ROWS = 8, BSRG_GROUP_ROWS = 64 };
+
+/* One register tile: `rows` rows (which kernel it is says how many) of consecutive blocks of a block row, times
+ * the rows of B that their block columns select, in vectors. */
+typedef struct bsrg_tile_run {
+  const void *a; /* sum[count][..][depth], by strides */
+  int64_t a_row_stride, a_block_stride;
+  const void *b; /* block p meets b + columns[p] * b_block_stride */
+  int64_t b_row_stride, b_block_stride;
+  const int32_t *columns;
+  int64_t count, depth;                   /* blocks, and k within each */
+  int64_t segment_blocks, segment_depth;  /* k that are summed before being added to sums */
+  void *sums;                             /* sum[rows][vectors * lanes], by stride */
+  int64_t sums_stride;
+  bool add; /* to what sums holds; otherwise the first segment overwrites it */
+} bsrg_tile_run;
+typedef void (*bsrg_tile_kernel)(const bsrg_tile_run *run);
+
+/* The epilogue: y = alpha * sums + beta * c over `rows` <= BSRG_GROUP_ROWS rows of `columns` columns. */
+typedef struct bsrg_finish_run {
+  const void *sums;
+  int64_t sums_stride;
+  int64_t rows, columns;
+  double alpha, beta;
+  const void *c;
+  int64_t c_row_stride, c_col_stride;
+  void *y;
+  int64_t y_row_stride, y_col_stride;
+} bsrg_finish_run;
+
+/* Products with few columns, over a range of row units (see bsrg_unit_count). */
+typedef struct bsrg_dot_run {
+  const bsrg_structure_view *a;
+  const void *values;
+  const void *x; /* sum[N][..]: each column contiguous */
+  int64_t x_col_stride, columns;
+  double alpha, beta;
+  const bsrg_dense *c, *y;
+} bsrg_dot_run;
+
+/* What one instruction set does for one element type. */
+typedef struct bsrg_cpu_ops {
+  int64_t element_size, sum_size, lanes; /* lanes: sums in a vector */
+  int64_t tile_rows, tile_vectors;       /* largest tile */
+  const bsrg_tile_kernel *tile;          /* [tile_vectors][tile_rows], each counted from 1 */
+  /* destination: sum[rows][width], zero beyond columns. source: element [rows][columns] by strides. */
+  void (*pack)(void *destination, int64_t width, const void *source, int64_t row_stride, int64_t col_stride,
+               int64_t rows, int64_t columns);
+  /* destination: sum[rows][columns]. source: element [rows][columns], rows `stride` apart. */
+  void (*widen)(void *destination, const void *source, int64_t stride, int64_t rows, int64_t columns);
+  void (*finish)(const bsrg_finish_run *run);
+  void (*dot)(const bsrg_dot_run *run, int64_t unit_begin, int64_t unit_end);
+} bsrg_cpu_ops;
+
+typedef struct bsrg_cpu_isa_ops {
+  const char *name;
+  bsrg_cpu_ops ops[4]; /* by bsrg_dtype */
+} bsrg_cpu_isa_ops;
+
+extern const bsrg_cpu_isa_ops bsrg_cpu_generic;
+#if defined(__x86_64__)
+extern const bsrg_cpu_isa_ops bsrg_cpu_avx2, bsrg_cpu_avx512;
+#endif
+
+/* ---- Row units: BSRG_UNIT_ROWS rows of a block row, the last of each block row being shorter ----------- */
+
+static inline int64_t bsrg_units_per_block(const bsrg_structure_view *a) {
+  return bsrg_ceil_div(a->block_height, BSRG_UNIT_ROWS);
+}
+static inline int64_t bsrg_unit_count(const bsrg_structure_view *a) {
+  return a->block_rows * bsrg_units_per_block(a);
+}
+/* Where range `index` of `count` begins, when units are cut into ranges of about equal work. */
+int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t count);
+
+/* ---- panel.c --------------------------------------------------------------------------------------------- */
+
+/* How many columns, vectors of `lanes`, the product splits into: panels as equal as can be. */
+bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
+                              bsrg_error *error);
+
+/* ---- threads.c ------------------------------------------------------------------------------------------- */
+
+typedef void (*bsrg_task)(void *context, int slot);
+/* Calls task(context, slot) on up to `threads` threads at once, slots counted from 0, the caller's thread being
+ * slot 0; returns when all have returned. There may be fewer, and only the caller's when another thread is using
+ * the pool: tasks take their work from a shared counter. */
+void bsrg_run_parallel(bsrg_task task, void *context, int threads);
+
+/* Scratch memory, 64-byte aligned, contents undefined. One buffer is kept between products, since fresh pages
+ * cost more than many a product. NULL when memory ran out. */
+void *bsrg_scratch_take(size_t bytes);
+void bsrg_scratch_give(void *scratch);
+
+#endif

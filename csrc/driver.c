@@ -1,0 +1,226 @@
+/* Finding libcuda, devices and kernels. Nothing here is touched before the first use of a GPU. */
+#include "driver.h"
+
+#include "kernel_images.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEVICES = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+void bsrg_lock(void) { pthread_mutex_lock(&lock); }
+void bsrg_unlock(void) { pthread_mutex_unlock(&lock); }
+
+/* ---- the driver library ------------------------------------------------------------------------------------------ */
+
+static pthread_once_t load_once = PTHREAD_ONCE_INIT;
+static bsrg_cuda_api api_table;
+static bsrg_status load_status;
+static bsrg_error load_error;
+
+static void load_driver(void) {
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "no CUDA driver on this machine: %s", dlerror());
+    return;
+  }
+  const char *missing = NULL;
+#define FIND(member, symbol, parameters)                     \
+  {                                                          \
+    void *function = dlsym(library, symbol);                 \
+    if (!function) missing = symbol;                         \
+    memcpy(&api_table.member, &function, sizeof(function));  \
+  }
+  BSRG_CUDA_FUNCTIONS(FIND)
+#undef FIND
+  if (missing) {
+    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE,
+                            "the CUDA driver on this machine is too old: it has no %s (a driver for CUDA 12.0 or later is "
+                            "needed)", missing);
+    return;
+  }
+  const CUresult result = api_table.init(0);
+  if (result != CUDA_SUCCESS) {
+    const char *name = "unknown error", *text = "";
+    api_table.error_name(result, &name);
+    api_table.error_string(result, &text);
+    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "the CUDA driver cannot be used: %s (%s)", name, text);
+  }
+}
+
+bsrg_status bsrg_cuda(const bsrg_cuda_api **api, bsrg_error *error) {
+  pthread_once(&load_once, load_driver);
+  if (load_status != BSRG_OK) return bsrg_fail(error, load_status, "%s", load_error.message);
+  *api = &api_table;
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const char *call, bsrg_error *error) {
+  if (result == CUDA_SUCCESS) return BSRG_OK;
+  const char *name = "unknown error", *text = "";
+  api->error_name(result, &name);
+  api->error_string(result, &text);
+  const bsrg_status status = result == CUDA_ERROR_OUT_OF_MEMORY ? BSRG_ERR_MEMORY : BSRG_ERR_CUDA;
+  return bsrg_fail(error, status, "%s failed: %s (%s)", call, name, text);
+}
+
+/* ---- devices ------------------------------------------------------------------------------------------------------ */
+
+static bsrg_device_state *devices[MAX_DEVICES];
+
+static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_state *state, bsrg_error *error) {
+  state->index = index;
+  bsrg_status status = bsrg_cuda_check(api, api->device_get(&state->device, index), "cuDeviceGet", error);
+  if (status != BSRG_OK) return status;
+
+  int major = 0, minor = 0, mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  size_t bytes = 0;
+  bsrg_gpu_info *info = &state->info;
+  info->index = index;
+  api->device_name(info->name, sizeof(info->name), state->device);
+  api->device_memory(&bytes, state->device);
+  info->memory_bytes = (int64_t)bytes;
+  api->driver_version(&info->driver_version);
+  api->device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, state->device);
+  api->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, state->device);
+  api->device_attribute(&info->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, state->device);
+  info->sm_arch = 10 * major + minor;
+
+  status = bsrg_cuda_check(api, api->primary_context_retain(&state->context, state->device),
+                           "cuDevicePrimaryCtxRetain", error);
+  if (status != BSRG_OK) return status;
+  bool pushed;
+  status = bsrg_enter(api, state, &pushed, error);
+  if (status != BSRG_OK) return status;
+  api->exchange_capture_mode(&mode);
+  CUresult result = api->stream_create(&state->upload, CU_STREAM_NON_BLOCKING);
+  if (result == CUDA_SUCCESS) result = api->memory_alloc(&state->counters, sizeof(uint32_t) * BSRG_COUNTER_SLOTS);
+  if (result == CUDA_SUCCESS) result = api->set_32(state->counters, 0, BSRG_COUNTER_SLOTS, state->upload);
+  if (result == CUDA_SUCCESS) result = api->stream_synchronize(state->upload);
+  api->exchange_capture_mode(&mode);
+  bsrg_leave(api, pushed);
+  return bsrg_cuda_check(api, result, "preparing the device", error);
+}
+
+bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device, bsrg_error *error) {
+  bsrg_status status = bsrg_cuda(api, error);
+  if (status != BSRG_OK) return status;
+  int count = 0;
+  status = bsrg_cuda_check(*api, (*api)->device_count(&count), "cuDeviceGetCount", error);
+  if (status != BSRG_OK) return status;
+  if (count > MAX_DEVICES) count = MAX_DEVICES;
+  if (count == 0) return bsrg_fail(error, BSRG_ERR_UNAVAILABLE, "the CUDA driver sees no GPU on this machine");
+  if (index < 0 || index >= count)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "device is cuda:%d, but this machine has cuda:0 to cuda:%d", index, count - 1);
+
+  bsrg_lock();
+  if (!devices[index]) {
+    bsrg_device_state *state = calloc(1, sizeof(*state));
+    status = state ? make_device(*api, index, state, error)
+                   : bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for the state of cuda:%d", index);
+    if (status == BSRG_OK)
+      devices[index] = state;
+    else
+      free(state);
+  }
+  *device = devices[index];
+  bsrg_unlock();
+  return status;
+}
+
+bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device, bool *pushed, bsrg_error *error) {
+  CUcontext current = NULL;
+  *pushed = false;
+  if (api->context_get(&current) == CUDA_SUCCESS && current == device->context) return BSRG_OK;
+  const bsrg_status status = bsrg_cuda_check(api, api->context_push(device->context), "cuCtxPushCurrent", error);
+  *pushed = status == BSRG_OK;
+  return status;
+}
+
+void bsrg_leave(const bsrg_cuda_api *api, bool pushed) {
+  CUcontext ignored;
+  if (pushed) api->context_pop(&ignored);
+}
+
+CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream) {
+  int capturing = 0;
+  if (stream == CU_STREAM_PER_THREAD) return 0;
+  if (api->stream_is_capturing(stream, &capturing) != CUDA_SUCCESS || capturing) return 0;
+  bsrg_lock();
+  int slot = 0;
+  while (slot < device->counter_count && device->counter_stream[slot] != stream) ++slot;
+  if (slot == device->counter_count && slot < BSRG_COUNTER_SLOTS) {
+    device->counter_stream[slot] = stream;
+    device->counter_count++;
+  }
+  bsrg_unlock();
+  return slot < BSRG_COUNTER_SLOTS ? device->counters + sizeof(uint32_t) * (CUdeviceptr)slot : 0;
+}
+
+bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, const void *source, size_t bytes,
+                        CUdeviceptr *out, bsrg_error *error) {
+  /* Relaxed: allocating is legal while the caller captures a graph, since nothing here touches that stream. */
+  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  api->exchange_capture_mode(&mode);
+  *out = 0;
+  CUresult result = api->memory_alloc(out, bytes ? bytes : 1);
+  if (result == CUDA_SUCCESS && bytes) result = api->copy_to_device(*out, source, bytes, device->upload);
+  if (result == CUDA_SUCCESS) result = api->stream_synchronize(device->upload);
+  if (result != CUDA_SUCCESS && *out) {
+    api->memory_free(*out);
+    *out = 0;
+  }
+  api->exchange_capture_mode(&mode);
+  return bsrg_cuda_check(api, result, "uploading a plan", error);
+}
+
+/* ---- kernels ------------------------------------------------------------------------------------------------------ */
+
+static CUlibrary libraries[BSRG_KERNEL_COUNT];  /* of the image that a table row names; rows may share one */
+static CUkernel kernels[BSRG_KERNEL_COUNT];
+
+static bsrg_status load_kernel(const bsrg_cuda_api *api, bsrg_kernel_id id, bsrg_error *error) {
+  const bsrg_kernel *row = &bsrg_kernels[id];
+  for (int other = 0; other < BSRG_KERNEL_COUNT && !libraries[id]; ++other)
+    if (libraries[other] && strcmp(bsrg_kernels[other].image, row->image) == 0) libraries[id] = libraries[other];
+  for (int i = 0; i < bsrg_kernel_image_count && !libraries[id]; ++i) {
+    if (strcmp(bsrg_kernel_images[i].name, row->image) != 0) continue;
+    const bsrg_status status = bsrg_cuda_check(
+        api, api->library_load(&libraries[id], bsrg_kernel_images[i].data, NULL, NULL, 0, NULL, NULL, 0),
+        "cuLibraryLoadData", error);
+    if (status != BSRG_OK) return status;
+  }
+  if (!libraries[id])
+    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
+                     "this build of bsrgemm has no CUDA kernels: install it where nvcc can be had, with BSRGEMM_CUDA=1");
+  return bsrg_cuda_check(api, api->library_kernel(&kernels[id], libraries[id], row->name), "cuLibraryGetKernel", error);
+}
+
+bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id, int64_t grid_x,
+                        int64_t grid_y, CUstream stream, void *parameters, bsrg_error *error) {
+  const bsrg_kernel *row = &bsrg_kernels[id];
+  bsrg_status status = BSRG_OK;
+  bsrg_lock();
+  if (!kernels[id]) status = load_kernel(api, id, error);
+  if (status == BSRG_OK && !device->shared_memory_set[id]) {
+    status = bsrg_cuda_check(api, api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                            row->shared_bytes, kernels[id], device->device),
+                             "cuKernelSetAttribute", error);
+    device->shared_memory_set[id] = status == BSRG_OK;
+  }
+  bsrg_unlock();
+  if (status != BSRG_OK) return status;
+
+  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+  cluster.value.clusterDim.x = (unsigned)row->cluster;
+  cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+  const CUlaunchConfig config = {.gridDimX = (unsigned)grid_x, .gridDimY = (unsigned)grid_y, .gridDimZ = 1,
+                                 .blockDimX = (unsigned)row->threads, .blockDimY = 1, .blockDimZ = 1,
+                                 .sharedMemBytes = (unsigned)row->shared_bytes, .hStream = stream,
+                                 .attrs = &cluster, .numAttrs = row->cluster > 1};
+  void *arguments[] = {parameters};
+  return bsrg_cuda_check(api, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name, error);
+}

@@ -1,0 +1,91 @@
+#include "launch.h"
+
+static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
+
+const char *bsrg_tall_layout_obstacle(const bsrg_matmul_args *args) {
+  const bsrg_dense *x = &args->x, *c = &args->c, *y = &args->y;
+  if (x->cols % 8) return "needs a number of columns that is a multiple of 8";
+  if (x->cols > INT32_MAX) return "needs fewer than 2^31 columns";
+  if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
+  if (x->col_stride != 1 || x->row_stride % 8 || !aligned(x->data, 16))
+    return "needs b in row-major order, its rows at multiples of 16 bytes";
+  if (y->col_stride != 1 || y->row_stride % 8 || !aligned(y->data, 16))
+    return "needs out in row-major order, its rows at multiples of 16 bytes";
+  if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || !aligned(c->data, 4)))
+    return "needs c in row-major order, its rows at multiples of 4 bytes";
+  return NULL;
+}
+
+typedef struct map_shape {
+  uint32_t rank;
+  uint64_t dims[3], strides[2]; /* strides in elements, of dims 1 and 2 */
+  uint32_t box[3];
+  int swizzle;
+} map_shape;
+
+static bsrg_status encode(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data, const map_shape *shape,
+                          bsrg_tensor_map *map, bsrg_error *error) {
+  const uint64_t strides[2] = {2 * shape->strides[0], 2 * shape->strides[1]};
+  const uint32_t ones[3] = {1, 1, 1};
+  const int type = dtype == BSRG_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return bsrg_cuda_check(api,
+                         api->tensor_map_encode(map, type, shape->rank, (void *)(uintptr_t)data, shape->dims, strides,
+                                                shape->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, shape->swizzle,
+                                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+                         "cuTensorMapEncodeTiled", error);
+}
+
+/* Rows of X as one box of four 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
+ * that TMA clips at column n. */
+static map_shape x_shape(const bsrg_dense *x, uint32_t rows) {
+  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
+  if (n % 64 == 0)
+    return (map_shape){3, {64, k, n / 64}, {stride, 64}, {64, rows, BSRG_TALL_TILE_N / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
+  return (map_shape){2, {n, k, 0}, {stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+bsrg_status bsrg_launch_tall(const bsrg_matmul_args *args, const bsrg_plan *plan, const bsrg_uploads *uploads,
+                             const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_tall_plan *tall = &plan->tall;
+  const int64_t n = args->x.cols;
+  const int cluster = bsrg_tall_cluster(n);
+  const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster);
+  if ((int64_t)tall->tile_count * n_tiles > INT32_MAX / 2)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
+                     (long long)n, (long long)v->rows);
+
+  /* The narrowest stage that a block fills, so that no stage is mostly empty. */
+  const int step_k = v->block_width >= 48 ? 64 : (int)v->block_width;
+  const int32_t steps = (int32_t)bsrg_ceil_div(v->block_width, step_k);
+  const int32_t tail_k = (int32_t)v->block_width - (steps - 1) * step_k;
+  bsrg_tall_params p = {.entries = (const bsrg_tall_entry *)(uintptr_t)uploads->entries,
+                        .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads->tiles,
+                        .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(api, device, (CUstream)args->stream),
+                        .c = args->c.data, .c_row_stride = args->c.row_stride,
+                        .tile_count = tall->tile_count, .n_tile_count = n_tiles,
+                        .group = bsrg_tall_group(args->a, tall, cluster, n_tiles),
+                        .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
+                        .steps = steps, .tail_k16 = tail_k / 16, .x_boxes = n % 64 == 0 ? 1 : 4, .n = (int32_t)n,
+                        .alpha = (float)args->alpha, .beta = (float)args->beta};
+
+  const int swizzle = step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                      : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                     : CU_TENSOR_MAP_SWIZZLE_32B;
+  const map_shape a = {2, {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
+                       {(uint64_t)v->block_width, 0}, {(uint32_t)step_k, BSRG_TALL_STRIP, 0}, swizzle};
+  const map_shape y = {2, {(uint64_t)n, (uint64_t)v->rows, 0}, {(uint64_t)args->y.row_stride, 0}, {64, 16, 0},
+                       CU_TENSOR_MAP_SWIZZLE_128B};
+  const map_shape x = x_shape(&args->x, (uint32_t)step_k), x_tail = x_shape(&args->x, (uint32_t)tail_k);
+  bsrg_status status = encode(api, args->dtype, args->values, &a, &p.a, error);
+  if (status == BSRG_OK) status = encode(api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status == BSRG_OK) status = encode(api, args->dtype, args->x.data, &x_tail, &p.x_tail, error);
+  if (status == BSRG_OK) status = encode(api, args->dtype, args->y.data, &y, &p.y, error);
+  if (status != BSRG_OK) return status;
+
+  const int64_t clusters = bsrg_min(device->info.sm_count / cluster, (int64_t)tall->tile_count * n_tiles);
+  const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
+  const bsrg_kernel_id first = args->dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_K64_C1 : BSRG_KERNEL_TALL_BF16_K64_C1;
+  return bsrg_launch(api, device, (bsrg_kernel_id)((int)first + 2 * width + cluster - 1), clusters * cluster, 1,
+                     (CUstream)args->stream, &p, error);
+}

@@ -1,0 +1,113 @@
+/* What the extension's files share: Python's and NumPy's headers in one order, the module state, and helpers.
+ *
+ * The extension converts arguments, calls the core and converts results; it computes nothing itself.
+ */
+#ifndef BSRG_PY_H
+#define BSRG_PY_H
+
+#ifndef Py_LIMITED_API
+#define Py_LIMITED_API 0x030B0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* Built against NumPy 2 headers, runs on NumPy 1.23 (the first for Python 3.11) and later. */
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_23_API_VERSION
+#define PY_ARRAY_UNIQUE_SYMBOL bsrg_numpy_api
+#ifndef BSRG_IMPORTS_NUMPY /* module.c alone holds NumPy's function table */
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+
+#include "../bsrgemm.h"
+
+/* Names that are looked up on objects or compared with keywords: interned once per module. */
+#define BSRG_PY_NAMES(X)        \
+  X(__cuda_array_interface__)   \
+  X(__dlpack__)                 \
+  X(__dlpack_c_exchange_api__)  \
+  X(__dlpack_device__)          \
+  X(alpha)                      \
+  X(beta)                       \
+  X(c)                          \
+  X(family)                     \
+  X(is_neg)                     \
+  X(name)                       \
+  X(obj)                        \
+  X(out)                        \
+  X(stream)                     \
+  X(structure)                  \
+  X(values)                     \
+  X(x)
+
+typedef enum bsrg_name {
+#define BSRG_PY_ENUM(name) BSRG_NAME_##name,
+  BSRG_PY_NAMES(BSRG_PY_ENUM)
+#undef BSRG_PY_ENUM
+      BSRG_NAME_COUNT
+} bsrg_name;
+
+typedef struct bsrg_state {
+  PyObject *device_unavailable_error;
+  PyTypeObject *structure_type;
+  PyTypeObject *device_array_type;
+  PyTypeObject *array_info_type;
+  PyObject *names[BSRG_NAME_COUNT];
+  int bfloat16_type; /* ml_dtypes' NumPy type number once it has been met, else -1 */
+} bsrg_state;
+
+/* ---- errors.c ---------------------------------------------------------------------------------------- */
+
+/* Raises what a failed core call reported; returns NULL for `return bsrg_raise(...)`. */
+PyObject *bsrg_raise(bsrg_state *state, bsrg_status status, const bsrg_error *error);
+
+/* Turns the pending exception into a TypeError that names the argument, with the original as its cause.
+ * MemoryError and what is no Exception (KeyboardInterrupt) pass unchanged. */
+void bsrg_wrap_error(PyObject *obj, const char *name);
+
+/* "(3, 4)", "(3,)" or "()". */
+typedef struct bsrg_shape_text {
+  char text[192];
+} bsrg_shape_text;
+bsrg_shape_text bsrg_format_shape(int ndim, const int64_t *shape);
+
+/* ---- arguments.c ------------------------------------------------------------------------------------- */
+
+/* The parameters of a METH_FASTCALL | METH_KEYWORDS function: all may be given by position or by name. */
+typedef struct bsrg_signature {
+  const char *function;
+  int required, count;
+  const bsrg_name *names;
+} bsrg_signature;
+
+/* Fills found[0 .. count) with borrowed references, NULL where an optional argument is absent. */
+int bsrg_parse(bsrg_state *state, const bsrg_signature *signature, PyObject *const *args, Py_ssize_t nargs,
+               PyObject *kwnames, PyObject **found);
+
+int bsrg_parse_pair(PyObject *obj, const char *name, int64_t pair[2]);
+int bsrg_parse_real(PyObject *obj, const char *name, double *out);
+/* A CUDA stream as an integer, with 1 (the legacy default stream's other name) turned into NULL. */
+int bsrg_parse_stream(PyObject *obj, void **stream);
+/* "cpu", "cuda" or "cuda:3". */
+int bsrg_parse_device(PyObject *obj, bsrg_device *out);
+int bsrg_parse_cuda_device(PyObject *obj, int *index);
+int bsrg_parse_family(PyObject *obj, bsrg_family *out);
+int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out);
+PyObject *bsrg_device_name(bsrg_device device);
+
+/* ---- the module's functions and types ---------------------------------------------------------------- */
+
+PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+extern const char bsrg_matmul_doc[], bsrg_describe_doc[];
+extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
+
+PyTypeObject *bsrg_make_structure_type(PyObject *module);
+PyTypeObject *bsrg_make_device_array_type(PyObject *module);
+PyTypeObject *bsrg_make_array_info_type(void);
+
+/* The core structure of a Structure object, borrowed. */
+bsrg_structure *bsrg_structure_of(PyObject *structure);
+
+#endif

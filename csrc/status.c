@@ -1,0 +1,57 @@
+#include "internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+bsrg_status bsrg_fail(bsrg_error *error, bsrg_status status, const char *format, ...) {
+  if (error != NULL) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->message, sizeof error->message, format, arguments);
+    va_end(arguments);
+  }
+  return status;
+}
+
+size_t bsrg_dtype_size(bsrg_dtype dtype) {
+  switch (dtype) {
+    case BSRG_F16:
+    case BSRG_BF16:
+      return 2;
+    case BSRG_F32:
+      return 4;
+    case BSRG_F64:
+      return 8;
+  }
+  return 0;
+}
+
+const char *bsrg_dtype_name(bsrg_dtype dtype) {
+  switch (dtype) {
+    case BSRG_F16:
+      return "float16";
+    case BSRG_BF16:
+      return "bfloat16";
+    case BSRG_F32:
+      return "float32";
+    case BSRG_F64:
+      return "float64";
+  }
+  return "unknown";
+}
+
+const char *bsrg_family_name(bsrg_family family) {
+  switch (family) {
+    case BSRG_AUTO:
+      return "auto";
+    case BSRG_TALL:
+      return "tall";
+    case BSRG_PORTABLE:
+      return "portable";
+    case BSRG_HOST:
+      return "cpu";
+    case BSRG_FAMILY_COUNT:
+      break;
+  }
+  return "unknown";
+}

@@ -1,0 +1,128 @@
+/* The one place where host code and kernels agree: launch parameters and the limits both rely on.
+ *
+ * Read by C11 (csrc/) and by CUDA C++17 (kernels/). Every struct is passed to its kernel by value as one
+ * __grid_constant__ parameter. Strides count elements.
+ */
+#ifndef BSRG_PARAMS_H
+#define BSRG_PARAMS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+#define BSRG_ALIGN64 alignas(64)
+#else
+#define BSRG_ALIGN64 _Alignas(64)
+#endif
+
+/* CUtensorMap by layout, so that neither side needs cuda.h. */
+typedef struct bsrg_tensor_map {
+  BSRG_ALIGN64 uint64_t opaque[16];
+} bsrg_tensor_map;
+
+/* ---- sm90/tall.cuh ------------------------------------------------------------------------------------- */
+
+enum {
+  BSRG_TALL_STRIP = 64,    /* rows that one consumer warpgroup computes */
+  BSRG_TALL_TILE_N = 256,  /* columns of a CTA's tile */
+  BSRG_TALL_THREADS = 384, /* one producer and two consumer warpgroups */
+  BSRG_TALL_STAGE_K = 64,  /* k of a full stage; narrow variants split it into 32 or 16 */
+  BSRG_TALL_STAGES = 4,    /* full stages in flight */
+  /* stages (A and X), output pieces, barriers, and slack to align the start to 1024 */
+  BSRG_TALL_SHARED_BYTES = 4 * (16384 + 32768) + 32768 + 2048
+};
+
+/* One step of a tile: the rows of X that a block column selects, and the A blocks that multiply them. */
+typedef struct bsrg_tall_entry {
+  int32_t x_row;      /* first row of X */
+  int32_t a_block[2]; /* first row, in values viewed as [nnzb * bh, bw], of each strip's block; -1: none */
+  int32_t pad;
+} bsrg_tall_entry;
+
+/* Two strips of 64 output rows that one CTA computes together, and the union of their block columns. */
+typedef struct bsrg_tall_tile {
+  int32_t strip[2]; /* output rows strip * 64 ...; -1: no second strip */
+  int32_t entry_begin, entry_count;
+} bsrg_tall_tile;
+
+typedef struct bsrg_tall_params {
+  bsrg_tensor_map a;      /* [nnzb * bh, bw], box 64 rows x STAGE k */
+  bsrg_tensor_map x;      /* panels {64, K, N/64} in one box, or {N, K} in four: see x_boxes */
+  bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
+  bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns */
+  const bsrg_tall_entry *entries;
+  const bsrg_tall_tile *tiles;
+  uint32_t *counter; /* tiles handed out; 0 at launch and again at the end. NULL: static order */
+  const void *c;
+  int64_t c_row_stride;
+  int32_t tile_count;       /* length of tiles */
+  int32_t n_tile_count;     /* cluster-wide column tiles (512 columns for a cluster of two, else 256) */
+  int32_t group;            /* column tiles that are swept together down all row tiles */
+  int32_t strips_per_block; /* bh / 64 */
+  int32_t steps;            /* stages per block, ceil(bw / stage k) */
+  int32_t tail_k16;         /* k16 instructions in a block's last stage */
+  int32_t x_boxes;          /* 1: one 3-D box a stage; 4: N is no multiple of 64, four 2-D boxes */
+  int32_t n;
+  float alpha, beta;
+} bsrg_tall_params;
+
+/* ---- sm80/portable.cuh, sm80/simt.cuh -------------------------------------------------------------------- */
+
+/* A block row is seen as a dense [bh, blocks * bw] matrix times the rows of X that its block columns select:
+ * element (r, kk) of block row i is values[((indptr[i] + kk / bw) * bh + r) * bw + kk % bw], and it meets row
+ * indices[indptr[i] + kk / bw] * bw + kk % bw of X. */
+typedef struct bsrg_portable_params {
+  const void *values;
+  const int64_t *indptr;
+  const int32_t *indices;
+  const int32_t *row_order; /* block rows, longest first */
+  const void *x, *c;
+  void *y;
+  int64_t x_row_stride, x_col_stride, c_row_stride, c_col_stride, y_row_stride, y_col_stride;
+  int64_t n;
+  int64_t row_tiles; /* block_rows * tiles_per_block_row: blockIdx.x */
+  int32_t block_height, block_width;
+  int32_t tiles_per_block_row; /* ceil(bh / tile rows) */
+  int32_t vector_x;            /* X, C and Y: unit column stride, 16-byte aligned rows */
+  int32_t vector_a;            /* bw * size is a multiple of 16 bytes and values are 16-byte aligned */
+  double alpha, beta;          /* beta == 0: c is not read */
+} bsrg_portable_params;
+
+/* The tiles that are compiled, one row a kernel, for kernels and host alike. Each kernel also takes a narrower N.
+ *   X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an SM)
+ * BSRG_MMA_TILES: portable_f16_m<rows>n<columns>, portable_bf16_...; 32 threads a warp, 16-bit elements. */
+#define BSRG_MMA_TILES(X)        \
+  X(16, 64, 1, 2, 32, 4, 6)      \
+  X(64, 64, 4, 1, 32, 4, 4)      \
+  X(16, 256, 1, 4, 32, 3, 4)     \
+  X(32, 256, 1, 4, 32, 3, 4)     \
+  X(64, 256, 2, 4, 32, 3, 2)     \
+  X(128, 128, 2, 2, 32, 4, 2)
+/* BSRG_SIMT_F32_TILES: simt_f32_m<rows>n<columns>; BSRG_SIMT_F64_TILES likewise. A stage has 64 bytes of k. */
+#define BSRG_SIMT_F32_TILES(X) \
+  X(32, 32, 2, 1, 16, 4, 8)    \
+  X(16, 256, 1, 4, 16, 3, 4)   \
+  X(32, 128, 2, 2, 16, 3, 4)   \
+  X(64, 128, 2, 2, 16, 3, 4)
+#define BSRG_SIMT_F64_TILES(X) \
+  X(32, 32, 2, 1, 8, 4, 8)     \
+  X(16, 256, 1, 4, 8, 3, 4)    \
+  X(32, 128, 2, 2, 8, 3, 4)    \
+  X(64, 64, 2, 2, 8, 3, 4)
+
+/* Dynamic shared memory: the stages, and two tables of k entries of 16 bytes. */
+#define BSRG_MMA_SHARED_BYTES(rows, columns, k, stages) \
+  ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
+#define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
+  ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 2 * 16 * (k))
+
+/* ---- sm90/probe.cu ---------------------------------------------------------------------------------------- */
+
+enum { BSRG_PROBE_IMAGE_BYTES = 16384 };
+
+typedef struct bsrg_probe_params {
+  uint64_t descriptor_a, descriptor_b; /* without the address field */
+  const void *image_a, *image_b;       /* BSRG_PROBE_IMAGE_BYTES each */
+  float *d;                            /* [64][64] */
+} bsrg_probe_params;
+
+#endif

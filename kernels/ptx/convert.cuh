@@ -1,0 +1,41 @@
+// Pairs of 16-bit floats in a register.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace bsrg::ptx {
+
+template <typename T>
+__device__ __forceinline__ uint32_t pack(float2 v);
+
+template <>
+__device__ __forceinline__ uint32_t pack<__half>(float2 v) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(v.y), "f"(v.x));
+  return packed;
+}
+
+template <>
+__device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float2 v) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(v.y), "f"(v.x));
+  return packed;
+}
+
+template <typename T>
+__device__ __forceinline__ float2 unpack(uint32_t packed);
+
+template <>
+__device__ __forceinline__ float2 unpack<__half>(uint32_t packed) {
+  return __half22float2(*reinterpret_cast<const __half2 *>(&packed));
+}
+
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(uint32_t packed) {
+  return make_float2(__uint_as_float(packed << 16), __uint_as_float(packed & 0xffff0000u));
+}
+
+}  // namespace bsrg::ptx

@@ -1,0 +1,324 @@
+// BSR x dense for any block shape, N and strides, float16 and bfloat16, on tensor cores of sm_80 and up.
+//
+//   Y[tile rows, tile columns]  =  A block row[tile rows, flattened K] * the rows of X that it selects
+//
+// A CTA computes one tile of one block row (rows beyond the block height are zeros) and re-reads X for every block
+// row, so that the traffic of X from L2, 2 / block height bytes a multiply-add, is what limits small blocks; hence
+// the wide column tiles. Operands go through a ring of stages in shared memory to ldmatrix and mma.sync.
+//
+// Shared memory of a stage: A [tile rows][stage k], then X [stage k][tile columns], 16-byte chunks permuted within
+// 128-byte lines so that eight rows of one chunk lie in different banks, for ldmatrix as well as for the copies.
+#pragma once
+
+#include "params.h"
+#include "ptx/convert.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma_sync.cuh"
+#include "ptx/sync.cuh"
+#include "sm80/pipeline.cuh"
+
+namespace bsrg::portable {
+
+// Element j of lane i goes to element i of lane j, among the four lanes that share lane / 4.
+__device__ __forceinline__ void transpose_in_quad(uint32_t (&r)[4], int lane) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & bit) continue;
+      const bool upper = lane & bit;
+      const uint32_t received = __shfl_xor_sync(~0u, upper ? r[i] : r[i | bit], bit);
+      r[i] = upper ? received : r[i];
+      r[i | bit] = upper ? r[i | bit] : received;
+    }
+  }
+}
+
+template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
+class Kernel {
+ public:
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kSharedBytes = BSRG_MMA_SHARED_BYTES(kTileM, kTileN, kStageK, kStages);
+
+  __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
+      : p_(p), shared_(shared), tile_(row_tile(p, kTileM)), lane_(threadIdx.x % 32), warp_(ptx::warp_index()) {}
+
+  __device__ __forceinline__ void run() {
+    const int64_t column_tiles = (p_.n + kTileN - 1) / kTileN;
+    for (int64_t column_tile = blockIdx.y; column_tile < column_tiles; column_tile += gridDim.y) {
+      column_ = column_tile * kTileN;
+      float sums[kFragmentsM][kFragmentsN][4] = {};
+      if (p_.vector_a && p_.vector_x && p_.n % kChunk == 0)
+        accumulate<true>(sums);
+      else
+        accumulate<false>(sums);
+      if (p_.vector_x)
+        store_vectors(sums);
+      else
+        store_elements(sums);
+    }
+  }
+
+ private:
+  static constexpr int kWarps = kWarpsM * kWarpsN;
+  static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
+  static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
+  static constexpr int kChunk = 8;  // elements in 16 bytes
+  static constexpr int kChunksA = kStageK / kChunk, kChunksX = kTileN / kChunk;
+  static constexpr int kRowBytesA = kStageK * 2, kRowBytesX = kTileN * 2;
+  static constexpr int kRowsPerLine = 128 / kRowBytesA;
+  static constexpr int kOffsetX = kTileM * kRowBytesA;
+  static constexpr int kStageBytes = kOffsetX + kStageK * kRowBytesX;
+
+  static_assert(kStageK == 16 || kStageK == 32 || kStageK == 64, "a row of A is at most a 128-byte line");
+  static_assert(kTileN == 64 || kTileN == 128 || kTileN == 256, "a row of X is copied by 8, 16 or 32 lanes");
+  static_assert(kFragmentsM >= 1 && kFragmentsN >= 4 && kFragmentsN % 4 == 0, "outputs are stored in fours");
+  static_assert(kThreads >= kStageK && kOffsetX % 128 == 0, "entries a thread, swizzled lines");
+
+  // Byte offsets of a chunk in a stage's A and X.
+  __device__ static constexpr int offset_a(int row, int chunk) {
+    return row * kRowBytesA + ((chunk ^ (row / kRowsPerLine % kChunksA)) << 4);
+  }
+  __device__ static constexpr int offset_x(int k, int chunk) {
+    return k * kRowBytesX + ((chunk ^ (k % 8)) << 4);
+  }
+
+  // kFast: 16-byte copies of both operands, all or nothing.
+  template <bool kFast>
+  __device__ __forceinline__ void accumulate(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const auto load = [&](int slot, const KEntry *entries) {
+      unsigned char *const a = shared_ + slot * kStageBytes;
+      unsigned char *const x = a + kOffsetX;
+      if constexpr (kFast) {
+        copy_a(ptx::shared_address(a), entries);
+        copy_x(ptx::shared_address(x), entries);
+      } else {
+        gather_a(a, entries);
+        if (p_.vector_x)
+          copy_x_rows(ptx::shared_address(x), entries);
+        else
+          gather_x(x, entries);
+      }
+    };
+    const auto multiply = [&](int slot) { multiply_stage(ptx::shared_address(shared_) + slot * kStageBytes, sums); };
+    walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(shared_ + kStages * kStageBytes), load,
+                             multiply);
+  }
+
+  // ---- loads, block width a multiple of 8: the 8 k of a chunk lie in one block -----------------------------------
+
+  __device__ __forceinline__ void copy_a(uint32_t stage, const KEntry *entries) const {
+    constexpr int kCopies = kTileM * kChunksA;
+    constexpr int kRowStep = kThreads / kChunksA;
+    const int chunk = threadIdx.x % kChunksA, first_row = threadIdx.x / kChunksA;
+    const int64_t a = entries[chunk * kChunk].a;
+    const T *source = static_cast<const T *>(p_.values) + a + static_cast<int64_t>(first_row) * p_.block_width;
+#pragma unroll
+    for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
+      const int row = first_row + i * kRowStep;
+      if (kCopies % kThreads == 0 || row < kTileM)
+        ptx::cp_async<16>(stage + offset_a(row, chunk), source, a >= 0 && row < tile_.rows);
+      source += static_cast<int64_t>(kRowStep) * p_.block_width;
+    }
+  }
+
+  // A warp copies successive k, so that it needs one entry for eight of them.
+  __device__ __forceinline__ void copy_x(uint32_t stage, const KEntry *entries) const {
+    constexpr int kRowsPerWarp = kStageK / kWarps;
+    constexpr int kRowsPerCopy = 32 / kChunksX;
+    constexpr int kGroup = kRowsPerWarp < kChunk ? kRowsPerWarp : kChunk;
+    static_assert(kRowsPerWarp % kRowsPerCopy == 0 && kRowsPerWarp % kGroup == 0, "whole copies");
+    const int chunk = lane_ % kChunksX;
+    const int64_t column = column_ + chunk * kChunk;
+#pragma unroll
+    for (int group = 0; group < kRowsPerWarp; group += kGroup) {
+      const int first_k = warp_ * kRowsPerWarp + group;
+      const KEntry entry = entries[first_k / kChunk * kChunk];
+      const bool read = entry.a >= 0 && column < p_.n;
+      const int lane_k = first_k % kChunk + lane_ / kChunksX;
+      const T *source = static_cast<const T *>(p_.x) + entry.x + lane_k * p_.x_row_stride + column;
+      const uint32_t destination = stage + (first_k / kChunk * kChunk) * kRowBytesX + offset_x(lane_k, chunk);
+#pragma unroll
+      for (int k = 0; k < kGroup; k += kRowsPerCopy) {
+        // Row k's permutation differs from row 0's in these address bits only.
+        ptx::cp_async<16>((destination ^ (k << 4)) + k * kRowBytesX, source, read);
+        source += kRowsPerCopy * p_.x_row_stride;
+      }
+    }
+  }
+
+  // ---- loads, any block width, any strides ------------------------------------------------------------------------
+
+  __device__ __forceinline__ void copy_x_rows(uint32_t stage, const KEntry *entries) const {
+    const int chunk = threadIdx.x % kChunksX;
+    const int64_t column = column_ + chunk * kChunk;
+    const int bytes = static_cast<int>(max(min(p_.n - column, int64_t{kChunk}), int64_t{0})) * 2;
+#pragma unroll 4
+    for (int k = threadIdx.x / kChunksX; k < kStageK; k += kThreads / kChunksX) {
+      const KEntry entry = entries[k];
+      ptx::cp_async_part(stage + offset_x(k, chunk), static_cast<const T *>(p_.x) + entry.x + column,
+                         entry.a >= 0 ? bytes : 0);
+    }
+  }
+
+  // Element by element through registers, a pair a store.
+  __device__ __forceinline__ void gather_a(unsigned char *stage, const KEntry *entries) const {
+    constexpr int kPairs = kTileM * kStageK / 2;
+    const auto *values = static_cast<const uint16_t *>(p_.values);
+#pragma unroll 4
+    for (int pair = threadIdx.x; pair < kPairs; pair += kThreads) {
+      const int k = pair % (kStageK / 2) * 2, row = pair / (kStageK / 2);
+      const int64_t row_offset = static_cast<int64_t>(row) * p_.block_width;
+      const int64_t a0 = entries[k].a, a1 = entries[k + 1].a;
+      uint32_t packed = 0;
+      if (row < tile_.rows && a0 >= 0) packed = __ldg(values + a0 + row_offset);
+      if (row < tile_.rows && a1 >= 0) packed |= static_cast<uint32_t>(__ldg(values + a1 + row_offset)) << 16;
+      *reinterpret_cast<uint32_t *>(stage + offset_a(row, k / kChunk) + k % kChunk * 2) = packed;
+    }
+  }
+
+  __device__ __forceinline__ void gather_x(unsigned char *stage, const KEntry *entries) const {
+    constexpr int kPairs = kStageK * kTileN / 2;
+    const auto *x = static_cast<const uint16_t *>(p_.x);
+    const bool along_columns = p_.x_col_stride == 1;  // which neighbours lanes read together
+#pragma unroll 4
+    for (int pair = threadIdx.x; pair < kPairs; pair += kThreads) {
+      const int k = along_columns ? pair / (kTileN / 2) : pair % kStageK;
+      const int n = (along_columns ? pair % (kTileN / 2) : pair / kStageK) * 2;
+      const KEntry entry = entries[k];
+      const int64_t column = column_ + n;
+      const uint16_t *source = x + entry.x + column * p_.x_col_stride;
+      uint32_t packed = 0;
+      if (entry.a >= 0 && column < p_.n) packed = __ldg(source);
+      if (entry.a >= 0 && column + 1 < p_.n)
+        packed |= static_cast<uint32_t>(__ldg(source + p_.x_col_stride)) << 16;
+      *reinterpret_cast<uint32_t *>(stage + offset_x(k, n / kChunk) + n % kChunk * 2) = packed;
+    }
+  }
+
+  // ---- multiply ------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void multiply_stage(uint32_t stage, float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    // Chunks further along a row are reached by flipping address bits: swizzled addresses do not add.
+    const uint32_t a0 = stage + warp_ / kWarpsN * (kWarpM * kRowBytesA) + offset_a(lane_ % 16, lane_ / 16);
+    const uint32_t x0 =
+        stage + kOffsetX + offset_x(lane_ % 16, warp_ % kWarpsN * (kWarpN / kChunk) + lane_ / 16);
+#pragma unroll
+    for (int k = 0; k < kStageK; k += 16) {
+      uint32_t a[kFragmentsM][4];
+#pragma unroll
+      for (int i = 0; i < kFragmentsM; ++i)
+        ptx::load_matrix_x4(a[i], (a0 ^ (k / kChunk << 4)) + i * (16 * kRowBytesA));
+#pragma unroll
+      for (int j = 0; j < kFragmentsN; j += 2) {
+        uint32_t b[4];
+        ptx::load_matrix_x4_trans(b, (x0 ^ (j << 4)) + k * kRowBytesX);
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i) {
+          ptx::mma_m16n8k16<T>(sums[i][j], a[i], b[0], b[1]);
+          ptx::mma_m16n8k16<T>(sums[i][j + 1], a[i], b[2], b[3]);
+        }
+      }
+    }
+  }
+
+  // ---- output --------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ int64_t warp_column() const { return column_ + warp_ % kWarpsN * kWarpN; }
+  __device__ __forceinline__ int fragment_row(int i, int half) const {
+    return warp_ / kWarpsN * kWarpM + i * 16 + half * 8 + lane_ / 4;
+  }
+
+  // 16 bytes a lane and store: four fragments of a row are exchanged within the quad. C comes in the same way,
+  // and each lane reads the bytes of C that it then overwrites when Y is C.
+  __device__ __forceinline__ void store_vectors(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+#pragma unroll
+    for (int i = 0; i < 2 * kFragmentsM; ++i) {
+      const int row = fragment_row(i / 2, i % 2);
+      T *const y_row = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride;
+      const T *const c_row = static_cast<const T *>(p_.c) + (tile_.y_row + row) * p_.c_row_stride;
+#pragma unroll
+      for (int j = 0; j < kFragmentsN; j += 4) {
+        const int64_t column = warp_column() + (j + lane_ % 4) * kChunk;
+        const int64_t count = row < tile_.rows ? p_.n - column : 0;
+        uint32_t c[4] = {}, y[4];
+        if (beta != 0) {
+          load_chunk(c, c_row + column, count);
+          transpose_in_quad(c, lane_);
+        }
+#pragma unroll
+        for (int f = 0; f < 4; ++f) {
+          const float *sum = &sums[i / 2][j + f][i % 2 * 2];
+          float2 v = make_float2(alpha * sum[0], alpha * sum[1]);
+          if (beta != 0) {
+            const float2 old = ptx::unpack<T>(c[f]);
+            v = make_float2(fmaf(beta, old.x, v.x), fmaf(beta, old.y, v.y));
+          }
+          y[f] = ptx::pack<T>(v);
+        }
+        transpose_in_quad(y, lane_);
+        store_chunk(y_row + column, y, count);
+      }
+    }
+  }
+
+  __device__ static __forceinline__ void load_chunk(uint32_t (&r)[4], const T *source, int64_t count) {
+    if (count >= kChunk) {
+      const uint4 v = *reinterpret_cast<const uint4 *>(source);
+      r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
+    } else {
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e)
+        if (e < count) r[e / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t *>(source)[e]) << e % 2 * 16;
+    }
+  }
+
+  __device__ static __forceinline__ void store_chunk(T *destination, const uint32_t (&r)[4], int64_t count) {
+    if (count >= kChunk) {
+      *reinterpret_cast<uint4 *>(destination) = make_uint4(r[0], r[1], r[2], r[3]);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kChunk; ++e)
+        if (e < count) reinterpret_cast<uint16_t *>(destination)[e] = static_cast<uint16_t>(r[e / 2] >> e % 2 * 16);
+    }
+  }
+
+  __device__ __forceinline__ void store_elements(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+#pragma unroll
+    for (int i = 0; i < 2 * kFragmentsM; ++i) {
+      const int row = fragment_row(i / 2, i % 2);
+      if (row >= tile_.rows) continue;
+      T *const y_row = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride;
+      const T *const c_row = static_cast<const T *>(p_.c) + (tile_.y_row + row) * p_.c_row_stride;
+#pragma unroll
+      for (int j = 0; j < kFragmentsN; ++j) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const int64_t column = warp_column() + j * kChunk + lane_ % 4 * 2 + e;
+          if (column >= p_.n) continue;
+          float v = alpha * sums[i / 2][j][i % 2 * 2 + e];
+          if (beta != 0) v = fmaf(beta, static_cast<float>(c_row[column * p_.c_col_stride]), v);
+          y_row[column * p_.y_col_stride] = static_cast<T>(v);
+        }
+      }
+    }
+  }
+
+  const bsrg_portable_params &p_;
+  unsigned char *const shared_;
+  const RowTile tile_;
+  const int lane_, warp_;
+  int64_t column_ = 0;
+};
+
+}  // namespace bsrg::portable
+
+// One kernel, portable_<dtype>_m<rows>n<columns>, a row of BSRG_MMA_TILES.
+#define BSRG_MMA_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)                      \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                                 \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                        \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                              \
+    bsrg::portable::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory).run(); \
+  }

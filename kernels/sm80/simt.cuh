@@ -1,0 +1,189 @@
+// BSR x dense for float32 and float64 with IEEE fused multiply-adds: any block shape, N and strides.
+//
+// The same walk over the flattened K of a block row as portable.cuh. cp.async has 4- and 8-byte copies, so operands
+// of any alignment and stride reach shared memory without passing registers. A thread multiplies rows 4 apart by
+// vectors of columns 8 vectors apart: a warp, 4 x 8 threads, then reads 64 bytes of A and 128 of X at a time.
+//
+// Shared memory of a stage: A [tile rows][stage k + 16 bytes], the pad spreading four rows over the banks, then
+// X [stage k][tile columns].
+#pragma once
+
+#include "params.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/sync.cuh"
+#include "sm80/pipeline.cuh"
+
+namespace bsrg::simt {
+
+using portable::KEntry;
+
+template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
+class Kernel {
+ public:
+  __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
+      : p_(p),
+        shared_(shared),
+        tile_(portable::row_tile(p, kTileM)),
+        first_row_(ptx::warp_index() / kWarpsN * (4 * kRows) + threadIdx.x % 32 / 8),
+        first_column_(ptx::warp_index() % kWarpsN * (8 * kColumns) + threadIdx.x % 8 * kVector) {}
+
+  __device__ __forceinline__ void run() {
+    const int64_t column_tiles = (p_.n + kTileN - 1) / kTileN;
+    for (int64_t column_tile = blockIdx.y; column_tile < column_tiles; column_tile += gridDim.y) {
+      column_ = column_tile * kTileN;
+      T sums[kRows][kColumns] = {};
+      const auto load = [&](int slot, const KEntry *entries) {
+        T *const a = stage_a(slot), *const x = a + kElementsA;
+        if (p_.vector_a)
+          copy_a<kVector>(a, entries);
+        else
+          copy_a<1>(a, entries);
+        if (p_.vector_x)
+          copy_x_vectors(x, entries);
+        else
+          copy_x_elements(x, entries);
+      };
+      const auto multiply = [&](int slot) { multiply_stage(stage_a(slot), sums); };
+      portable::walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)), load, multiply);
+      store(sums);
+    }
+  }
+
+ private:
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kVector = 16 / sizeof(T);
+  static constexpr int kRows = kTileM / (4 * kWarpsM), kColumns = kTileN / (8 * kWarpsN);  // of a thread
+  static constexpr int kPitchA = kStageK + kVector;
+  static constexpr int kElementsA = kTileM * kPitchA;
+  static constexpr int kStageElements = kElementsA + kStageK * kTileN;
+  static constexpr int kTableBytes = 2 * kStageK * sizeof(KEntry);
+
+  static_assert(kColumns % kVector == 0 && kStageK % kVector == 0 && kThreads >= kStageK, "whole vectors");
+  static_assert(kStages * kStageElements * sizeof(T) + kTableBytes ==
+                    BSRG_SIMT_SHARED_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages),
+                "what the host reserves");
+
+  struct alignas(16) Vector {
+    T v[kVector];
+  };
+
+  __device__ __forceinline__ T *stage_a(int slot) const {
+    return reinterpret_cast<T *>(shared_) + slot * kStageElements;
+  }
+
+  // ---- loads ---------------------------------------------------------------------------------------------------------
+
+  // kWidth elements a copy: kVector where a block's width is a multiple of it, else 1.
+  template <int kWidth>
+  __device__ __forceinline__ void copy_a(T *stage, const KEntry *entries) const {
+    constexpr int kPerRow = kStageK / kWidth;
+    const auto *values = static_cast<const T *>(p_.values);
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kTileM * kPerRow; i += kThreads) {
+      const int k = i % kPerRow * kWidth, row = i / kPerRow;
+      const int64_t a = entries[k].a;
+      ptx::cp_async<kWidth * sizeof(T)>(ptx::shared_address(stage + row * kPitchA + k),
+                                        values + a + static_cast<int64_t>(row) * p_.block_width,
+                                        a >= 0 && row < tile_.rows);
+    }
+  }
+
+  __device__ __forceinline__ void copy_x_vectors(T *stage, const KEntry *entries) const {
+    constexpr int kPerRow = kTileN / kVector;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kStageK * kPerRow; i += kThreads) {
+      const int n = i % kPerRow * kVector, k = i / kPerRow;
+      const int64_t column = column_ + n;
+      const int64_t count = max(min(p_.n - column, int64_t{kVector}), int64_t{0});
+      const KEntry entry = entries[k];
+      ptx::cp_async_part(ptx::shared_address(stage + k * kTileN + n), static_cast<const T *>(p_.x) + entry.x + column,
+                         entry.a >= 0 ? static_cast<int>(count * sizeof(T)) : 0);
+    }
+  }
+
+  __device__ __forceinline__ void copy_x_elements(T *stage, const KEntry *entries) const {
+    const bool along_columns = p_.x_col_stride == 1;  // which neighbours lanes read together
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kStageK * kTileN; i += kThreads) {
+      const int n = along_columns ? i % kTileN : i / kStageK;
+      const int k = along_columns ? i / kTileN : i % kStageK;
+      const int64_t column = column_ + n;
+      const KEntry entry = entries[k];
+      ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kTileN + n),
+                               static_cast<const T *>(p_.x) + entry.x + column * p_.x_col_stride,
+                               entry.a >= 0 && column < p_.n);
+    }
+  }
+
+  // ---- multiply ------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void multiply_stage(const T *stage, T (&sums)[kRows][kColumns]) const {
+    const T *const a_stage = stage + first_row_ * kPitchA;
+    const T *const x_stage = stage + kElementsA + first_column_;
+#pragma unroll
+    for (int k = 0; k < kStageK; k += kVector) {
+      Vector a[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) a[i] = *reinterpret_cast<const Vector *>(a_stage + i * 4 * kPitchA + k);
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) {
+#pragma unroll
+        for (int j = 0; j < kColumns; j += kVector) {
+          const Vector x = *reinterpret_cast<const Vector *>(x_stage + (k + e) * kTileN + j * 8);
+#pragma unroll
+          for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+            for (int v = 0; v < kVector; ++v) sums[i][j + v] = fma(a[i].v[e], x.v[v], sums[i][j + v]);
+          }
+        }
+      }
+    }
+  }
+
+  // ---- output --------------------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void store(const T (&sums)[kRows][kColumns]) const {
+    const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = first_row_ + i * 4;
+      if (row >= tile_.rows) continue;
+      T *const y_row = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride;
+      const T *const c_row = static_cast<const T *>(p_.c) + (tile_.y_row + row) * p_.c_row_stride;
+#pragma unroll
+      for (int j = 0; j < kColumns; j += kVector) {
+        const int64_t column = column_ + first_column_ + j * 8;
+        if (p_.vector_x && column + kVector <= p_.n) {
+          Vector y, c = {};
+          if (beta != 0) c = *reinterpret_cast<const Vector *>(c_row + column);
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) y.v[v] = fma(beta, c.v[v], alpha * sums[i][j + v]);
+          *reinterpret_cast<Vector *>(y_row + column) = y;
+        } else {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            if (column + v >= p_.n) continue;
+            const T c = beta != 0 ? c_row[(column + v) * p_.c_col_stride] : T{0};
+            y_row[(column + v) * p_.y_col_stride] = fma(beta, c, alpha * sums[i][j + v]);
+          }
+        }
+      }
+    }
+  }
+
+  const bsrg_portable_params &p_;
+  unsigned char *const shared_;
+  const portable::RowTile tile_;
+  const int first_row_, first_column_;
+  int64_t column_ = 0;
+};
+
+}  // namespace bsrg::simt
+
+// One kernel, <prefix>_m<rows>n<columns>, a row of BSRG_SIMT_F32_TILES or BSRG_SIMT_F64_TILES.
+#define BSRG_SIMT_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)                 \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                             \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                    \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                          \
+    bsrg::simt::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory).run(); \
+  }

@@ -1,0 +1,405 @@
+// BSR x dense for blocks whose height is a multiple of 64, on Hopper (TMA, WGMMA, warp specialisation).
+//
+//   Y[128 rows, 256 columns]  =  sum over block columns  A block[64 rows each, bw] * X[bw rows, 256 columns]
+//
+// A CTA owns two strips of 64 output rows, one a consumer warpgroup, and walks the union of their block columns
+// (bsrg_tall_entry): each stage carries the rows of X once, and the A blocks that exist. Strips of one tall block
+// row share every column; strips of different block rows were paired by the planner so as to share many. A
+// warpgroup whose strip lacks the block lets the stage pass.
+//
+// Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2 multiply
+// and store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a message slot.
+// With kCluster == 2 a pair of CTAs computes neighbouring column tiles and each loads one strip of A for both.
+#pragma once
+
+#include "params.h"
+#include "ptx/convert.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace bsrg::tall {
+
+constexpr int kStrip = BSRG_TALL_STRIP;
+constexpr int kTileN = BSRG_TALL_TILE_N;
+constexpr int kPanel = 64;            // columns of X or Y in one 128-byte swizzle atom
+constexpr int kMessageSlots = 2;      // tiles handed out ahead; 4 cost 5% in the last wave
+constexpr int kProducerRegisters = 56;  // 40 spill
+constexpr int kConsumerRegisters = 224;
+
+// Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
+template <int kStepK, int kCluster>
+struct Layout {
+  static constexpr int kStages = BSRG_TALL_STAGES * BSRG_TALL_STAGE_K / kStepK;
+  static constexpr int kStripBytes = kStrip * kStepK * 2;
+  static constexpr int kStageA = 2 * kStripBytes;
+  static constexpr int kStageX = kStepK * kTileN * 2;
+  static constexpr int kPieceBytes = 16 * kPanel * 2;  // 16 x 64 outputs of one warp, stored at a time
+  static constexpr int kA = 0;
+  static constexpr int kX = kA + kStages * kStageA;
+  static constexpr int kOutput = kX + kStages * kStageX;  // two pieces a consumer warp
+  static constexpr int kFull = kOutput + 8 * 2 * kPieceBytes;
+  static constexpr int kEmpty = kFull + 8 * kStages;
+  static constexpr int kTileFull = kEmpty + 8 * kStages;
+  static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
+  static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
+  static constexpr int kMask = kMessage + 32 * kMessageSlots;
+  static constexpr int kEnd = kMask + 4 * kStages;
+  static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
+  static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
+};
+
+// What the scheduler tells the other roles about a tile.
+struct Message {
+  int strip0, strip1, entry_begin, entry_count, n_tile;
+  __device__ bool last() const { return n_tile < 0; }
+};
+
+// A position in a ring of kSlots slots and the parity its barriers have there.
+template <int kSlots>
+struct RingPosition {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <typename T, int kStepK, int kCluster>
+struct Kernel {
+  using L = Layout<kStepK, kCluster>;
+  using Stage = RingPosition<L::kStages>;
+  using Slot = RingPosition<kMessageSlots>;
+
+  const bsrg_tall_params &p;
+  const uint32_t shared;
+  const int warp, lane, rank;
+
+  __device__ uint32_t full(int stage) const { return shared + L::kFull + 8 * stage; }
+  __device__ uint32_t empty(int stage) const { return shared + L::kEmpty + 8 * stage; }
+  __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
+  __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
+  __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
+  __device__ uint32_t mask(int stage) const { return shared + L::kMask + 4 * stage; }
+
+  __device__ void init_barriers() const {
+    for (int i = 0; i < L::kStages; ++i) {
+      ptx::barrier_init(full(i), 1);
+      ptx::barrier_init(empty(i), 2 * kCluster);  // both consumers of every CTA that reads the slot
+    }
+    for (int i = 0; i < kMessageSlots; ++i) {
+      ptx::barrier_init(tile_full(i), 1);
+      ptx::barrier_init(tile_empty(i), 3 * kCluster);  // producer and two consumers of every CTA
+    }
+    ptx::barrier_init_fence();
+  }
+
+  __device__ Message receive(const Slot &slot) const {
+    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+    const int4 head = ptx::load_shared_int4(message(slot.slot));
+    return {head.x, head.y, head.z, head.w, ptx::load_shared_int(message(slot.slot) + 16)};
+  }
+
+  // The scheduler sits in rank 0 and waits there for all readers.
+  __device__ void release_message(const Slot &slot) const {
+    if constexpr (kCluster > 1)
+      ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
+    else
+      ptx::barrier_arrive(tile_empty(slot.slot));
+  }
+
+  __device__ int first_column(const Message &m) const { return (m.n_tile * kCluster + rank) * kTileN; }
+
+  // ---- scheduler: one lane of rank 0 ---------------------------------------------------------------------------
+
+  // Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up the
+  // next, so that the panel of X in use stays in L2.
+  __device__ Message tile(int t) const {
+    const int per_group = p.tile_count * p.group;
+    const int group = t / per_group, within = t % per_group;
+    const int width = min(p.group, p.n_tile_count - group * p.group);
+    const int row = within / width;
+    const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles) + (group & 1 ? p.tile_count - 1 - row : row));
+    return {rows.x, rows.y, rows.z, rows.w, group * p.group + within % width};
+  }
+
+  __device__ void send(const Slot &slot, const Message &m) const {
+    const int4 head = make_int4(m.strip0, m.strip1, m.entry_begin, m.entry_count);
+    const int4 tail = make_int4(m.n_tile, 0, 0, 0);
+    if constexpr (kCluster > 1) {
+      for (int r = 0; r < kCluster; ++r) {
+        const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
+        const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
+        ptx::barrier_arrive_expect_cluster(barrier, 32);
+        ptx::store_async(target, head, barrier);
+        ptx::store_async(target + 16, tail, barrier);
+      }
+    } else {
+      ptx::store_shared(message(slot.slot), head);
+      ptx::store_shared(message(slot.slot) + 16, tail);
+      ptx::barrier_arrive(tile_full(slot.slot));
+    }
+  }
+
+  __device__ void schedule() const {
+    const int clusters = gridDim.x / kCluster;
+    const int tiles = p.tile_count * p.n_tile_count;
+    Slot slot;
+    slot.parity = 1;  // every slot starts out empty
+    for (int t = blockIdx.x / kCluster;; slot.advance()) {
+      ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
+      if (t >= tiles) {
+        send(slot, {0, 0, 0, 0, -1});
+        return;
+      }
+      send(slot, tile(t));
+      if (p.counter == nullptr) {
+        t += clusters;
+      } else {
+        const uint32_t ticket = atomicAdd(p.counter, 1u);
+        // Each cluster draws until its ticket is past the end: `tiles` draws in all, and the last one leaves the
+        // counter as the next launch expects it.
+        if (ticket == static_cast<uint32_t>(tiles) - 1) *p.counter = 0;
+        t = static_cast<int>(ticket) + clusters;
+      }
+    }
+  }
+
+  // ---- producer: one lane of every CTA ---------------------------------------------------------------------------
+
+  __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
+                         uint32_t barrier) const {
+    if (p.x_boxes == 1) {
+      ptx::tma_load_3d(target, map, 0, x_row, column / kPanel, barrier);
+    } else {
+      for (int i = 0; i < kTileN / kPanel; ++i)
+        ptx::tma_load_2d(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row, barrier);
+    }
+  }
+
+  __device__ void load_strip(int strip, int stage, int k, int row, uint64_t policy) const {
+    const uint32_t target = shared + L::kA + stage * L::kStageA + strip * L::kStripBytes;
+    if constexpr (kCluster > 1) {
+      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), 3, policy);
+    } else {
+      ptx::tma_load_2d(target, p.a, k, row, full(stage), policy);
+    }
+  }
+
+  __device__ void produce() const {
+    const uint64_t keep = ptx::policy_evict_last();
+    Stage stage;
+    stage.parity = 1;
+    for (Slot slot;; slot.advance()) {
+      const Message m = receive(slot);
+      release_message(slot);
+      if (m.last()) return;
+      const int column = first_column(m);
+      const int offset0 = m.strip0 % p.strips_per_block * kStrip;
+      const int offset1 = m.strip1 % p.strips_per_block * kStrip;
+      const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
+      // One entry ahead: a global load in this lane's path would cost 0.3 us a block.
+      int4 next = m.entry_count > 0 ? __ldg(entries) : make_int4(0, 0, 0, 0);
+      for (int e = 0; e < m.entry_count; ++e) {
+        const int4 entry = next;
+        if (e + 1 < m.entry_count) next = __ldg(entries + e + 1);
+        const int present = (entry.y >= 0 ? 1 : 0) | (entry.z >= 0 ? 2 : 0);
+        const int bytes_a = __popc(present) * L::kStripBytes;
+        for (int step = 0; step < p.steps; ++step, stage.advance()) {
+          const bool tail = step == p.steps - 1;
+          const int rows = tail ? p.tail_k16 * 16 : kStepK;
+          const int k = step * kStepK;
+          ptx::barrier_wait(empty(stage.slot), stage.parity);
+          ptx::store_shared(mask(stage.slot), present);
+          ptx::barrier_arrive_expect(full(stage.slot), bytes_a + rows * (kTileN * 2));
+          if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, keep);
+          if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, keep);
+          load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
+                 full(stage.slot));
+        }
+      }
+    }
+  }
+
+  // ---- consumers: one warpgroup a strip ----------------------------------------------------------------------------
+
+  __device__ void release_stage(int stage, int thread) const {
+    if constexpr (kCluster > 1) {
+      if (thread < kCluster) ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), thread));
+    } else {
+      if (thread == 0) ptx::barrier_arrive(empty(stage));
+    }
+  }
+
+  // One stage of kSteps k16 instructions, committed as one group. The count is a template argument because a branch
+  // between two WGMMAs of a group makes ptxas wait for each of them.
+  template <int kSteps>
+  __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
+    constexpr ptx::Swizzle kSwizzleA = kStepK == 64   ? ptx::Swizzle::k128
+                                       : kStepK == 32 ? ptx::Swizzle::k64
+                                                      : ptx::Swizzle::k32;
+    const uint64_t a = ptx::matrix_descriptor(shared + L::kA + stage * L::kStageA + strip * L::kStripBytes, 16,
+                                              8 * kStepK * 2, kSwizzleA);
+    const uint64_t x = ptx::matrix_descriptor(shared + L::kX + stage * L::kStageX, kSteps * 16 * (kPanel * 2), 1024,
+                                              ptx::Swizzle::k128);
+    ptx::warpgroup_fence();
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+      // Descriptors count 16 bytes: 32 bytes of a row of A, 16 rows of 128 bytes of X.
+      ptx::Wgmma<T, kTileN, 0, 1>::run(d, a + 2 * k, x + 128 * k, accumulate || k > 0);
+    }
+    ptx::warpgroup_commit();
+  }
+
+  // The last stage of a block may be shorter.
+  template <int kSteps = kStepK / 16>
+  __device__ void multiply_up_to(float (&d)[kTileN / 2], int strip, int stage, int steps, bool accumulate) const {
+    if (kSteps == 1 || steps == kSteps)
+      multiply<kSteps>(d, strip, stage, accumulate);
+    else if constexpr (kSteps > 1)
+      multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate);
+  }
+
+  // Piece `a` of a warp's tile: 16 rows x 64 columns, scaled, rounded and stored. The TMA store clips what lies
+  // beyond column n.
+  __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
+                              uint64_t policy) const {
+    const int matrix = lane >> 3;
+    const int piece_row = (matrix & 1) * 8 + (lane & 7);
+    if (lane == 0) ptx::bulk_wait_read<1>();  // the store before the previous one has left this buffer
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      uint32_t values[4];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {  // rows 0-7, rows 8-15 of column group j, then of j + 1
+        const int i = (a * 8 + j + q / 2) * 4 + q % 2 * 2;
+        float2 y = make_float2(p.alpha * d[i], p.alpha * d[i + 1]);
+        if (p.beta != 0.f) {
+          const int c_column = column + (a * 8 + j + q / 2) * 8 + 2 * (lane & 3);
+          if (c_column < p.n) {
+            const int64_t c_row = row + (lane >> 2) + q % 2 * 8;
+            const uint32_t *c = reinterpret_cast<const uint32_t *>(static_cast<const T *>(p.c) + c_row * p.c_row_stride + c_column);
+            const float2 old = ptx::unpack<T>(*c);
+            y = make_float2(fmaf(p.beta, old.x, y.x), fmaf(p.beta, old.y, y.y));
+          }
+        }
+        values[q] = ptx::pack<T>(y);
+      }
+      // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
+      const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
+      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, values[0], values[1], values[2], values[3]);
+    }
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::tma_store_2d(p.y, buffer, column + a * kPanel, row, policy);
+      ptx::bulk_commit();
+    }
+  }
+
+  __device__ void consume() const {
+    const int strip = warp / 4 - 1;
+    const int thread = threadIdx.x & 127;
+    const uint32_t buffers = shared + L::kOutput + (warp - 4) * 2 * L::kPieceBytes;
+    const uint64_t stream_out = ptx::policy_evict_first();
+    float d[kTileN / 2];
+    Stage stage;
+    for (Slot slot;; slot.advance()) {
+      const Message m = receive(slot);
+      ptx::named_barrier_sync(1 + strip, 128);  // all four warps have read the message
+      if (thread == 0) release_message(slot);
+      if (m.last()) break;
+
+      bool started = false;
+      int in_flight = -1;  // the stage that the last committed group still reads
+      int step = 0;
+      for (int i = 0; i < m.entry_count * p.steps; ++i, stage.advance()) {
+        ptx::barrier_wait(full(stage.slot), stage.parity);
+        // The votes tell ptxas that both branches are uniform: without them it serialises every WGMMA (C7520).
+        const bool present = __any_sync(~0u, ptx::load_shared_int(mask(stage.slot)) >> strip & 1);
+        const bool tail = __any_sync(~0u, ++step == p.steps);
+        if (tail) step = 0;
+        if (present) {
+          multiply_up_to(d, strip, stage.slot, tail ? p.tail_k16 : kStepK / 16, started);
+          started = true;
+          ptx::warpgroup_wait<1>();
+          if (in_flight >= 0) release_stage(in_flight, thread);
+          in_flight = stage.slot;
+        } else {
+          // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
+          if (in_flight >= 0) {
+            ptx::warpgroup_wait<0>();
+            release_stage(in_flight, thread);
+            in_flight = -1;
+          }
+          release_stage(stage.slot, thread);
+        }
+      }
+      ptx::warpgroup_wait<0>();
+      if (in_flight >= 0) release_stage(in_flight, thread);
+      if (!started) {
+#pragma unroll
+        for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
+      }
+
+      const int output_strip = strip == 0 ? m.strip0 : m.strip1;
+      if (output_strip >= 0) {
+        const int row = output_strip * kStrip + (warp & 3) * 16;
+#pragma unroll
+        for (int a = 0; a < kTileN / kPanel; ++a)
+          store_piece(d, a, row, first_column(m), buffers + (a & 1) * L::kPieceBytes, stream_out);
+      }
+    }
+    if (lane == 0) ptx::bulk_wait<0>();
+  }
+
+  __device__ void run() const {
+    if (threadIdx.x == 0) init_barriers();
+    if constexpr (kCluster > 1)
+      ptx::cluster_sync();
+    else
+      __syncthreads();
+
+    if (warp < 4) {
+      ptx::give_back_registers<kProducerRegisters>();
+      if (warp == 0 && lane == 0) produce();
+      if (warp == 1 && lane == 0 && rank == 0) schedule();
+      __syncwarp();
+    } else {
+      ptx::take_registers<kConsumerRegisters>();
+      consume();
+    }
+    // No CTA may exit while its peer can still write into its shared memory or arrive at its barriers.
+    if constexpr (kCluster > 1) ptx::cluster_sync();
+  }
+};
+
+template <typename T, int kStepK, int kCluster>
+__device__ __forceinline__ void run(const bsrg_tall_params &params) {
+  extern __shared__ char raw[];
+  const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
+  const Kernel<T, kStepK, kCluster> kernel{params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31),
+                                           kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0};
+  kernel.run();
+}
+
+}  // namespace bsrg::tall
+
+// The stage depth follows the block width (the narrowest of 64, 32, 16 that wastes nothing), the cluster size the
+// number of column tiles.
+#define BSRG_TALL_KERNEL(NAME, T, STEP_K, CLUSTER)                                \
+  extern "C" __global__ void __launch_bounds__(BSRG_TALL_THREADS, 1)              \
+      NAME##_k##STEP_K##_c##CLUSTER(const __grid_constant__ bsrg_tall_params p) { \
+    bsrg::tall::run<T, STEP_K, CLUSTER>(p);                                       \
+  }
+#define BSRG_TALL_KERNELS(NAME, T)   \
+  BSRG_TALL_KERNEL(NAME, T, 64, 1) \
+  BSRG_TALL_KERNEL(NAME, T, 64, 2) \
+  BSRG_TALL_KERNEL(NAME, T, 32, 1) \
+  BSRG_TALL_KERNEL(NAME, T, 32, 2) \
+  BSRG_TALL_KERNEL(NAME, T, 16, 1) \
+  BSRG_TALL_KERNEL(NAME, T, 16, 2)

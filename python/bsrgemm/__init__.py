@@ -1,0 +1,28 @@
+"""Products of block-sparse (BSR) matrices on CPUs and NVIDIA GPUs.
+
+``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy, PyTorch, CuPy
+or of any library that speaks DLPack or the CUDA array interface, where that array lives.
+"""
+
+from ._array import bsr_array, load
+from ._core import (
+    DeviceArray,
+    DeviceUnavailableError,
+    __version__,
+    get_num_threads,
+    set_num_threads,
+)
+from ._matmul import matmul
+from ._plan import Plan
+
+__all__ = [
+    "DeviceArray",
+    "DeviceUnavailableError",
+    "Plan",
+    "__version__",
+    "bsr_array",
+    "get_num_threads",
+    "load",
+    "matmul",
+    "set_num_threads",
+]

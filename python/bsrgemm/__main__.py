@@ -1,0 +1,30 @@
+"""``python -m bsrgemm``: the command line. A sub-command is a module and a row of ``COMMANDS``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+# name: (module with add_arguments(parser) and run(args) -> exit status, one line of help)
+COMMANDS = {
+    "demo": ("_demo", "multiply two matrices on the best device here and check the result"),
+    "info": ("_info", "print versions, processor, GPUs and which kernels serve which blocks"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bsrgemm", description=__doc__.split(":")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    modules = {}
+    for name, (module, summary) in COMMANDS.items():
+        modules[name] = importlib.import_module(f".{module}", __package__)
+        modules[name].add_arguments(
+            commands.add_parser(name, help=summary, description=modules[name].__doc__)
+        )
+    args = parser.parse_args(argv)
+    return modules[args.command].run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,426 @@
+"""``bsr_array``: a block-sparse matrix around arrays that the caller owns."""
+
+from __future__ import annotations
+
+import os
+from typing import IO, Any
+
+import numpy as np
+
+from . import _core
+from ._convert import Parts, parts_of
+from ._interop import (
+    NUMPY,
+    TORCH,
+    check_dtype,
+    device_name,
+    dtype_name,
+    dtype_size,
+    library_of,
+)
+from ._matmul import matmul
+from ._plan import Plan
+from ._storage import read, write
+
+
+class bsr_array:
+    """A matrix of M x K elements that stores only some of its blocks of bh x bw elements.
+
+    Parameters
+    ----------
+    arg : tuple, sparse matrix, tensor or dense array
+        One of
+
+        - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw), C-contiguous, of dtype float16,
+          bfloat16, float32 or float64; ``indices`` of shape (nnzb,) and ``indptr`` of shape
+          (M / bh + 1,), int32 or int64. Block row ``i`` stores ``data[indptr[i]:indptr[i + 1]]`` at the
+          block columns ``indices[indptr[i]:indptr[i + 1]]``, which ascend strictly. Nothing is copied
+          but the two index arrays. These may lie in host memory whatever the device of ``data``; in
+          device memory they have to be on its device, and making the matrix then waits for them.
+        - a SciPy sparse matrix or array. BSR is taken without a copy unless its blocks are unsorted or
+          duplicated; other formats need ``blocksize``.
+        - a torch tensor of layout ``torch.sparse_bsr``, without a copy, or of another sparse layout with
+          ``blocksize``.
+        - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported) with
+          ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
+    shape : (int, int), optional
+        (M, K), multiples of (bh, bw). Without it, the smallest matrix that holds all blocks.
+    blocksize : (int, int), optional
+        (bh, bw), needed where the source has none of its own.
+    check : bool
+        False trusts the contents of ``indices`` and ``indptr``; dtypes, shapes and lengths are still
+        checked.
+
+    Raises
+    ------
+    ValueError
+        If a shape, a length, the contents of indices or indptr, or the contiguity or alignment of data
+        is not accepted.
+    TypeError
+        If a dtype, a device or the kind of ``arg`` is not accepted.
+
+    Notes
+    -----
+    The pattern is fixed once made, and later changes of ``indices`` and ``indptr`` are not seen; values
+    may be changed in place through ``data``. Products may run in several threads at the same time.
+    """
+
+    __slots__ = ("_data", "_indices", "_indptr", "_structure", "_dtype", "_device", "__weakref__")
+    # NumPy then leaves `x @ A` to __rmatmul__ instead of treating A as a scalar object.
+    __array_ufunc__ = None
+    __array_priority__ = 1000.0
+    ndim = 2
+
+    def __init__(
+        self,
+        arg: Any,
+        shape: tuple[int, int] | None = None,
+        *,
+        blocksize: tuple[int, int] | None = None,
+        check: bool = True,
+    ) -> None:
+        if isinstance(arg, bsr_array):
+            arg = Parts(arg.data, arg.indices, arg.indptr, arg.shape, arg._structure)
+            if shape is not None and tuple(shape) != arg.shape:
+                raise ValueError(f"shape is {tuple(shape)}, but the bsr_array given has {arg.shape}")
+            if blocksize is not None and tuple(blocksize) != arg.structure.blocksize:
+                raise ValueError(
+                    f"blocksize is {tuple(blocksize)}, but the bsr_array given has "
+                    f"{arg.structure.blocksize}; regrouping blocks is not supported"
+                )
+            self._set(arg, check)
+        else:
+            self._set(parts_of(arg, shape, blocksize), check)
+
+    @classmethod
+    def _from_parts(cls, parts: Parts) -> bsr_array:
+        self = cls.__new__(cls)
+        self._set(parts, check=True)
+        return self
+
+    def _set(self, parts: Parts, check: bool) -> None:
+        data, indices, indptr, shape, structure = parts
+        info = _core.describe(library_of(data).importable(data, "data"), "data")
+        _check_data(info)
+        if structure is None:
+            for name, array in (("indices", indices), ("indptr", indptr)):
+                _check_index(_core.describe(array, name), name, info.device)
+            structure = _core.Structure(indices, indptr, shape, info.shape[1:], check)
+        if info.shape[0] != structure.nnzb:
+            raise ValueError(
+                f"data has {info.shape[0]} blocks (shape {info.shape}) and indices has "
+                f"{structure.nnzb} entries; accepted: one block an entry"
+            )
+        self._data, self._indices, self._indptr = data, indices, indptr
+        self._structure, self._dtype, self._device = structure, info.dtype, info.device
+
+    # ---- what it is ----------------------------------------------------------------------------
+
+    @property
+    def data(self) -> Any:
+        """Values of shape (nnzb, bh, bw): the array that was given, not a copy of it."""
+        return self._data
+
+    @property
+    def indices(self) -> Any:
+        """Block columns, shape (nnzb,): the array that was given, or a host array made here."""
+        return self._indices
+
+    @property
+    def indptr(self) -> Any:
+        """First block of every block row, shape (M / bh + 1,): as given, or a host array made here."""
+        return self._indptr
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(M, K) in elements."""
+        return self._structure.shape
+
+    @property
+    def blocksize(self) -> tuple[int, int]:
+        """(bh, bw) in elements."""
+        return self._structure.blocksize
+
+    @property
+    def nnzb(self) -> int:
+        """Number of stored blocks."""
+        return self._structure.nnzb
+
+    @property
+    def density(self) -> float:
+        """Stored elements over M * K; 0.0 for a matrix of no elements."""
+        rows, cols = self.shape
+        height, width = self.blocksize
+        return self.nnzb * height * width / (rows * cols) if rows and cols else 0.0
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype as the library of ``data`` writes it: ``numpy.dtype``, ``torch.float16``, …"""
+        return getattr(self._data, "dtype", self._dtype)
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda:<index>"``: where ``data`` lives."""
+        return self._device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of data, indices and indptr."""
+        height, width = self.blocksize
+        size = dtype_size(self._dtype)
+        index_bytes = 0
+        for array in (self._indices, self._indptr):
+            info = _core.describe(array)
+            index_bytes += info.shape[0] * (8 if info.dtype == "int64" else 4)
+        return self.nnzb * height * width * size + index_bytes
+
+    def __repr__(self) -> str:
+        rows, cols = self.shape
+        height, width = self.blocksize
+        return (
+            f"<bsr_array {rows}x{cols}, blocksize {height}x{width}, nnzb {self.nnzb}, "
+            f"density {self.density:.4g}, {self._dtype}, {self._device}>"
+        )
+
+    # ---- other forms ---------------------------------------------------------------------------
+
+    @property
+    def T(self) -> bsr_array:
+        """The transpose, with values of its own (a copy, as in SciPy)."""
+        structure, order = self._structure.transpose()
+        data = library_of(self._data).transpose_blocks(self._data, order)
+        return bsr_array._from_parts(_parts(data, structure))
+
+    def todense(self) -> Any:
+        """A dense array of shape (M, K), in the library, dtype and device of ``data``."""
+        indptr = self._structure.indptr
+        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        cols = self._structure.indices.astype(np.int64)
+        return library_of(self._data).scatter_blocks(self._data, rows, cols, self.shape)
+
+    toarray = todense
+
+    def to_scipy(self) -> Any:
+        """A ``scipy.sparse.bsr_array`` that shares the values. Imports SciPy.
+
+        Raises
+        ------
+        TypeError
+            If the values are on a GPU, or of a dtype that SciPy's sparse matrices do not have.
+        """
+        if self._device != "cpu":
+            raise TypeError(
+                f"the matrix is on {self._device}; SciPy has host memory only, so use "
+                "A.to('cpu').to_scipy()"
+            )
+        if self._dtype in ("float16", "bfloat16"):
+            raise TypeError(
+                f"the matrix has dtype {self._dtype}; SciPy's sparse matrices have float32 and "
+                "float64, so use A.astype('float32').to_scipy()"
+            )
+        import scipy.sparse
+
+        arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
+        return scipy.sparse.bsr_array(tuple(arrays), shape=self.shape, copy=False)
+
+    def to_torch(self) -> Any:
+        """A torch tensor of layout ``torch.sparse_bsr`` that shares the values. Imports torch."""
+        import torch
+
+        library = library_of(self._data)
+        if library is TORCH:
+            values = self._data
+        elif self._device == "cpu":
+            values = TORCH.from_host(library.to_host(self._data), torch.empty(0))
+        else:
+            values = torch.from_dlpack(self._data)
+        indices, indptr = _common_index_type(self._structure)
+        return torch.sparse_bsr_tensor(
+            torch.as_tensor(indptr, device=values.device),
+            torch.as_tensor(indices, device=values.device),
+            values,
+            size=self.shape,
+            check_invariants=False,
+        )
+
+    def to(self, device: Any) -> bsr_array:
+        """The matrix on another device; itself if it is there already.
+
+        Parameters
+        ----------
+        device : str or torch.device
+            ``"cpu"``, ``"cuda"`` (which is ``"cuda:0"``) or ``"cuda:<index>"``.
+
+        Returns
+        -------
+        bsr_array
+            Its values are torch tensors if they were, and CuPy arrays if they were and stay on a GPU;
+            otherwise NumPy arrays on the host and :class:`DeviceArray` on a GPU.
+        """
+        device = device_name(device)
+        if device == self._device:
+            return self
+        data = library_of(self._data).to_device(self._data, device)
+        return bsr_array._from_parts(self._with_data(data, device))
+
+    def astype(self, dtype: Any) -> bsr_array:
+        """A copy with values of another dtype, given by name, NumPy dtype or torch dtype."""
+        name = dtype_name(dtype)
+        data = library_of(self._data).astype(self._data, name)
+        return bsr_array._from_parts(self._with_data(data, self._device))
+
+    def copy(self) -> bsr_array:
+        """A matrix with values and index arrays of its own."""
+        arrays = (library_of(x).copy(x) for x in (self._data, self._indices, self._indptr))
+        return bsr_array._from_parts(Parts(*arrays, self.shape, self._structure))
+
+    def _with_data(self, data: Any, device: str) -> Parts:
+        """The same pattern around other values, its index arrays where ``data`` may have them."""
+        arrays = []
+        for given, made in zip(
+            (self._indices, self._indptr), _common_index_type(self._structure), strict=True
+        ):
+            if library_of(given) is TORCH:
+                given = given.to(device)
+            elif _core.describe(given).device not in ("cpu", device):
+                given = made
+            arrays.append(given)
+        return Parts(data, *arrays, self.shape, self._structure)
+
+    # ---- files, pickles and copies -------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
+        """Write the matrix in the compressed npz format of ``scipy.sparse.save_npz``.
+
+        ``scipy.sparse.load_npz`` reads the file. float16 and bfloat16 values are stored as float32,
+        which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from which
+        :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to a name that
+        lacks it.
+        """
+        arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
+        write(path, *arrays, self.shape)
+
+    def __copy__(self) -> bsr_array:
+        return bsr_array(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> bsr_array:
+        return self.copy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._data, _core.DeviceArray):
+            indices, indptr = _common_index_type(self._structure)
+            host = (self._data.to_host(), indices, indptr)
+            return _on_device, (host, self.shape, self._device)
+        return bsr_array, ((self._data, self._indices, self._indptr), self.shape)
+
+    # ---- products ------------------------------------------------------------------------------
+
+    def plan(self, n: int, *, chip: dict[str, Any] | None = None) -> Plan:
+        """How the product with a dense matrix of ``n`` columns is going to be computed, and how fast.
+
+        Parameters
+        ----------
+        n : int
+            Number of columns, at least 0.
+        chip : dict, optional
+            Properties of a GPU (see :class:`bsrgemm.Plan`); an H200 without it.
+        """
+        return Plan(self._structure.explain(n, self._dtype, chip))
+
+    def __matmul__(self, other: Any) -> Any:
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        raise TypeError(
+            f"{type(other).__name__} @ bsr_array is not supported yet; accepted: bsr_array @ dense, so "
+            "write X @ A as (A.T @ X.T).T"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError(
+            "a bsr_array does not turn into a dense array silently; use A.todense()"
+        )
+
+
+def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr_array:
+    """Read a BSR matrix that ``bsr_array.save`` or ``scipy.sparse.save_npz`` wrote.
+
+    Parameters
+    ----------
+    path : str, path or binary file
+        An ``.npz`` file.
+    check : bool
+        False trusts the contents of indices and indptr.
+
+    Returns
+    -------
+    bsr_array
+        In host memory, of NumPy arrays. A matrix that was saved as float16 or bfloat16 comes back as
+        that (bfloat16 needs the package ml_dtypes).
+
+    Raises
+    ------
+    ValueError
+        If the file is no ``.npz`` file of a BSR matrix, or its matrix is malformed.
+    OSError
+        If the file cannot be read.
+    """
+    data, indices, indptr, shape = read(path)
+    return bsr_array((data, indices, indptr), shape, check=check)
+
+
+def _check_data(info: _core.ArrayInfo) -> None:
+    check_dtype(info.dtype, "data")
+    if len(info.shape) != 3:
+        raise ValueError(
+            f"data has shape {info.shape}; accepted: 3 dimensions, (nnzb, block height, block width)"
+        )
+    if min(info.shape[1:]) < 1:
+        raise ValueError(
+            f"data has shape {info.shape}; accepted: blocks of at least one row and one column"
+        )
+    _, height, width = info.shape
+    expected = (height * width, width, 1)
+    if any(
+        size > 1 and found != wanted
+        for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
+    ) and info.shape[0] > 0:
+        raise ValueError(
+            f"data is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "
+            f"elements, accepted: {expected}. Make it so with numpy.ascontiguousarray(data) or "
+            "data.contiguous()"
+        )
+    size = dtype_size(info.dtype)
+    if info.pointer % size:
+        raise ValueError(
+            f"data is misaligned: its address {info.pointer:#x} is no multiple of the {size} bytes of "
+            f"{info.dtype}. Make an aligned copy with data.copy()"
+        )
+
+
+def _check_index(info: _core.ArrayInfo, name: str, data_device: str) -> None:
+    if info.dtype not in ("int32", "int64"):
+        raise TypeError(f"{name} has dtype {info.dtype}; accepted: int32, int64")
+    if info.device not in ("cpu", data_device):
+        raise TypeError(
+            f"{name} is on {info.device} and data is on {data_device}; accepted: the host or the "
+            "device of data"
+        )
+
+
+def _common_index_type(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
+    """indices and indptr as host arrays of one dtype, int32 where it holds them."""
+    if structure.nnzb <= np.iinfo(np.int32).max:
+        return structure.indices, structure.indptr.astype(np.int32)
+    return structure.indices.astype(np.int64), structure.indptr
+
+
+def _parts(data: Any, structure: _core.Structure) -> Parts:
+    indices, indptr = _common_index_type(structure)
+    return Parts(data, indices, indptr, structure.shape, structure)
+
+
+def _on_device(host: tuple, shape: tuple[int, int], device: str) -> bsr_array:
+    """Unpickle a matrix whose values were a DeviceArray."""
+    data = NUMPY.to_device(host[0], device)
+    return bsr_array((data, host[1], host[2]), shape)

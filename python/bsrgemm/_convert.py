@@ -1,0 +1,176 @@
+"""From what callers have (SciPy, torch, dense, three arrays) to data, indices, indptr and shape."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _core
+from ._interop import NUMPY, TORCH, Library, check_dtype, is_scipy_sparse, library_of
+
+
+class Parts(NamedTuple):
+    """A BSR matrix as its arrays; ``structure`` where it has been made already."""
+
+    data: Any
+    indices: Any
+    indptr: Any
+    shape: tuple[int, int]
+    structure: _core.Structure | None = None
+
+
+def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
+    """Read any accepted source; see :class:`bsrgemm.bsr_array` for what these are."""
+    if shape is not None:
+        shape = _pair(shape, "shape", 0)
+    if blocksize is not None:
+        blocksize = _pair(blocksize, "blocksize", 1)
+    if isinstance(arg, tuple):
+        parts = _from_arrays(arg, shape)
+    elif is_scipy_sparse(arg):
+        parts = _from_scipy(arg, blocksize)
+    elif library_of(arg) is TORCH and arg.layout is not TORCH.torch.strided:
+        parts = _from_torch(arg, blocksize)
+    else:
+        parts = _from_dense(arg, blocksize)
+    if shape is not None and shape != parts.shape:
+        raise ValueError(f"shape is {shape}, but the matrix given has shape {parts.shape}")
+    if blocksize is not None and len(parts.data.shape) == 3:
+        found = tuple(parts.data.shape[1:])
+        if found != blocksize:
+            raise ValueError(f"blocksize is {blocksize}, but the blocks in data have shape {found}")
+    return parts
+
+
+def _pair(value: Any, name: str, least: int) -> tuple[int, int]:
+    try:
+        pair = tuple(operator.index(x) for x in value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; accepted: a pair of integers") from None
+    if len(pair) != 2:
+        raise ValueError(f"{name} has {len(pair)} entries: {pair}; accepted: 2")
+    if min(pair) < least:
+        raise ValueError(f"{name} is {pair}; accepted: integers that are at least {least}")
+    return pair
+
+
+def as_array(x: Any, name: str) -> Any:
+    """``x`` itself if it is an array, a NumPy view of other host memory or of a list."""
+    if library_of(x).name != "foreign" or hasattr(x, "__cuda_array_interface__"):
+        return x
+    if isinstance(x, (list, tuple)) and len(x) == 0:
+        return np.empty(0, np.int64)
+    if isinstance(x, (list, tuple, memoryview, bytearray)) or hasattr(x, "__array_interface__"):
+        return np.asarray(x)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(
+            f"{name} is a {type(x).__name__}; accepted: an array of NumPy, torch or CuPy, a "
+            "bsrgemm.DeviceArray, or an object with __dlpack__, __cuda_array_interface__ or the "
+            "buffer protocol"
+        )
+    return x
+
+
+def _from_arrays(arg: tuple, shape: tuple[int, int] | None) -> Parts:
+    if len(arg) != 3:
+        raise ValueError(
+            f"the tuple given has {len(arg)} entries; accepted: (data, indices, indptr)"
+        )
+    data, indices, indptr = (
+        as_array(x, name) for x, name in zip(arg, ("data", "indices", "indptr"), strict=True)
+    )
+    if shape is None:
+        shape = _inferred_shape(data, indices, indptr)
+    return Parts(data, indices, indptr, shape)
+
+
+def _inferred_shape(data: Any, indices: Any, indptr: Any) -> tuple[int, int]:
+    """The smallest matrix that holds every block, as SciPy infers it."""
+    columns, rows = (
+        _core.describe(x, name) for x, name in ((indices, "indices"), (indptr, "indptr"))
+    )
+    blocks = _core.describe(data, "data")
+    regular = len(columns.shape) == 1 and len(rows.shape) == 1 and len(blocks.shape) == 3
+    if not regular or columns.shape[0] == 0 or rows.shape[0] == 0:
+        raise ValueError(
+            "shape is not given and cannot be inferred: that takes at least one block, data of "
+            f"three dimensions (it has shape {blocks.shape}) and indices and indptr of one (they "
+            f"have shapes {columns.shape} and {rows.shape})"
+        )
+    last = int(library_of(indices).to_host(indices).max())
+    height, width = blocks.shape[1:]
+    return (rows.shape[0] - 1) * height, max(last + 1, 0) * width
+
+
+def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
+    if matrix.format != "bsr" or (blocksize or matrix.blocksize) != matrix.blocksize:
+        if blocksize is None:
+            raise ValueError(
+                f"blocksize is needed for a SciPy matrix of format {matrix.format!r}; accepted: a "
+                "pair (block height, block width)"
+            )
+        _check_divides(matrix.shape, blocksize)
+        matrix = matrix.tobsr(blocksize=blocksize)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    data = np.ascontiguousarray(matrix.data)
+    return Parts(data, matrix.indices, matrix.indptr, tuple(map(int, matrix.shape)))
+
+
+def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
+    torch = TORCH.torch
+    if tensor.ndim != 2:
+        raise ValueError(
+            f"the torch tensor given has {tensor.ndim} dimensions; accepted: 2, so index a batch "
+            "first"
+        )
+    if tensor.layout is not torch.sparse_bsr:
+        if blocksize is None:
+            raise ValueError(
+                f"blocksize is needed for a torch tensor of layout {tensor.layout}; accepted: a "
+                "pair (block height, block width)"
+            )
+        _check_divides(tensor.shape, blocksize)
+        tensor = tensor.to_sparse_bsr(blocksize)
+    values = tensor.values()
+    values = values if values.is_contiguous() else values.contiguous()
+    return Parts(values, tensor.col_indices(), tensor.crow_indices(), tuple(tensor.shape))
+
+
+def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
+    if isinstance(dense, (list, str, int, float)) or dense is None:
+        raise TypeError(
+            f"the matrix given is a {type(dense).__name__}; accepted: (data, indices, indptr), a "
+            "SciPy sparse matrix, a torch tensor or a dense array"
+        )
+    info = _core.describe(dense, "the dense matrix")
+    check_dtype(info.dtype, "the dense matrix")
+    if len(info.shape) != 2:
+        raise ValueError(f"the dense matrix has shape {info.shape}; accepted: 2 dimensions")
+    if blocksize is None:
+        raise ValueError(
+            "blocksize is needed for a dense matrix; accepted: a pair (block height, block width)"
+        )
+    _check_divides(info.shape, blocksize)
+    library: Library = library_of(dense)
+    if library is NUMPY:
+        dense = np.asarray(library.importable(dense, "the dense matrix"))
+    blocks, mask = library.gather_blocks(dense, blocksize)
+    counts = mask.sum(axis=1)
+    index_type = np.int32 if counts.sum() <= np.iinfo(np.int32).max else np.int64
+    indptr = np.zeros(len(counts) + 1, index_type)
+    np.cumsum(counts, out=indptr[1:])
+    indices = np.nonzero(mask)[1].astype(index_type)
+    return Parts(blocks, indices, indptr, tuple(map(int, info.shape)))
+
+
+def _check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
+    for size, block, axis in zip(shape, blocksize, ("height", "width"), strict=True):
+        if size % block:
+            raise ValueError(
+                f"blocksize is {blocksize}, but its {axis} {block} does not divide {size} of shape "
+                f"{tuple(shape)}; accepted: a divisor, or pad the matrix first"
+            )

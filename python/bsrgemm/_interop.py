@@ -1,0 +1,421 @@
+"""Which library an array belongs to, and that library's own way of doing what bsrgemm needs.
+
+An array of PyTorch or CuPy can only reach this module when its library has been imported already, so both are
+looked up in ``sys.modules`` and never imported here. Everything else that can be imported (``__dlpack__``,
+``__cuda_array_interface__``, the buffer protocol) is "foreign": its results are NumPy arrays on the host and
+:class:`bsrgemm.DeviceArray` on a GPU.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import sys
+from typing import Any
+
+import numpy as np
+
+from . import _core
+
+_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+ACCEPTED_DTYPES = tuple(_SIZES)
+_ACCEPTED = ", ".join(ACCEPTED_DTYPES)
+
+
+class Library:
+    """What bsrgemm asks of an array library. The defaults go through host memory."""
+
+    name = "array"
+
+    def importable(self, x: Any, name: str) -> Any:
+        """The object that the extension reads in place of ``x``: the same memory, no copy."""
+        return x
+
+    def refuse_grad(self, x: Any, name: str) -> None:
+        """Raise TypeError when a product of ``x`` would have to be differentiated."""
+
+    def shape(self, x: Any, name: str) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def column(self, x: Any) -> Any:
+        """``x`` of shape (n,) as (n, 1), a view."""
+        return x[:, None]
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+        """An uninitialised result for an operand ``like``, in the library that results are given in."""
+        raise NotImplementedError
+
+    def current_stream(self, device: str) -> int:
+        """Handle of the stream on which the library's own work goes to ``device``."""
+        return 0
+
+    def to_host(self, x: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        """A host array in this library, on the device of ``like``."""
+        raise NotImplementedError
+
+    def to_device(self, x: Any, device: str) -> Any:
+        raise NotImplementedError
+
+    def copy(self, x: Any) -> Any:
+        return self.from_host(self.to_host(x), x)
+
+    def astype(self, x: Any, dtype: str) -> Any:
+        return self.from_host(self.to_host(x).astype(numpy_dtype(dtype)), x)
+
+    def transpose_blocks(self, blocks: Any, order: np.ndarray) -> Any:
+        """``blocks[order]`` with every block transposed, contiguous."""
+        return self.from_host(NUMPY.transpose_blocks(self.to_host(blocks), order), blocks)
+
+    def scatter_blocks(
+        self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
+    ) -> Any:
+        """A dense matrix of ``shape`` with ``blocks[i]`` at block position (rows[i], cols[i])."""
+        return self.from_host(NUMPY.scatter_blocks(self.to_host(blocks), rows, cols, shape), blocks)
+
+    def gather_blocks(
+        self, dense: Any, blocksize: tuple[int, int]
+    ) -> tuple[Any, np.ndarray]:
+        """The blocks of ``dense`` that have a non-zero, and the mask that says which these are."""
+        blocks, mask = NUMPY.gather_blocks(self.to_host(dense), blocksize)
+        return self.from_host(blocks, dense), mask
+
+
+class _ArrayModule(Library):
+    """NumPy and CuPy: one interface, two modules."""
+
+    @property
+    def xp(self) -> Any:
+        return sys.modules[self.name]
+
+    def copy(self, x: Any) -> Any:
+        return x.copy()
+
+    def astype(self, x: Any, dtype: str) -> Any:
+        return x.astype(numpy_dtype(dtype))
+
+    def transpose_blocks(self, blocks: Any, order: np.ndarray) -> Any:
+        return self.xp.ascontiguousarray(blocks[self.xp.asarray(order)].transpose(0, 2, 1))
+
+    def scatter_blocks(
+        self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
+    ) -> Any:
+        _, height, width = blocks.shape
+        dense = self.xp.zeros(shape, dtype=blocks.dtype)
+        tiles = dense.reshape(shape[0] // height, height, shape[1] // width, width)
+        tiles[self.xp.asarray(rows), :, self.xp.asarray(cols), :] = blocks
+        return dense
+
+    def gather_blocks(
+        self, dense: Any, blocksize: tuple[int, int]
+    ) -> tuple[Any, np.ndarray]:
+        height, width = blocksize
+        rows, cols = dense.shape
+        tiles = dense.reshape(rows // height, height, cols // width, width)
+        mask = (tiles != 0).any(axis=(1, 3))
+        blocks = self.xp.ascontiguousarray(tiles.transpose(0, 2, 1, 3)[mask])
+        return blocks, self.to_host(mask)
+
+
+class _NumPy(_ArrayModule):
+    name = "numpy"
+
+    def importable(self, x: Any, name: str) -> Any:
+        if isinstance(x, np.ma.MaskedArray):
+            raise TypeError(
+                f"{name} is a numpy.ma.MaskedArray, whose mask a product would ignore; accepted: a "
+                f"plain array, for example {name}.filled(0)"
+            )
+        return x
+
+    def column(self, x: Any) -> Any:
+        return np.asarray(x)[:, None]
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+        return np.empty(shape, like.dtype)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return np.asarray(x)
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        return x
+
+    def to_device(self, x: Any, device: str) -> Any:
+        return x if device == "cpu" else _core.DeviceArray.from_host(x, device)
+
+
+class _CuPy(_ArrayModule):
+    name = "cupy"
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+        with like.device:
+            return self.xp.empty(shape, like.dtype)
+
+    def current_stream(self, device: str) -> int:
+        with self.xp.cuda.Device(device_index(device)):
+            return self.xp.cuda.get_current_stream().ptr
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x.get()
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        with like.device:
+            return self.xp.asarray(x)
+
+    def to_device(self, x: Any, device: str) -> Any:
+        if device == "cpu":
+            return x.get()
+        with self.xp.cuda.Device(device_index(device)):
+            return self.xp.array(x)
+
+
+class _Torch(Library):
+    name = "torch"
+
+    @property
+    def torch(self) -> Any:
+        return sys.modules["torch"]
+
+    def importable(self, x: Any, name: str) -> Any:
+        if x.layout is not self.torch.strided:
+            raise TypeError(
+                f"{name} is a torch tensor of layout {x.layout}; accepted: torch.strided"
+            )
+        if x.is_neg():
+            raise TypeError(
+                f"{name} is a torch tensor with its negative bit set; accepted: "
+                f"{name}.resolve_neg()"
+            )
+        return x.detach() if x.requires_grad else x
+
+    def refuse_grad(self, x: Any, name: str) -> None:
+        if x.requires_grad and self.torch.is_grad_enabled():
+            raise TypeError(
+                f"{name} requires grad, and autograd is not supported by this call; pass "
+                f"{name}.detach() or call it under torch.no_grad()"
+            )
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+        return self.torch.empty(shape, dtype=like.dtype, device=like.device)
+
+    def current_stream(self, device: str) -> int:
+        if device == "cpu":
+            return 0
+        return self.torch.cuda.current_stream(device_index(device)).cuda_stream
+
+    def to_host(self, x: Any) -> np.ndarray:
+        x = x.detach().cpu()
+        if x.dtype is self.torch.bfloat16:
+            return x.view(self.torch.int16).numpy().view(numpy_dtype("bfloat16"))
+        return x.numpy()
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        if x.dtype.name == "bfloat16":
+            return self.torch.as_tensor(x.view(np.int16), device=like.device).view(
+                self.torch.bfloat16
+            )
+        return self.torch.as_tensor(x, device=like.device)
+
+    def to_device(self, x: Any, device: str) -> Any:
+        return x.to(device)
+
+    def copy(self, x: Any) -> Any:
+        return x.detach().clone()
+
+    def astype(self, x: Any, dtype: str) -> Any:
+        return x.detach().to(getattr(self.torch, dtype), copy=True)
+
+    def transpose_blocks(self, blocks: Any, order: np.ndarray) -> Any:
+        order = self.torch.as_tensor(order, device=blocks.device)
+        return blocks.detach().index_select(0, order).transpose(1, 2).contiguous()
+
+    def scatter_blocks(
+        self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
+    ) -> Any:
+        _, height, width = blocks.shape
+        dense = self.torch.zeros(shape, dtype=blocks.dtype, device=blocks.device)
+        tiles = dense.view(shape[0] // height, height, shape[1] // width, width)
+        rows = self.torch.as_tensor(rows, device=blocks.device)
+        cols = self.torch.as_tensor(cols, device=blocks.device)
+        tiles[rows, :, cols, :] = blocks.detach()
+        return dense
+
+    def gather_blocks(
+        self, dense: Any, blocksize: tuple[int, int]
+    ) -> tuple[Any, np.ndarray]:
+        height, width = blocksize
+        rows, cols = dense.shape
+        tiles = dense.detach().reshape(rows // height, height, cols // width, width)
+        mask = (tiles != 0).any(dim=3).any(dim=1)
+        blocks = tiles.permute(0, 2, 1, 3)[mask].contiguous()
+        return blocks, self.to_host(mask)
+
+
+class _OwnDevice(Library):
+    name = "bsrgemm"
+
+    def column(self, x: Any) -> Any:
+        return x.reshape((x.shape[0], 1))
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+        return _core.DeviceArray.empty(shape, dtype, device)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return x.to_host()
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        return _core.DeviceArray.from_host(x, str(like.device))
+
+    def to_device(self, x: Any, device: str) -> Any:
+        host = x.to_host()
+        return host if device == "cpu" else _core.DeviceArray.from_host(host, device)
+
+
+class _CudaView:
+    """A foreign device array under another shape; keeps the array alive."""
+
+    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
+        self.owner = owner
+        self.__cuda_array_interface__ = interface
+
+
+class _Foreign(Library):
+    name = "foreign"
+
+    def shape(self, x: Any, name: str) -> tuple[int, ...]:
+        return _core.describe(x, name).shape
+
+    def column(self, x: Any) -> Any:
+        interface = getattr(x, "__cuda_array_interface__", None)
+        if interface is None:
+            return np.asarray(x)[:, None]
+        strides = interface.get("strides")
+        if strides is not None:
+            strides = (strides[0], strides[0])
+        return _CudaView(x, dict(interface, shape=(interface["shape"][0], 1), strides=strides))
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+        if device == "cpu":
+            return np.empty(shape, numpy_dtype(dtype))
+        return _core.DeviceArray.empty(shape, dtype, device)
+
+    def to_host(self, x: Any) -> np.ndarray:
+        return np.asarray(x)
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        device = _core.describe(like).device
+        return x if device == "cpu" else _core.DeviceArray.from_host(x, device)
+
+    def to_device(self, x: Any, device: str) -> Any:
+        host = np.asarray(x)
+        return host if device == "cpu" else _core.DeviceArray.from_host(host, device)
+
+
+NUMPY = _NumPy()
+TORCH = _Torch()
+CUPY = _CuPy()
+OWN_DEVICE = _OwnDevice()
+FOREIGN = _Foreign()
+
+
+def library_of(x: Any) -> Library:
+    """The library whose array ``x`` is."""
+    if isinstance(x, np.ndarray):
+        return NUMPY
+    if isinstance(x, _core.DeviceArray):
+        return OWN_DEVICE
+    for library, type_name in ((TORCH, "Tensor"), (CUPY, "ndarray")):
+        array_type = getattr(sys.modules.get(library.name), type_name, None)
+        if array_type is not None and isinstance(x, array_type):
+            return library
+    return FOREIGN
+
+
+def is_scipy_sparse(x: Any) -> bool:
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and sparse.issparse(x)
+
+
+def dtype_name(dtype: Any, name: str = "dtype") -> str:
+    """The name of a dtype given as a string, a NumPy dtype or scalar type, or a torch dtype.
+
+    Raises
+    ------
+    TypeError
+        If it is none of float16, bfloat16, float32 and float64.
+    """
+    text = str(dtype).removeprefix("torch.")
+    if text not in ACCEPTED_DTYPES:
+        try:
+            text = np.dtype(dtype).name
+        except TypeError:
+            pass
+    if text not in ACCEPTED_DTYPES:
+        raise TypeError(f"{name} is {dtype!r}; accepted: {_ACCEPTED}")
+    return text
+
+
+def dtype_size(name: str) -> int:
+    """Bytes of one value of an accepted dtype."""
+    return _SIZES[name]
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a name; bfloat16 is that of the ml_dtypes package."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(
+            "NumPy has no bfloat16 of its own: install the package ml_dtypes, keep the values in "
+            "torch tensors, or use float16, float32 or float64"
+        ) from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def check_dtype(dtype: str, name: str) -> None:
+    """Raise TypeError unless values of ``dtype`` can be multiplied."""
+    if dtype not in ACCEPTED_DTYPES:
+        raise TypeError(
+            f"{name} has dtype {dtype}; accepted: {_ACCEPTED}. Convert it first: nothing is cast "
+            "silently"
+        )
+
+
+def device_name(device: Any) -> str:
+    """"cpu" or "cuda:<index>" from a string or a torch device; "cuda" means "cuda:0"."""
+    match = re.fullmatch(r"cpu|cuda(?::(\d+))?", str(device))
+    if match is None:
+        raise ValueError(
+            f"device is {str(device)!r}; accepted: 'cpu', 'cuda' or 'cuda:<index>'"
+        )
+    return "cpu" if match.string == "cpu" else f"cuda:{int(match[1] or 0)}"
+
+
+def device_index(device: str) -> int:
+    return int(device.partition(":")[2] or 0)
+
+
+def stream_handle(stream: Any) -> int:
+    """The CUstream behind an int, a ``__cuda_stream__`` object, or a torch or CuPy stream."""
+    handle: Any = stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        handle = (protocol() if callable(protocol) else protocol)[1]
+    elif hasattr(stream, "cuda_stream"):
+        handle = stream.cuda_stream
+    elif hasattr(stream, "ptr"):
+        handle = stream.ptr
+    try:
+        handle = operator.index(handle)
+    except TypeError:
+        raise TypeError(
+            f"stream is a {type(stream).__name__}; accepted: None, a CUstream handle as an int, a "
+            "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__"
+        ) from None
+    if handle < 0:
+        raise ValueError(f"stream is {handle}; accepted: a CUstream handle, which is at least 0")
+    return handle

@@ -1,0 +1,137 @@
+"""``matmul``: a block-sparse matrix times a dense one."""
+
+from __future__ import annotations
+
+import numbers
+from typing import TYPE_CHECKING, Any
+
+from . import _core
+from ._interop import check_dtype, is_scipy_sparse, library_of, stream_handle
+
+if TYPE_CHECKING:
+    from ._array import bsr_array
+
+
+def matmul(
+    a: bsr_array,
+    b: Any,
+    /,
+    c: Any = None,
+    *,
+    alpha: float = 1.0,
+    beta: float | None = None,
+    out: Any = None,
+    stream: Any = None,
+) -> Any:
+    """``alpha * a @ b + beta * c`` for a block-sparse ``a`` and dense ``b`` and ``c``.
+
+    All operands have one dtype and live on one device, which computes the product: nothing is cast or
+    moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. Calls never wait
+    for the GPU and allocate nothing but the result, so they can be captured in CUDA graphs.
+
+    Parameters
+    ----------
+    a : bsr_array
+        Shape (M, K).
+    b : array
+        Shape (K, N) or (K,), any strides.
+    c : array, optional
+        Shape (M, N), or (M,) where ``b`` has one dimension.
+    alpha : float
+    beta : float, optional
+        1 if ``c`` is given and 0 otherwise. With 0, as in BLAS, ``c`` is not read: NaN in it does not
+        matter.
+    out : array, optional
+        Where the result goes: the shape of the result, writable. It may be ``c`` itself and may overlap
+        nothing else. Without it the result is made new.
+    stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
+        The CUDA stream that the work is put on. Without it, the current stream of the library of ``b``,
+        and the legacy default stream where that library has none. Ignored on the CPU.
+
+    Returns
+    -------
+    array
+        ``out`` if given. Otherwise of shape (M, N) or (M,), in the library of ``b``: NumPy, torch or CuPy;
+        for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, ``out`` overlaps an operand or is read-only, or ``beta`` is not 0 without
+        ``c``.
+    TypeError
+        If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
+    DeviceUnavailableError
+        If the operands are on a GPU that this process cannot use.
+    """
+    return product(a, b, c, alpha, beta, out, stream)
+
+
+def product(
+    a: bsr_array,
+    b: Any,
+    c: Any,
+    alpha: float,
+    beta: float | None,
+    out: Any,
+    stream: Any,
+    family: str = "auto",
+) -> Any:
+    """``matmul`` with the kernel family of the caller's choice."""
+    _check_operands(a, b)
+    beta = _scalar(beta, "beta") if beta is not None else float(c is not None)
+    if c is None and beta != 0.0:
+        raise ValueError(f"beta is {beta} and c is not given; accepted: c, or beta = 0")
+    library = library_of(b)
+    shape = library.shape(b, "b")
+    if len(shape) not in (1, 2):
+        raise ValueError(f"b has shape {shape}; accepted: (K, N) or (K,), with K = {a.shape[1]}")
+    result_shape = (a.shape[0], *shape[1:])
+    values = _operand(a.data, "a.data", result_shape=None)
+    x = _operand(b, "b", result_shape=None, as_column=len(shape) == 1)
+    y_c = None if c is None else _operand(c, "c", result_shape)
+    if out is None:
+        info = _core.describe(x, "b")
+        check_dtype(info.dtype, "b")
+        out = library.empty(result_shape, info.dtype, info.device, b)
+    elif library_of(out).name == "foreign":
+        _core.describe(out, "out")
+    y = y_c if out is c else _operand(out, "out", result_shape)
+    handle = library.current_stream(a.device) if stream is None else stream_handle(stream)
+    _core.matmul(a._structure, values, x, y, y_c, _scalar(alpha, "alpha"), beta, handle, family)
+    return out
+
+
+def _check_operands(a: Any, b: Any) -> None:
+    block_sparse_b = isinstance(getattr(b, "_structure", None), _core.Structure)
+    if not isinstance(getattr(a, "_structure", None), _core.Structure):
+        hint = "; dense @ bsr_array is not supported yet" if block_sparse_b else ""
+        raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
+    if block_sparse_b or is_scipy_sparse(b):
+        raise TypeError(
+            f"b is a {type(b).__name__}; accepted: a dense array, so use b.todense(); products of two "
+            "sparse matrices are not supported yet"
+        )
+
+
+def _operand(
+    x: Any, name: str, result_shape: tuple[int, ...] | None, as_column: bool = False
+) -> Any:
+    """What the extension reads or writes for ``x``: 2-D (values: 3-D), the same memory."""
+    library = library_of(x)
+    library.refuse_grad(x, name)
+    if result_shape is not None:
+        found = library.shape(x, name)
+        if found != result_shape:
+            raise ValueError(f"{name} has shape {found}; accepted: {result_shape}")
+        as_column = len(result_shape) == 1
+    x = library.importable(x, name)
+    return library.column(x) if as_column else x
+
+
+def _scalar(value: Any, name: str) -> float:
+    if type(value) is float:
+        return value
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} is a {type(value).__name__}; accepted: a real number")
+    return float(value)

@@ -1,0 +1,64 @@
+"""Files: the npz format of ``scipy.sparse.save_npz``, read and written without SciPy."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from typing import IO, Any
+
+import numpy as np
+
+from ._interop import dtype_name, numpy_dtype
+
+Path = str | os.PathLike[str] | IO[bytes]
+
+
+def write(
+    path: Path,
+    data: np.ndarray,
+    indices: np.ndarray,
+    indptr: np.ndarray,
+    shape: tuple[int, int],
+) -> None:
+    """Write a matrix of host arrays; see :meth:`bsrgemm.bsr_array.save`."""
+    entries: dict[str, Any] = {
+        "indices": indices,
+        "indptr": indptr,
+        "format": np.array(b"bsr"),
+        "shape": np.array(shape, np.int64),
+        "data": data,
+        "_is_array": np.array(True),
+    }
+    if data.dtype.name in ("float16", "bfloat16"):
+        # SciPy has no sparse matrices of 16-bit floats and .npy no bfloat16; float32 holds both exactly.
+        entries["data"] = data.astype(np.float32)
+        entries["bsrgemm_dtype"] = np.array(data.dtype.name)
+    np.savez_compressed(path, **entries)
+
+
+def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+    """data, indices, indptr and shape; see :func:`bsrgemm.load`."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        raise ValueError(f"path {path!r} is no .npz file: {error}") from None
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError(f"path {path!r} is a .npy file; accepted: an .npz file of a BSR matrix")
+    with archive:
+        if "format" in archive:
+            kind = archive["format"].item()
+            kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else kind
+            if kind != "bsr":
+                raise ValueError(
+                    f"path {path!r} holds a matrix of format {kind!r}; accepted: 'bsr', so convert "
+                    "it with scipy.sparse and tobsr()"
+                )
+        names = ("format", "shape", "data", "indices", "indptr")
+        missing = [name for name in names if name not in archive]
+        if missing:
+            raise ValueError(f"path {path!r} holds no BSR matrix: it lacks {', '.join(missing)}")
+        data = archive["data"]
+        if "bsrgemm_dtype" in archive:
+            stored = dtype_name(archive["bsrgemm_dtype"].item(), "the entry bsrgemm_dtype")
+            data = data.astype(numpy_dtype(stored))
+        return data, archive["indices"], archive["indptr"], tuple(archive["shape"])

@@ -1,0 +1,145 @@
+"""Block patterns, random matrices, the float64 reference and the error that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+# Unit roundoff, and the relative error that is allowed where the dense product happens to be exact: one
+# rounding of the result for 16-bit floats, which accumulate in float32, and a few for the others.
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+FLOOR = {"float16": 1.1, "bfloat16": 1.1, "float32": 8.0, "float64": 8.0}
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """The NumPy dtype of a name; skips the test where bfloat16 has none."""
+    if name != "bfloat16":
+        return np.dtype(name)
+    import pytest
+
+    reason = "NumPy has bfloat16 only with ml_dtypes"
+    return np.dtype(pytest.importorskip("ml_dtypes", reason=reason).bfloat16)
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    return rng.standard_normal(shape).astype(numpy_dtype(dtype))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A block-sparse matrix as arrays, its dense float64 form, and the number of columns to multiply."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    shape: tuple[int, int]
+    n: int
+    dtype: str
+
+    @property
+    def dense(self) -> np.ndarray:
+        return densify(self.data, self.indices, self.indptr, self.shape)
+
+
+def densify(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> np.ndarray:
+    """Block by block in float64, with nothing of the package."""
+    _, height, width = data.shape
+    dense = np.zeros(shape)
+    for i in range(len(indptr) - 1):
+        for k in range(indptr[i], indptr[i + 1]):
+            rows = slice(i * height, (i + 1) * height)
+            cols = slice(indices[k] * width, (indices[k] + 1) * width)
+            dense[rows, cols] = data[k].astype(np.float64)
+    return dense
+
+
+def problem(
+    rng: np.random.Generator,
+    mask: np.ndarray,
+    blocksize: tuple[int, int],
+    n: int,
+    dtype: str,
+    index_type: type = np.int32,
+) -> Problem:
+    """Random values on the blocks that ``mask`` (block rows x block columns) selects."""
+    indptr = np.concatenate([[0], mask.sum(axis=1).cumsum()]).astype(index_type)
+    indices = np.nonzero(mask)[1].astype(index_type)
+    shape = (mask.shape[0] * blocksize[0], mask.shape[1] * blocksize[1])
+    data = normal(rng, (len(indices), *blocksize), dtype)
+    return Problem(data, indices, indptr, shape, n, dtype)
+
+
+def uniform(density: float) -> Callable[[np.random.Generator, int, int], np.ndarray]:
+    return lambda rng, rows, cols: rng.random((rows, cols)) < density
+
+
+def empty_rows(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    """Every other block row has none, the first and the last included."""
+    mask = rng.random((rows, cols)) < 0.5
+    mask[::2] = mask[-1] = False
+    return mask
+
+
+def one_block(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    mask = np.zeros((rows, cols), bool)
+    mask[rng.integers(rows), rng.integers(cols)] = True
+    return mask
+
+
+def one_long_row(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    mask = rng.random((rows, cols)) < 0.05
+    mask[rng.integers(rows)] = True
+    return mask
+
+
+def skewed(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    """Row lengths that fall like 1 / rank."""
+    lengths = rng.permutation(np.maximum(cols // np.arange(1, rows + 1), 0))
+    return np.array([rng.permutation(cols) < length for length in lengths]).reshape(rows, cols)
+
+
+def banded(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    distance = np.arange(rows)[:, None] * cols - np.arange(cols)[None, :] * rows
+    return np.abs(distance) <= max(rows, cols)
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Of the whole array in the Frobenius norm; infinite where anything is not finite."""
+    found = found.astype(np.float64)
+    assert found.shape == expected.shape, f"shape {found.shape}, expected {expected.shape}"
+    norm = np.linalg.norm(expected)
+    error = np.linalg.norm(found - expected)
+    if norm == 0.0:
+        return 0.0 if error == 0.0 else float("inf")
+    return float(error / norm) if np.isfinite(error) else float("inf")
+
+
+def allowed_error(
+    dense: np.ndarray,
+    x: np.ndarray,
+    c: np.ndarray | None,
+    alpha: float,
+    beta: float,
+    dtype: str,
+) -> tuple[np.ndarray, float]:
+    """The float64 reference, and twice what the dense product of the same precision loses."""
+    reference = alpha * (dense @ x.astype(np.float64))
+    work = np.float64 if dtype == "float64" else np.float32
+    same = work(alpha) * (dense.astype(work) @ x.astype(work))
+    if c is not None and beta != 0.0:
+        reference = reference + beta * c.astype(np.float64)
+        same = same + work(beta) * c.astype(work)
+    lost = relative_error(same.astype(numpy_dtype(dtype)), reference)
+    return reference, max(2.0 * lost, FLOOR[dtype] * ROUNDOFF[dtype])
+
+
+def assert_close(found: np.ndarray, reference: np.ndarray, allowed: float) -> None:
+    assert not np.isnan(found.astype(np.float64)).any(), "the result has NaN: not all was written"
+    error = relative_error(found, reference)
+    assert error <= allowed, f"relative error {error:.3e}, allowed {allowed:.3e}"

@@ -1,0 +1,21 @@
+"""Fixtures of all tests. ``BSRGEMM_TEST_SEED`` repeats a run whose seed a failure has printed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import numpy as np
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped with the reason without one")
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Random numbers of a fresh seed, which pytest shows when the test fails."""
+    seed = int(os.environ.get("BSRGEMM_TEST_SEED") or secrets.randbits(32))
+    print(f"BSRGEMM_TEST_SEED={seed}")
+    return np.random.default_rng(seed)

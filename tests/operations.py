@@ -1,0 +1,179 @@
+"""The one table of operations that the generic tests run over, on every library and device.
+
+An operation makes its operands from a problem, runs, and gives back what it found together with what the
+reference is computed from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from cases import Problem, allowed_error, assert_close, normal
+from spaces import Space
+
+import bsrgemm
+
+
+class Outcome(NamedTuple):
+    """``found`` is to be ``alpha * dense @ x + beta * c``."""
+
+    found: np.ndarray
+    dense: np.ndarray
+    x: np.ndarray
+    c: np.ndarray | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+class Operation(NamedTuple):
+    name: str
+    run: Callable[[Space, Problem, np.random.Generator], Outcome]
+    strided: bool = False  # needs a library with strided views
+
+
+def matrix(space: Space, p: Problem) -> bsrgemm.bsr_array:
+    return bsrgemm.bsr_array((space.array(p.data), p.indices, p.indptr), p.shape)
+
+
+def right(p: Problem, rng: np.random.Generator) -> np.ndarray:
+    return normal(rng, (p.shape[1], p.n), p.dtype)
+
+
+def added(p: Problem, rng: np.random.Generator) -> np.ndarray:
+    return normal(rng, (p.shape[0], p.n), p.dtype)
+
+
+def _operator(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x = right(p, rng)
+    return Outcome(space.host(matrix(space, p) @ space.array(x)), p.dense, x)
+
+
+def _out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x = right(p, rng)
+    out = space.poisoned((p.shape[0], p.n), p.dtype)
+    assert bsrgemm.matmul(matrix(space, p), space.array(x), out=out) is out
+    return Outcome(space.host(out), p.dense, x)
+
+
+def _alpha(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x = right(p, rng)
+    found = bsrgemm.matmul(matrix(space, p), space.array(x), alpha=-1.75)
+    return Outcome(space.host(found), p.dense, x, alpha=-1.75)
+
+
+def _add(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """beta is 1 when c is given without it."""
+    x, c = right(p, rng), added(p, rng)
+    found = bsrgemm.matmul(matrix(space, p), space.array(x), space.array(c))
+    return Outcome(space.host(found), p.dense, x, c, beta=1.0)
+
+
+def _alpha_beta_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = right(p, rng), added(p, rng)
+    out = space.poisoned(c.shape, p.dtype)
+    given = space.array(c)
+    bsrgemm.matmul(matrix(space, p), space.array(x), given, alpha=0.5, beta=-2.0, out=out)
+    assert np.array_equal(space.host(given).view(np.uint8), c.view(np.uint8)), "c was written to"
+    return Outcome(space.host(out), p.dense, x, c, alpha=0.5, beta=-2.0)
+
+
+def _in_place(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """out is c."""
+    x, c = right(p, rng), added(p, rng)
+    out = space.array(c.copy())
+    bsrgemm.matmul(matrix(space, p), space.array(x), out, beta=0.75, out=out)
+    return Outcome(space.host(out), p.dense, x, c, beta=0.75)
+
+
+def _beta_zero(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """c is not read when beta is 0, so its NaN does not matter."""
+    x = right(p, rng)
+    c = space.poisoned((p.shape[0], p.n), p.dtype)
+    found = bsrgemm.matmul(matrix(space, p), space.array(x), c, beta=0)
+    return Outcome(space.host(found), p.dense, x)
+
+
+def _transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x = added(p, rng)
+    found = matrix(space, p).T @ space.array(x)
+    return Outcome(space.host(found), p.dense.T, x)
+
+
+def _matvec(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x = normal(rng, (p.shape[1],), p.dtype)
+    found = matrix(space, p) @ space.array(x)
+    return Outcome(space.host(found), p.dense, x)
+
+
+def _matvec_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = normal(rng, (p.shape[1],), p.dtype), normal(rng, (p.shape[0],), p.dtype)
+    out = space.poisoned(c.shape, p.dtype)
+    bsrgemm.matmul(matrix(space, p), space.array(x), space.array(c), beta=2, out=out)
+    return Outcome(space.host(out), p.dense, x, c, beta=2.0)
+
+
+def _column_major(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = right(p, rng), added(p, rng)
+    out = space.column_major(np.full_like(c, np.nan))
+    bsrgemm.matmul(
+        matrix(space, p), space.column_major(x), space.column_major(c), beta=1, out=out
+    )
+    return Outcome(space.host(out), p.dense, x, c, beta=1.0)
+
+
+def _strided(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """b and out are every second column, from the third on, of wider arrays; the rest stays as it was."""
+    x = right(p, rng)
+    wide_x = normal(rng, (p.shape[1] + 3, 2 * p.n + 5), p.dtype)
+    wide_x[1 : p.shape[1] + 1, 2 : 2 * p.n + 2 : 2] = x
+    wide_out = space.poisoned((p.shape[0] + 3, 2 * p.n + 5), p.dtype)
+    b = space.array(wide_x)[1 : p.shape[1] + 1, 2 : 2 * p.n + 2 : 2]
+    out = wide_out[1 : p.shape[0] + 1, 2 : 2 * p.n + 2 : 2]
+    bsrgemm.matmul(matrix(space, p), b, out=out)
+    after = space.host(wide_out).astype(np.float64)
+    found = after[1 : p.shape[0] + 1, 2 : 2 * p.n + 2 : 2].copy()
+    after[1 : p.shape[0] + 1, 2 : 2 * p.n + 2 : 2] = np.nan
+    assert np.isnan(after).all(), "something outside out was written to"
+    return Outcome(found, p.dense, x)
+
+
+def _padded(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """Rows longer than N with unit column stride, not a multiple of 16 bytes."""
+    x = right(p, rng)
+    wide_x = normal(rng, (p.shape[1], p.n + 3), p.dtype)
+    wide_x[:, 1 : p.n + 1] = x
+    wide_out = space.poisoned((p.shape[0], p.n + 5), p.dtype)
+    bsrgemm.matmul(
+        matrix(space, p), space.array(wide_x)[:, 1 : p.n + 1], out=wide_out[:, 2 : p.n + 2]
+    )
+    after = space.host(wide_out).astype(np.float64)
+    found = after[:, 2 : p.n + 2].copy()
+    after[:, 2 : p.n + 2] = np.nan
+    assert np.isnan(after).all(), "something outside out was written to"
+    return Outcome(found, p.dense, x)
+
+
+OPERATIONS = (
+    Operation("operator", _operator),
+    Operation("out", _out),
+    Operation("alpha", _alpha),
+    Operation("add", _add),
+    Operation("alpha_beta_out", _alpha_beta_out),
+    Operation("in_place", _in_place),
+    Operation("beta_zero", _beta_zero),
+    Operation("transposed", _transposed),
+    Operation("matvec", _matvec),
+    Operation("matvec_out", _matvec_out),
+    Operation("column_major", _column_major, strided=True),
+    Operation("strided", _strided, strided=True),
+    Operation("padded", _padded, strided=True),
+)
+
+
+def check(operation: Operation, space: Space, p: Problem, rng: np.random.Generator) -> Any:
+    """Run an operation and compare its whole result with the float64 reference."""
+    outcome = operation.run(space, p, rng)
+    expected, allowed = allowed_error(*outcome[1:], p.dtype)
+    assert_close(outcome.found, expected, allowed)

@@ -1,0 +1,109 @@
+"""The array libraries and devices that generic tests run over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from cases import numpy_dtype
+
+import bsrgemm
+
+
+class Space:
+    """Arrays of one library on one device. ``strided``: the library has strided views."""
+
+    name = "numpy"
+    device = "cpu"
+    strided = True
+
+    def check(self) -> None:
+        """Skip the test where the library is missing."""
+
+    def array(self, x: np.ndarray) -> Any:
+        return x
+
+    def host(self, x: Any) -> np.ndarray:
+        assert isinstance(x, np.ndarray)
+        return x
+
+    def poisoned(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return self.array(np.full(shape, np.nan, numpy_dtype(dtype)))
+
+    def column_major(self, x: np.ndarray) -> Any:
+        return np.asfortranarray(x)
+
+    def __repr__(self) -> str:
+        return f"{self.name}-{self.device.partition(':')[0]}"
+
+
+class Torch(Space):
+    name = "torch"
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.device = device
+
+    def check(self) -> None:
+        pytest.importorskip("torch", reason="torch is not installed")
+
+    def array(self, x: np.ndarray) -> Any:
+        import torch
+
+        x = np.array(x)
+        if x.dtype.name == "bfloat16":
+            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(self.device)
+        return torch.from_numpy(x).to(self.device)
+
+    def host(self, x: Any) -> np.ndarray:
+        import torch
+
+        assert isinstance(x, torch.Tensor) and str(x.device) == self.device
+        x = x.cpu()
+        if x.dtype == torch.bfloat16:
+            return x.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
+        return x.numpy()
+
+    def column_major(self, x: np.ndarray) -> Any:
+        return self.array(np.ascontiguousarray(x.T)).T
+
+
+class CuPy(Space):
+    name = "cupy"
+    device = "cuda:0"
+
+    def check(self) -> None:
+        pytest.importorskip("cupy", reason="cupy is not installed")
+
+    def array(self, x: np.ndarray) -> Any:
+        import cupy
+
+        if x.dtype.name == "bfloat16":
+            pytest.skip("CuPy has no bfloat16")
+        return cupy.asarray(x)
+
+    def host(self, x: Any) -> np.ndarray:
+        import cupy
+
+        assert isinstance(x, cupy.ndarray)
+        return x.get()
+
+    def column_major(self, x: np.ndarray) -> Any:
+        return self.array(np.ascontiguousarray(x.T)).T
+
+
+class OwnDevice(Space):
+    name = "bsrgemm"
+    device = "cuda:0"
+    strided = False
+
+    def array(self, x: np.ndarray) -> Any:
+        return bsrgemm.DeviceArray.from_host(np.ascontiguousarray(x))
+
+    def host(self, x: Any) -> np.ndarray:
+        assert isinstance(x, bsrgemm.DeviceArray)
+        return x.to_host()
+
+
+CPU_SPACES = (Space(), Torch())
+GPU_SPACES = (Torch("cuda:0"), CuPy(), OwnDevice())

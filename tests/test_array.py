@@ -1,0 +1,231 @@
+"""``bsr_array``: construction, attributes, other forms, files, pickles and copies."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from pathlib import Path
+
+import cases
+import numpy as np
+import pytest
+from cases import DTYPES, numpy_dtype, problem
+from operations import matrix
+from spaces import CPU_SPACES, Space
+
+import bsrgemm
+from bsrgemm import bsr_array
+
+
+def sample(
+    rng: np.random.Generator, dtype: str = "float32", block: tuple[int, int] = (3, 5)
+) -> cases.Problem:
+    return problem(rng, rng.random((6, 4)) < 0.5, block, 7, dtype)
+
+
+def same(a: bsr_array, dense: np.ndarray) -> bool:
+    host = a.data if isinstance(a.data, np.ndarray) else a.data.float().numpy()
+    indptr = a._structure.indptr
+    return np.array_equal(cases.densify(host, a._structure.indices, indptr, a.shape), dense)
+
+
+def test_attributes(rng: np.random.Generator) -> None:
+    p = sample(rng)
+    a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+    nnzb = len(p.indices)
+    assert a.data is p.data and a.indices is p.indices and a.indptr is p.indptr
+    assert a.shape == (18, 20) and a.blocksize == (3, 5) and a.nnzb == nnzb and a.ndim == 2
+    assert a.density == pytest.approx(nnzb / 24) and a.device == "cpu"
+    assert a.dtype == np.float32 and isinstance(a.dtype, np.dtype)
+    assert a.nbytes == p.data.nbytes + p.indices.nbytes + p.indptr.nbytes
+    assert repr(a) == (
+        f"<bsr_array 18x20, blocksize 3x5, nnzb {nnzb}, density {nnzb / 24:.4g}, float32, cpu>"
+    )
+
+
+def test_shape_is_inferred_as_in_scipy() -> None:
+    data = np.ones((3, 2, 4), np.float64)
+    a = bsr_array((data, np.array([1, 0, 6]), np.array([0, 1, 1, 3])))
+    assert a.shape == (6, 28)
+    with pytest.raises(ValueError, match="shape is not given and cannot be inferred"):
+        bsr_array((data[:0], np.array([], np.int32), np.array([0, 0])))
+
+
+def test_lists_are_arrays() -> None:
+    a = bsr_array(([[[1.0, 2.0]], [[3.0, 4.0]]], [0, 1], [0, 1, 2]), (2, 4))
+    assert np.array_equal(a.todense(), [[1, 2, 0, 0], [0, 0, 3, 4]])
+    assert bsr_array((np.ones((0, 2, 2)), [], [0, 0]), (2, 2)).nnzb == 0
+
+
+def test_pattern_is_copied_and_values_are_not(rng: np.random.Generator) -> None:
+    p = sample(rng)
+    a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+    dense = p.dense
+    p.indices[:] = 99
+    p.indptr[:] = -1
+    assert same(a, dense)
+    p.data[...] = 0
+    assert not a.todense().any()
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dense_round_trip(space: Space, dtype: str, rng: np.random.Generator) -> None:
+    space.check()
+    p = sample(rng, dtype)
+    dense = space.array(p.dense.astype(numpy_dtype(dtype)))
+    a = bsr_array(dense, blocksize=(3, 5))
+    assert a.nnzb == len(p.indices)
+    assert np.array_equal(a.indices, p.indices) and np.array_equal(a.indptr, p.indptr)
+    assert type(a.data) is type(dense) and a.dtype == dense.dtype
+    for back in (a.todense(), a.toarray()):
+        assert np.array_equal(space.host(back).astype(np.float64), p.dense)
+
+
+def test_dense_keeps_blocks_with_nan_and_drops_negative_zero() -> None:
+    dense = np.zeros((4, 6))
+    dense[0, 0], dense[3, 5], dense[2, 2] = -0.0, np.nan, np.inf
+    a = bsr_array(dense, blocksize=(2, 2))
+    assert np.array_equal(a.indptr, [0, 0, 2]) and np.array_equal(a.indices, [1, 2])
+    assert np.array_equal(a.todense(), dense, equal_nan=True)
+
+
+@pytest.mark.parametrize("order", ["F", "strided"])
+def test_dense_of_any_strides(order: str, rng: np.random.Generator) -> None:
+    p = sample(rng)
+    dense = np.asfortranarray(p.dense) if order == "F" else np.repeat(p.dense, 2, axis=1)[:, ::2]
+    assert np.array_equal(bsr_array(dense, blocksize=(6, 10)).todense(), p.dense)
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_transpose(space: Space, dtype: str, rng: np.random.Generator) -> None:
+    space.check()
+    p = sample(rng, dtype)
+    a = matrix(space, p).T
+    assert a.shape == p.shape[::-1] and a.blocksize == (5, 3) and type(a.data) is type(space.array(p.data))
+    assert np.array_equal(space.host(a.todense()).astype(np.float64), p.dense.T)
+    assert np.array_equal(space.host(a.T.todense()).astype(np.float64), p.dense)
+
+
+def test_empty_matrices() -> None:
+    for shape in ((0, 0), (0, 6), (4, 0), (4, 6)):
+        a = bsr_array((np.ones((0, 2, 3)), np.zeros(0, np.int32), np.zeros(shape[0] // 2 + 1, np.int32)), shape)
+        assert a.nnzb == 0 and a.density == 0.0 and a.todense().shape == shape
+        assert a.T.shape == shape[::-1] and not a.todense().any()
+        assert bsr_array(np.zeros(shape), blocksize=(2, 3)).nnzb == 0
+
+
+def test_unchecked_contents() -> None:
+    """check=False accepts unsorted and repeated block columns, whose products are sums."""
+    data = np.arange(8.0).reshape(2, 2, 2)
+    a = bsr_array((data, np.array([1, 0]), np.array([0, 2])), (2, 4), check=False)
+    x = np.arange(4.0)
+    assert np.array_equal(a @ x, data[0] @ x[2:] + data[1] @ x[:2])
+    twice = bsr_array((data, np.array([0, 0]), np.array([0, 2])), (2, 4), check=False)
+    assert np.array_equal(twice @ x, data.sum(axis=0) @ x[:2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_astype(dtype: str, rng: np.random.Generator) -> None:
+    p = sample(rng, "float32")
+    a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+    numpy_dtype(dtype)
+    b = a.astype(dtype)
+    assert b.dtype.name == dtype and b.indices is a.indices
+    assert not np.shares_memory(a.data, b.data)
+    assert np.array_equal(b.data.astype(np.float64), p.data.astype(b.dtype).astype(np.float64))
+    assert a.astype(np.float64).dtype == np.float64 and a.astype(np.dtype("f2")).dtype == np.float16
+
+
+def test_to_the_same_device_is_itself(rng: np.random.Generator) -> None:
+    p = sample(rng)
+    a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+    assert a.to("cpu") is a
+    with pytest.raises(ValueError, match="device is 'tpu'; accepted: 'cpu', 'cuda'"):
+        a.to("tpu")
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_and_pickles(space: Space, dtype: str, rng: np.random.Generator) -> None:
+    space.check()
+    p = sample(rng, dtype)
+    a = matrix(space, p)
+    shallow = copy.copy(a)
+    assert shallow.data is a.data and shallow is not a
+    deep = [a.copy(), copy.deepcopy(a), pickle.loads(pickle.dumps(a))]
+    before = p.dense
+    a.data[...] = 0
+    a.indices[...] = 0
+    for b in deep:
+        assert type(b.data) is type(a.data) and b.dtype == a.dtype
+        assert np.array_equal(space.host(b.todense()).astype(np.float64), before)
+    assert not shallow.todense().any()
+
+
+def test_from_bsr_array(rng: np.random.Generator) -> None:
+    p = sample(rng)
+    a = matrix(CPU_SPACES[0], p)
+    assert bsr_array(a).data is a.data and bsr_array(a, (18, 20), blocksize=(3, 5)).nnzb == a.nnzb
+    with pytest.raises(ValueError, match=r"shape is \(18, 21\), but the bsr_array given has"):
+        bsr_array(a, (18, 21))
+    with pytest.raises(ValueError, match=r"blocksize is \(1, 1\), but the bsr_array given has"):
+        bsr_array(a, blocksize=(1, 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_npz_round_trip(
+    dtype: str, index_type: type, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    p = problem(rng, rng.random((5, 6)) < 0.4, (4, 3), 1, dtype, index_type)
+    a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+    a.save(tmp_path / "a.npz")
+    b = bsrgemm.load(tmp_path / "a.npz")
+    assert b.shape == a.shape and b.dtype == a.dtype and b.indices.dtype == index_type
+    assert np.array_equal(b.data.view(np.uint8), a.data.view(np.uint8))
+    assert np.array_equal(b.indices, a.indices) and np.array_equal(b.indptr, a.indptr)
+    buffer = io.BytesIO()
+    a.save(buffer)
+    buffer.seek(0)
+    assert same(bsrgemm.load(buffer), p.dense)
+
+
+def test_npz_of_torch_values(tmp_path: Path, rng: np.random.Generator) -> None:
+    CPU_SPACES[1].check()
+    for dtype in DTYPES:
+        p = sample(rng, dtype)
+        matrix(CPU_SPACES[1], p).save(str(tmp_path / dtype))
+        b = bsrgemm.load(str(tmp_path / f"{dtype}.npz"))
+        assert b.dtype.name == dtype and same(b, p.dense)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_npz_of_scipy(dtype: str, tmp_path: Path, rng: np.random.Generator) -> None:
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+    p = sample(rng, dtype)
+    bsr_array((p.data, p.indices, p.indptr), p.shape).save(tmp_path / "ours.npz")
+    theirs = sparse.load_npz(tmp_path / "ours.npz")
+    assert isinstance(theirs, sparse.bsr_array) and theirs.blocksize == (3, 5)
+    assert np.array_equal(theirs.toarray().astype(np.float64), p.dense)
+    for kind, compressed in ((sparse.bsr_array, True), (sparse.bsr_matrix, False)):
+        sparse.save_npz(tmp_path / "theirs.npz", kind(theirs), compressed=compressed)
+        assert same(bsrgemm.load(tmp_path / "theirs.npz"), p.dense)
+
+
+def test_plan(rng: np.random.Generator) -> None:
+    p = problem(rng, rng.random((8, 8)) < 0.5, (64, 64), 1, "float16")
+    plan = bsr_array((p.data, p.indices, p.indptr), p.shape).plan(4096)
+    nnzb = len(p.indices)
+    assert plan.useful_flops == 2 * nnzb * 64 * 64 * 4096
+    supported = [c for c in plan.candidates if c["supported"]]
+    assert plan.seconds == min(c["seconds"] for c in supported) > 0
+    assert plan.choice in [c["family"] for c in supported] and plan.choice in repr(plan)
+    table = plan.explain()
+    assert all(c["family"] in table for c in plan.candidates) and f"* {plan.choice}" in table
+    with pytest.raises(ValueError, match="n is -1"):
+        bsr_array((p.data, p.indices, p.indptr), p.shape).plan(-1)
+
+

@@ -1,0 +1,168 @@
+"""Checks what the compiler made of the kernels, without a GPU: python tools/check_kernels.py
+
+Nothing spills or touches local memory, and the kernels that live from tensor cores use them. The
+facts come from the report of ptxas and from the SASS, which must agree on which kernels there are.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import build_kernels
+from build_kernels import Image, KernelBuildError
+
+# Which instruction the kernels of an image must contain, by how the image's name begins.
+REQUIRED = {"sm90/": "HGMMA", "sm80/portable": "HMMA"}
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
+_FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+_SASS_ARCH = re.compile(r"^\s*code for (\w+)")
+_SASS_FUNCTION = re.compile(r"^\s*Function : (\S+)")
+# An instruction's line is /*address*/, a predicate or none, and the opcode with its modifiers.
+_SASS_OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_]*)")
+
+
+@dataclass
+class Kernel:
+    image: str
+    arch: str
+    name: str
+    registers: int = 0
+    shared_bytes: int = 0  # static; dynamic shared memory is the launch's
+    stack_bytes: int = 0
+    spill_bytes: int = 0
+    opcodes: Counter[str] = field(default_factory=Counter)
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.spill_bytes:
+            found.append(f"spills {self.spill_bytes} bytes")
+        if self.stack_bytes:
+            found.append(f"has a stack frame of {self.stack_bytes} bytes")
+        found += [
+            f"uses local memory: {self.opcodes[opcode]} {opcode}"
+            for opcode in ("LDL", "STL")
+            if self.opcodes[opcode]
+        ]
+        found += [
+            f"has no {opcode}"
+            for prefix, opcode in REQUIRED.items()
+            if self.image.startswith(prefix) and not self.opcodes[opcode]
+        ]
+        return [f"{self.image}: {self.name} ({self.arch}) {problem}" for problem in found]
+
+
+def _parse_report(image: Image) -> dict[tuple[str, str], Kernel]:
+    kernels: dict[tuple[str, str], Kernel] = {}
+    kernel = None
+    for line in image.report.read_text().splitlines():
+        if entry := _ENTRY.search(line):
+            name, arch = entry.groups()
+            kernel = kernels[arch, name] = Kernel(image.name, arch, name)
+        elif kernel is None:
+            continue
+        elif frame := _FRAME.search(line):
+            # Functions that were not inlined have frames of their own, reported under their caller.
+            stack, stores, loads = map(int, frame.groups())
+            kernel.stack_bytes += stack
+            kernel.spill_bytes += stores + loads
+        elif used := _USED.search(line):
+            kernel.registers = int(used[1])
+            shared = _SHARED.search(line)
+            kernel.shared_bytes = int(shared[1]) if shared else 0
+    return kernels
+
+
+def _cuobjdump() -> tuple[str, dict[str, str]]:
+    """cuobjdump of PyPI's wheel, else of PATH, and an environment in which it finds nvdisasm."""
+    found = build_kernels.wheel_file("nvidia-cuda-cuobjdump", "cuobjdump")
+    tool = str(found) if found else shutil.which("cuobjdump")
+    if tool is None:
+        raise KernelBuildError(
+            "no cuobjdump was found: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        )
+    disassembler = build_kernels.wheel_file("nvidia-cuda-nvdisasm", "nvdisasm")
+    folders = [str(path.parent) for path in (disassembler, Path(tool)) if path]
+    return tool, {**os.environ, "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])}
+
+
+def _dump(what: str, image: Image) -> list[str]:
+    tool, environment = _cuobjdump()
+    dump = subprocess.run(
+        [tool, what, image.fatbin], capture_output=True, text=True, check=False, env=environment
+    )
+    if dump.returncode != 0:
+        raise KernelBuildError(f"{tool} {what} {image.fatbin} failed: {dump.stderr.strip()}")
+    return dump.stdout.splitlines()
+
+
+def has_ptx(image: Image) -> bool:
+    """Whether the driver can compile the image for GPUs that it has no machine code for."""
+    return any(line.startswith("PTX file") for line in _dump("-lptx", image))
+
+
+def _disassemble(image: Image) -> dict[tuple[str, str], Counter[str]]:
+    functions: dict[tuple[str, str], Counter[str]] = {}
+    arch, opcodes = "", Counter[str]()
+    for line in _dump("-sass", image):
+        if opcode := _SASS_OPCODE.match(line):
+            opcodes[opcode[1]] += 1
+        elif function := _SASS_FUNCTION.match(line):
+            opcodes = functions[arch, function[1]] = Counter()
+        elif code := _SASS_ARCH.match(line):
+            arch = code[1]
+    return functions
+
+
+def inspect(image: Image) -> list[Kernel]:
+    """Every kernel of an image, for each architecture that has machine code."""
+    kernels = _parse_report(image)
+    functions = _disassemble(image)
+    if kernels.keys() != functions.keys() or not kernels:
+        raise KernelBuildError(
+            f"{image.name}: ptxas reports {sorted(kernels)}, the SASS has {sorted(functions)}"
+        )
+    for key, kernel in kernels.items():
+        kernel.opcodes = functions[key]
+    return [kernels[key] for key in sorted(kernels)]
+
+
+def table(kernels: list[Kernel]) -> str:
+    rows = [("kernel", "arch", "registers", "shared", "HGMMA", "HMMA")]
+    for kernel in kernels:
+        counts = (kernel.opcodes[opcode] for opcode in ("HGMMA", "HMMA"))
+        numbers = (kernel.registers, kernel.shared_bytes, *counts)
+        rows.append((kernel.name, kernel.arch, *map(str, numbers)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  "
+        + "  ".join(f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True))
+        for row in rows
+    )
+
+
+def main() -> int:
+    try:
+        images = build_kernels.compile_kernels(build_kernels.find_nvcc())
+        kernels = [kernel for image in images for kernel in inspect(image)]
+    except KernelBuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    problems = [problem for kernel in kernels for problem in kernel.problems()]
+    print(table(kernels))
+    summary = f"{len(kernels)} kernels: no spills, no local memory, tensor cores used"
+    print("\n".join(problems) or summary)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
