@@ -42,12 +42,10 @@ class BuildExt(build_ext):
 core = Extension(
     "bsrgemm._core",
     sources=tree("csrc/*.c", "csrc/cpu/*.c", "csrc/python/*.c"),
-    depends=tree("csrc/**/*.h", "kernels/params.h"),
+    depends=tree("csrc/**/*.h", "csrc/**/*.inc", "kernels/params.h"),
     include_dirs=["csrc", "kernels"],
     define_macros=[
         ("Py_LIMITED_API", "0x030B0000"),
-        ("NPY_TARGET_VERSION", "NPY_1_25_API_VERSION"),
-        ("NPY_NO_DEPRECATED_API", "NPY_1_25_API_VERSION"),
         ("BSRG_IMAGE_LIST", f'"{build_kernels.IMAGE_LIST.name}"'),
     ],
     extra_compile_args=[

@@ -84,8 +84,12 @@ bsrg_status bsrg_launch_tall(const bsrg_matmul_args *args, const bsrg_plan *plan
   if (status != BSRG_OK) return status;
 
   const int64_t clusters = bsrg_min(device->info.sm_count / cluster, (int64_t)tall->tile_count * n_tiles);
+  /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
+  const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
+  const bsrg_kernel_id first = args->dtype == BSRG_F16
+                                   ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
+                                   : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
   const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
-  const bsrg_kernel_id first = args->dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_K64_C1 : BSRG_KERNEL_TALL_BF16_K64_C1;
   return bsrg_launch(api, device, (bsrg_kernel_id)((int)first + 2 * width + cluster - 1), clusters * cluster, 1,
                      (CUstream)args->stream, &p, error);
 }

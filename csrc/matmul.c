@@ -21,8 +21,8 @@ static bsrg_status check_address(const char *name, const void *data, int64_t ite
   }
   if ((uintptr_t)data % (uintptr_t)item != 0) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "%s starts at address %p, but must be aligned to its item size of %" PRId64 " bytes", name,
-                     data, item);
+                     "%s starts at address %p, but must be aligned to its item size of %" PRId64 " bytes",
+                     name, data, item);
   }
   return BSRG_OK;
 }
@@ -99,7 +99,8 @@ static bool views_overlap(const bsrg_dense *a, byte_range a_range, const bsrg_de
                           int64_t item) {
   if (a_range.begin >= b_range.end || b_range.begin >= a_range.end) return false;
   int64_t a_pitch, a_length, b_pitch, b_length;
-  if (!as_lines(a, &a_pitch, &a_length) || !as_lines(b, &b_pitch, &b_length) || a_pitch != b_pitch) return true;
+  if (!as_lines(a, &a_pitch, &a_length) || !as_lines(b, &b_pitch, &b_length) || a_pitch != b_pitch)
+    return true;
   const uintptr_t pitch = (uintptr_t)(a_pitch * item);
   const uintptr_t a_bytes = (uintptr_t)(a_length * item), b_bytes = (uintptr_t)(b_length * item);
   const uintptr_t apart = a_range.begin <= b_range.begin
@@ -125,14 +126,16 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
                      bsrg_family_name(family));
   }
   if (args->device.kind == BSRG_CUDA && family == BSRG_HOST) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'tall' and 'portable' exist",
-                     args->device.index);
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'tall' and 'portable' exist",
+        args->device.index);
   }
   return BSRG_OK;
 }
 
-static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structure_view *a, bsrg_error *error) {
+static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structure_view *a,
+                                bsrg_error *error) {
   const bsrg_dense *x = &args->x, *y = &args->y, *c = &args->c;
   if (x->rows != a->cols) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -160,7 +163,8 @@ static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structu
   return BSRG_OK;
 }
 
-static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structure_view *a, bsrg_error *error) {
+static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structure_view *a,
+                                bsrg_error *error) {
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   /* The product fits: bsrg_structure_create has made sure. */
   const bsrg_dense values = {(void *)args->values, 1, a->nnzb * a->block_height * a->block_width, 0, 1};
@@ -186,9 +190,10 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   status = check_dense("c", &args->c, item, &c_range, error);
   if (status != BSRG_OK) return status;
   if (!same_view(&args->c, &args->y) && views_overlap(&args->y, y_range, &args->c, c_range, item)) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "out overlaps c in memory without being the same view (same first element and strides): out "
-                     "must be exactly c or share no memory with it");
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "out overlaps c in memory without being the same view (same first element and strides): out "
+        "must be exactly c or share no memory with it");
   }
   return BSRG_OK;
 }
@@ -226,5 +231,6 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   settle_strides(&settled.x);
   settle_strides(&settled.c);
   settle_strides(&settled.y);
-  return settled.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&settled, error) : bsrg_gpu_matmul(&settled, error);
+  return settled.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&settled, error)
+                                         : bsrg_gpu_matmul(&settled, error);
 }

@@ -44,7 +44,8 @@ static bsrg_status check_sizes(const bsrg_pattern *p, bsrg_error *error) {
                      p->indptr_len, p->rows, bh, p->rows / bh, p->rows / bh + 1);
   }
   if (p->nnzb < 0) {
-    return bsrg_fail(error, BSRG_ERR_VALUE, "indices has length %" PRId64 ", which must be at least 0", p->nnzb);
+    return bsrg_fail(error, BSRG_ERR_VALUE, "indices has length %" PRId64 ", which must be at least 0",
+                     p->nnzb);
   }
   int64_t elements, bytes;
   if (!bsrg_mul_ok(p->nnzb, bh * bw, &elements) ||
@@ -60,11 +61,13 @@ static bsrg_status check_sizes(const bsrg_pattern *p, bsrg_error *error) {
 static bsrg_status check_pointer(const void *pointer, int64_t length, size_t item, const char *name,
                                  bsrg_error *error) {
   if (pointer == NULL && length > 0) {
-    return bsrg_fail(error, BSRG_ERR_VALUE, "%s has length %" PRId64 ", but its pointer is NULL", name, length);
+    return bsrg_fail(error, BSRG_ERR_VALUE, "%s has length %" PRId64 ", but its pointer is NULL", name,
+                     length);
   }
   if ((uintptr_t)pointer % item != 0) {
-    return bsrg_fail(error, BSRG_ERR_VALUE, "%s starts at address %p, which is no multiple of its item size %zu",
-                     name, pointer, item);
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "%s starts at address %p, which is no multiple of its item size %zu", name, pointer,
+                     item);
   }
   return BSRG_OK;
 }
@@ -111,8 +114,8 @@ static bsrg_status judge_index(const bsrg_pattern *p, int check, int64_t row, in
   if (found < 0 || found >= block_cols) {
     if (block_cols == 0) {
       return bsrg_fail(error, BSRG_ERR_VALUE,
-                       "indices[%" PRId64 "] is %" PRId64 ", but a matrix of 0 columns has no block columns", at,
-                       found);
+                       "indices[%" PRId64 "] is %" PRId64 ", but a matrix of 0 columns has no block columns",
+                       at, found);
     }
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "indices[%" PRId64 "] is %" PRId64 ", but block columns of a matrix of %" PRId64
@@ -122,7 +125,8 @@ static bsrg_status judge_index(const bsrg_pattern *p, int check, int64_t row, in
   if (!check || at == begin || found > before) return BSRG_OK;
   if (found == before) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "indices[%" PRId64 "] and indices[%" PRId64 "] are both %" PRId64 " in block row %" PRId64
+                     "indices[%" PRId64 "] and indices[%" PRId64 "] are both %" PRId64
+                     " in block row %" PRId64
                      ", a duplicate: block columns must ascend strictly within a block row",
                      at - 1, at, found, row);
   }
@@ -176,8 +180,8 @@ static bsrg_structure *allocate(int64_t block_rows, int64_t nnzb) {
   bsrg_structure *structure = calloc(1, sizeof *structure);
   int64_t *indptr = malloc(((size_t)block_rows + 1) * sizeof *indptr);
   /* One entry more than needed: malloc(0) may return NULL, which is no failure. */
-  int32_t *indices = (uint64_t)nnzb < SIZE_MAX / sizeof *indices ? malloc(((size_t)nnzb + 1) * sizeof *indices)
-                                                                : NULL;
+  int32_t *indices =
+      (uint64_t)nnzb < SIZE_MAX / sizeof *indices ? malloc(((size_t)nnzb + 1) * sizeof *indices) : NULL;
   if (structure == NULL || indptr == NULL || indices == NULL) {
     free(structure);
     free(indptr);
@@ -191,8 +195,8 @@ static bsrg_structure *allocate(int64_t block_rows, int64_t nnzb) {
 
 static bsrg_status fail_memory(int64_t block_rows, int64_t nnzb, bsrg_error *error) {
   return bsrg_fail(error, BSRG_ERR_MEMORY,
-                   "no host memory for a structure of %" PRId64 " block rows and %" PRId64 " blocks", block_rows,
-                   nnzb);
+                   "no host memory for a structure of %" PRId64 " block rows and %" PRId64 " blocks",
+                   block_rows, nnzb);
 }
 
 bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_structure **out,

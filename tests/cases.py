@@ -9,8 +9,9 @@ import numpy as np
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
-# Unit roundoff, and the relative error that is allowed where the dense product happens to be exact: one
-# rounding of the result for 16-bit floats, which accumulate in float32, and a few for the others.
+# Unit roundoff, and the relative error that is allowed where the dense product happens to be
+# exact: one rounding of the result for 16-bit floats, which accumulate in float32, and a few for
+# the others.
 ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 FLOOR = {"float16": 1.1, "bfloat16": 1.1, "float32": 8.0, "float64": 8.0}
 
@@ -31,7 +32,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
 
 @dataclass(frozen=True)
 class Problem:
-    """A block-sparse matrix as arrays, its dense float64 form, and the number of columns to multiply."""
+    """A block-sparse matrix as arrays, and the number of columns to multiply it with."""
 
     data: np.ndarray
     indices: np.ndarray

@@ -1,7 +1,7 @@
 """The one table of operations that the generic tests run over, on every library and device.
 
-An operation makes its operands from a problem, runs, and gives back what it found together with what the
-reference is computed from.
+An operation makes its operands from a problem, runs, and gives back what it found together with
+what the reference is computed from.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import bsrgemm
 import numpy as np
 from cases import Problem, allowed_error, assert_close, normal
 from spaces import Space
-
-import bsrgemm
 
 
 class Outcome(NamedTuple):
@@ -117,14 +116,12 @@ def _matvec_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
 def _column_major(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x, c = right(p, rng), added(p, rng)
     out = space.column_major(np.full_like(c, np.nan))
-    bsrgemm.matmul(
-        matrix(space, p), space.column_major(x), space.column_major(c), beta=1, out=out
-    )
+    bsrgemm.matmul(matrix(space, p), space.column_major(x), space.column_major(c), beta=1, out=out)
     return Outcome(space.host(out), p.dense, x, c, beta=1.0)
 
 
 def _strided(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
-    """b and out are every second column, from the third on, of wider arrays; the rest stays as it was."""
+    """b and out are every second column of wider arrays, from the third on."""
     x = right(p, rng)
     wide_x = normal(rng, (p.shape[1] + 3, 2 * p.n + 5), p.dtype)
     wide_x[1 : p.shape[1] + 1, 2 : 2 * p.n + 2 : 2] = x

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import bsrgemm
 import numpy as np
 import pytest
 from cases import numpy_dtype
-
-import bsrgemm
 
 
 class Space:

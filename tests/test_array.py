@@ -7,15 +7,14 @@ import io
 import pickle
 from pathlib import Path
 
+import bsrgemm
 import cases
 import numpy as np
 import pytest
+from bsrgemm import bsr_array
 from cases import DTYPES, numpy_dtype, problem
 from operations import matrix
 from spaces import CPU_SPACES, Space
-
-import bsrgemm
-from bsrgemm import bsr_array
 
 
 def sample(
@@ -104,14 +103,21 @@ def test_transpose(space: Space, dtype: str, rng: np.random.Generator) -> None:
     space.check()
     p = sample(rng, dtype)
     a = matrix(space, p).T
-    assert a.shape == p.shape[::-1] and a.blocksize == (5, 3) and type(a.data) is type(space.array(p.data))
+    assert (
+        a.shape == p.shape[::-1]
+        and a.blocksize == (5, 3)
+        and type(a.data) is type(space.array(p.data))
+    )
     assert np.array_equal(space.host(a.todense()).astype(np.float64), p.dense.T)
     assert np.array_equal(space.host(a.T.todense()).astype(np.float64), p.dense)
 
 
 def test_empty_matrices() -> None:
     for shape in ((0, 0), (0, 6), (4, 0), (4, 6)):
-        a = bsr_array((np.ones((0, 2, 3)), np.zeros(0, np.int32), np.zeros(shape[0] // 2 + 1, np.int32)), shape)
+        a = bsr_array(
+            (np.ones((0, 2, 3)), np.zeros(0, np.int32), np.zeros(shape[0] // 2 + 1, np.int32)),
+            shape,
+        )
         assert a.nnzb == 0 and a.density == 0.0 and a.todense().shape == shape
         assert a.T.shape == shape[::-1] and not a.todense().any()
         assert bsr_array(np.zeros(shape), blocksize=(2, 3)).nnzb == 0
@@ -227,5 +233,3 @@ def test_plan(rng: np.random.Generator) -> None:
     assert all(c["family"] in table for c in plan.candidates) and f"* {plan.choice}" in table
     with pytest.raises(ValueError, match="n is -1"):
         bsr_array((p.data, p.indices, p.indptr), p.shape).plan(-1)
-
-

@@ -70,9 +70,9 @@ def test_program(core, tmp_path, source):
 @pytest.mark.parametrize(
     ("statement", "report"),
     [
-        ("char *p = malloc(argc); p[argc] = 1; free(p);", "heap-buffer-overflow"),
-        ("char *p = malloc(argc); free(p); return p[0];", "heap-use-after-free"),
-        ("volatile char *p = malloc(argc); p = NULL;", "LeakSanitizer"),
+        ("char *volatile p = malloc(argc); return p[argc];", "heap-buffer-overflow"),
+        ("char *volatile p = malloc(argc); free(p); return p[0];", "heap-use-after-free"),
+        ("char *volatile p; for (int i = 0; i < 9; ++i) p = malloc(argc);", "LeakSanitizer"),
         ("int big = 2147483647; return big + argc > 0;", "signed integer overflow"),
     ],
     ids=["overflow", "use-after-free", "leak", "undefined"],

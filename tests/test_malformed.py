@@ -6,10 +6,9 @@ import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import bsrgemm
 import numpy as np
 import pytest
-
-import bsrgemm
 from bsrgemm import bsr_array, matmul
 
 
@@ -69,7 +68,11 @@ class Cuda:
 
     def __init__(self, **changes: Any) -> None:
         self.__cuda_array_interface__ = {
-            "shape": (3, 2, 2), "typestr": "<f4", "data": (4096, False), "version": 3, "strides": None,
+            "shape": (3, 2, 2),
+            "typestr": "<f4",
+            "data": (4096, False),
+            "version": 3,
+            "strides": None,
         } | changes
 
 
@@ -79,39 +82,85 @@ class NoStream:
 
 
 STRUCTURE = (
-    Bad("descending indptr", lambda: build(indptr=i32(0, 4, 3)), ValueError,
-        ("indptr[2] is 3", "indptr[1] = 4")),
-    Bad("indptr does not begin with 0", lambda: build(indptr=i32(1, 2, 3)), ValueError,
-        ("indptr[0] is 1",)),
-    Bad("indptr ends early", lambda: build(indptr=i32(0, 1, 2)), ValueError,
-        ("indptr[2] is 2", "indices has 3")),
+    Bad(
+        "descending indptr",
+        lambda: build(indptr=i32(0, 4, 3)),
+        ValueError,
+        ("indptr[2] is 3", "indptr[1] = 4"),
+    ),
+    Bad(
+        "indptr does not begin with 0",
+        lambda: build(indptr=i32(1, 2, 3)),
+        ValueError,
+        ("indptr[0] is 1",),
+    ),
+    Bad(
+        "indptr ends early",
+        lambda: build(indptr=i32(0, 1, 2)),
+        ValueError,
+        ("indptr[2] is 2", "indices has 3"),
+    ),
     Bad("indptr ends late", lambda: build(indptr=i32(0, 2, 9)), ValueError, ("indptr[2] is 9",)),
     Bad("indptr too short", lambda: build(indptr=i32(0, 3)), ValueError, ("indptr", "length 2")),
-    Bad("indptr too long", lambda: build(indptr=i32(0, 1, 2, 3)), ValueError, ("indptr", "length 4")),
+    Bad(
+        "indptr too long", lambda: build(indptr=i32(0, 1, 2, 3)), ValueError, ("indptr", "length 4")
+    ),
     Bad("indptr empty", lambda: build(indptr=i32()), ValueError, ("indptr", "length 0")),
     Bad("negative indptr", lambda: build(indptr=i32(0, -1, 3)), ValueError, ("indptr[1] is -1",)),
     Bad("negative index", lambda: build(indices=i32(-1, 2, 1)), ValueError, ("indices[0] is -1",)),
-    Bad("index out of range", lambda: build(indices=i32(0, 3, 1)), ValueError, ("indices[1] is 3",)),
-    Bad("64-bit index out of range", lambda: build(indices=np.array([0, 2**32, 1]),
-        indptr=np.array([0, 2, 3])), ValueError, ("indices[1] is 4294967296",)),
-    Bad("unsorted indices", lambda: build(indices=i32(2, 0, 1)), ValueError,
-        ("indices[1] is 0", "block row 0", "sorted")),
-    Bad("duplicate indices", lambda: build(indices=i32(2, 2, 1)), ValueError,
-        ("indices[1]", "both 2", "block row 0", "duplicate")),
-    Bad("range is checked without check", lambda: build(indices=i32(0, 7, 1), check=False), ValueError,
-        ("indices[1] is 7",)),
-    Bad("indptr is checked without check", lambda: build(indptr=i32(0, 9, 3), check=False), ValueError,
-        ("indptr[2] is 3",)),
+    Bad(
+        "index out of range", lambda: build(indices=i32(0, 3, 1)), ValueError, ("indices[1] is 3",)
+    ),
+    Bad(
+        "64-bit index out of range",
+        lambda: build(indices=np.array([0, 2**32, 1]), indptr=np.array([0, 2, 3])),
+        ValueError,
+        ("indices[1] is 4294967296",),
+    ),
+    Bad(
+        "unsorted indices",
+        lambda: build(indices=i32(2, 0, 1)),
+        ValueError,
+        ("indices[1] is 0", "block row 0", "sorted"),
+    ),
+    Bad(
+        "duplicate indices",
+        lambda: build(indices=i32(2, 2, 1)),
+        ValueError,
+        ("indices[1]", "both 2", "block row 0", "duplicate"),
+    ),
+    Bad(
+        "range is checked without check",
+        lambda: build(indices=i32(0, 7, 1), check=False),
+        ValueError,
+        ("indices[1] is 7",),
+    ),
+    Bad(
+        "indptr is checked without check",
+        lambda: build(indptr=i32(0, 9, 3), check=False),
+        ValueError,
+        ("indptr[2] is 3",),
+    ),
     Bad("rows no multiple", lambda: build(shape=(5, 6)), ValueError, ("shape is (5, 6)", "height")),
-    Bad("columns no multiple", lambda: build(shape=(4, 7)), ValueError, ("shape is (4, 7)", "width")),
+    Bad(
+        "columns no multiple", lambda: build(shape=(4, 7)), ValueError, ("shape is (4, 7)", "width")
+    ),
     Bad("too few block columns", lambda: build(shape=(4, 4)), ValueError, ("indices[1] is 2",)),
     Bad("negative shape", lambda: build(shape=(-4, 6)), ValueError, ("shape is (-4, 6)",)),
     Bad("shape of three", lambda: build(shape=(4, 6, 1)), ValueError, ("shape", "3 entries")),
     Bad("shape of floats", lambda: build(shape=(4.0, 6.0)), TypeError, ("shape", "4.0")),
-    Bad("huge shape", lambda: build(data=x(0, 1, 1), indices=i32(), shape=(2, 2**40)), ValueError,
-        ("shape", str(2**40))),
-    Bad("fewer blocks than indices", lambda: build(data=x(2, 2, 2)), ValueError,
-        ("data has 2 blocks", "indices has 3")),
+    Bad(
+        "huge shape",
+        lambda: build(data=x(0, 1, 1), indices=i32(), shape=(2, 2**40)),
+        ValueError,
+        ("shape", str(2**40)),
+    ),
+    Bad(
+        "fewer blocks than indices",
+        lambda: build(data=x(2, 2, 2)),
+        ValueError,
+        ("data has 2 blocks", "indices has 3"),
+    ),
     Bad("blocksize differs", lambda: build(blocksize=(2, 3)), ValueError, ("blocksize is (2, 3)",)),
     Bad("two arrays", lambda: bsr_array((x(3, 2, 2), i32(0, 2, 1))), ValueError, ("2 entries",)),
 )
@@ -119,115 +168,301 @@ STRUCTURE = (
 ARRAYS = (
     Bad("data of two dimensions", lambda: build(data=x(3, 4)), ValueError, ("data", "(3, 4)")),
     Bad("blocks of no rows", lambda: build(data=x(3, 0, 2)), ValueError, ("data", "(3, 0, 2)")),
-    Bad("data in Fortran order", lambda: build(data=np.asfortranarray(x(3, 2, 2))), ValueError,
-        ("data is not C-contiguous", "ascontiguousarray")),
-    Bad("strided data", lambda: build(data=x(6, 2, 2)[::2]), ValueError,
-        ("data is not C-contiguous", "(8, 2, 1)")),
-    Bad("reversed data", lambda: build(data=x(3, 2, 2)[::-1]), ValueError,
-        ("data is not C-contiguous", "(-4, 2, 1)")),
-    Bad("misaligned data", lambda: build(data=misaligned(12).reshape(3, 2, 2)), ValueError,
-        ("data", "misaligned")),
-    Bad("integer data", lambda: build(data=x(3, 2, 2, dtype=np.int64)), TypeError,
-        ("data has dtype int64", "float32")),
-    Bad("complex data", lambda: build(data=x(3, 2, 2, dtype=complex)), TypeError,
-        ("data", "complex128", "float32")),
+    Bad(
+        "data in Fortran order",
+        lambda: build(data=np.asfortranarray(x(3, 2, 2))),
+        ValueError,
+        ("data is not C-contiguous", "ascontiguousarray"),
+    ),
+    Bad(
+        "strided data",
+        lambda: build(data=x(6, 2, 2)[::2]),
+        ValueError,
+        ("data is not C-contiguous", "(8, 2, 1)"),
+    ),
+    Bad(
+        "reversed data",
+        lambda: build(data=x(3, 2, 2)[::-1]),
+        ValueError,
+        ("data is not C-contiguous", "(-4, 2, 1)"),
+    ),
+    Bad(
+        "misaligned data",
+        lambda: build(data=misaligned(12).reshape(3, 2, 2)),
+        ValueError,
+        ("data", "misaligned"),
+    ),
+    Bad(
+        "integer data",
+        lambda: build(data=x(3, 2, 2, dtype=np.int64)),
+        TypeError,
+        ("data has dtype int64", "float32"),
+    ),
+    Bad(
+        "complex data",
+        lambda: build(data=x(3, 2, 2, dtype=complex)),
+        TypeError,
+        ("data", "complex128", "float32"),
+    ),
     Bad("object data", lambda: build(data=x(3, 2, 2, dtype=object)), TypeError, ("data", "object")),
-    Bad("big-endian data", lambda: build(data=x(3, 2, 2, dtype=">f4")), TypeError, ("data", "byte")),
+    Bad(
+        "big-endian data", lambda: build(data=x(3, 2, 2, dtype=">f4")), TypeError, ("data", "byte")
+    ),
     Bad("structured data", lambda: build(data=x(3, 2, 2, dtype="f4,f4")), TypeError, ("data",)),
-    Bad("masked data", lambda: build(data=np.ma.masked_equal(x(3, 2, 2), 1)), TypeError,
-        ("data", "MaskedArray")),
+    Bad(
+        "masked data",
+        lambda: build(data=np.ma.masked_equal(x(3, 2, 2), 1)),
+        TypeError,
+        ("data", "MaskedArray"),
+    ),
     Bad("data is a string", lambda: build(data="abc"), TypeError, ("data", "str")),
-    Bad("int16 indices", lambda: build(indices=np.array([0, 2, 1], np.int16)), TypeError,
-        ("indices has dtype int16", "int32, int64")),
-    Bad("uint32 indptr", lambda: build(indptr=np.array([0, 2, 3], np.uint32)), TypeError,
-        ("indptr has dtype uint32", "int32, int64")),
-    Bad("float indices", lambda: build(indices=[0.0, 2.0, 1.0]), TypeError,
-        ("indices has dtype float64",)),
-    Bad("boolean indices", lambda: build(indices=np.array([False, True, True])), TypeError,
-        ("indices has dtype bool",)),
-    Bad("indices of two dimensions", lambda: build(indices=i32(0, 2, 1).reshape(1, 3)), ValueError,
-        ("indices", "(1, 3)")),
-    Bad("indices on a GPU that is not there", lambda: build(indices=Cuda(shape=(3,), typestr="<i4")),
-        TypeError, ("indices is on cuda:", "data is on cpu")),
+    Bad(
+        "int16 indices",
+        lambda: build(indices=np.array([0, 2, 1], np.int16)),
+        TypeError,
+        ("indices has dtype int16", "int32, int64"),
+    ),
+    Bad(
+        "uint32 indptr",
+        lambda: build(indptr=np.array([0, 2, 3], np.uint32)),
+        TypeError,
+        ("indptr has dtype uint32", "int32, int64"),
+    ),
+    Bad(
+        "float indices",
+        lambda: build(indices=[0.0, 2.0, 1.0]),
+        TypeError,
+        ("indices has dtype float64",),
+    ),
+    Bad(
+        "boolean indices",
+        lambda: build(indices=np.array([False, True, True])),
+        TypeError,
+        ("indices has dtype bool",),
+    ),
+    Bad(
+        "indices of two dimensions",
+        lambda: build(indices=i32(0, 2, 1).reshape(1, 3)),
+        ValueError,
+        ("indices", "(1, 3)"),
+    ),
+    Bad(
+        "indices on a GPU that is not there",
+        lambda: build(indices=Cuda(shape=(3,), typestr="<i4")),
+        TypeError,
+        ("indices is on cuda:", "data is on cpu"),
+    ),
     Bad("no array", lambda: bsr_array(3), TypeError, ("int",)),
     Bad("None", lambda: bsr_array(None), TypeError, ("NoneType",)),
 )
 
 DENSE = (
     Bad("no blocksize", lambda: bsr_array(x(4, 6)), ValueError, ("blocksize is needed",)),
-    Bad("blocksize does not divide", lambda: bsr_array(x(4, 6), blocksize=(2, 4)), ValueError,
-        ("blocksize is (2, 4)", "width 4", "6")),
-    Bad("blocksize of zero", lambda: bsr_array(x(4, 6), blocksize=(0, 2)), ValueError,
-        ("blocksize is (0, 2)",)),
-    Bad("blocksize of one", lambda: bsr_array(x(4, 6), blocksize=(2,)), ValueError,
-        ("blocksize", "1 entries")),
+    Bad(
+        "blocksize does not divide",
+        lambda: bsr_array(x(4, 6), blocksize=(2, 4)),
+        ValueError,
+        ("blocksize is (2, 4)", "width 4", "6"),
+    ),
+    Bad(
+        "blocksize of zero",
+        lambda: bsr_array(x(4, 6), blocksize=(0, 2)),
+        ValueError,
+        ("blocksize is (0, 2)",),
+    ),
+    Bad(
+        "blocksize of one",
+        lambda: bsr_array(x(4, 6), blocksize=(2,)),
+        ValueError,
+        ("blocksize", "1 entries"),
+    ),
     Bad("a vector", lambda: bsr_array(x(4), blocksize=(2, 2)), ValueError, ("(4,)",)),
-    Bad("integers", lambda: bsr_array(x(4, 6, dtype=np.int32), blocksize=(2, 2)), TypeError, ("int32",)),
-    Bad("another shape", lambda: bsr_array(x(4, 6), (6, 4), blocksize=(2, 2)), ValueError,
-        ("shape is (6, 4)", "(4, 6)")),
+    Bad(
+        "integers",
+        lambda: bsr_array(x(4, 6, dtype=np.int32), blocksize=(2, 2)),
+        TypeError,
+        ("int32",),
+    ),
+    Bad(
+        "another shape",
+        lambda: bsr_array(x(4, 6), (6, 4), blocksize=(2, 2)),
+        ValueError,
+        ("shape is (6, 4)", "(4, 6)"),
+    ),
 )
 
 PRODUCTS = (
     Bad("b too short", lambda: build() @ x(5, 3), ValueError, ("b", "(5, 3)", "6")),
     Bad("b too long", lambda: build() @ x(7), ValueError, ("b", "7", "6")),
-    Bad("b of three dimensions", lambda: build() @ x(2, 6, 3), ValueError, ("b has shape (2, 6, 3)",)),
+    Bad(
+        "b of three dimensions",
+        lambda: build() @ x(2, 6, 3),
+        ValueError,
+        ("b has shape (2, 6, 3)",),
+    ),
     Bad("b of no dimensions", lambda: build() @ np.float32(2), (ValueError, TypeError), ("b",)),
-    Bad("b of another dtype", lambda: build() @ x(6, 3, dtype=np.float64), TypeError,
-        ("b", "float64", "float32")),
-    Bad("b of integers", lambda: build() @ x(6, 3, dtype=np.int64), TypeError,
-        ("b", "int64", "float16, bfloat16, float32, float64")),
+    Bad(
+        "b of another dtype",
+        lambda: build() @ x(6, 3, dtype=np.float64),
+        TypeError,
+        ("b", "float64", "float32"),
+    ),
+    Bad(
+        "b of integers",
+        lambda: build() @ x(6, 3, dtype=np.int64),
+        TypeError,
+        ("b", "int64", "float16, bfloat16, float32, float64"),
+    ),
     Bad("b complex", lambda: build() @ x(6, 3, dtype=np.complex64), TypeError, ("b", "complex64")),
     Bad("b is a list", lambda: build() @ [[1.0]] * 6, TypeError, ("b", "list")),
     Bad("b is sparse", lambda: build() @ build(), TypeError, ("b is a bsr_array", "dense")),
-    Bad("b masked", lambda: build() @ np.ma.masked_equal(x(6, 3), 1), TypeError, ("b", "MaskedArray")),
+    Bad(
+        "b masked",
+        lambda: build() @ np.ma.masked_equal(x(6, 3), 1),
+        TypeError,
+        ("b", "MaskedArray"),
+    ),
     Bad("a is dense", lambda: matmul(x(4, 6), x(6, 3)), TypeError, ("a is a ndarray", "bsr_array")),
     Bad("b on a GPU", lambda: build() @ Cuda(shape=(6, 3)), TypeError, ("b", "cuda:", "cpu")),
-    Bad("c of another shape", lambda: matmul(build(), x(6, 3), x(4, 2)), ValueError,
-        ("c has shape (4, 2)", "(4, 3)")),
+    Bad(
+        "c of another shape",
+        lambda: matmul(build(), x(6, 3), x(4, 2)),
+        ValueError,
+        ("c has shape (4, 2)", "(4, 3)"),
+    ),
     Bad("c is a row", lambda: matmul(build(), x(6, 3), x(3)), ValueError, ("c has shape (3,)",)),
-    Bad("c of another dtype", lambda: matmul(build(), x(6, 3), x(4, 3, dtype=np.float16)), TypeError,
-        ("c", "float16", "float32")),
+    Bad(
+        "c of another dtype",
+        lambda: matmul(build(), x(6, 3), x(4, 3, dtype=np.float16)),
+        TypeError,
+        ("c", "float16", "float32"),
+    ),
     Bad("beta without c", lambda: matmul(build(), x(6, 3), beta=2), ValueError, ("beta is 2", "c")),
-    Bad("out of another shape", lambda: matmul(build(), x(6, 3), out=x(3, 4)), ValueError,
-        ("out has shape (3, 4)", "(4, 3)")),
-    Bad("out of another dtype", lambda: matmul(build(), x(6, 3), out=x(4, 3, dtype=np.float64)),
-        TypeError, ("out", "float64", "float32")),
-    Bad("out read-only", lambda: matmul(build(), x(6, 3), out=read_only(x(4, 3))), ValueError,
-        ("out", "read-only")),
-    Bad("out misaligned", lambda: matmul(build(), x(6, 3), out=misaligned(12).reshape(4, 3)), ValueError,
-        ("out", "align")),
-    Bad("out is broadcast", lambda: matmul(build(), x(6, 3), out=np.lib.stride_tricks.as_strided(
-        x(3), (4, 3), (0, 4))), ValueError, ("out", "strides (0, 1)")),
-    Bad("out is a list", lambda: matmul(build(), x(6, 3), out=[[0.0] * 3] * 4), TypeError,
-        ("out", "list")),
-    Bad("out overlaps b", lambda: matmul(build(), (pair := overlapping())[0], out=pair[1]), ValueError,
-        ("out overlaps b",)),
-    Bad("out overlaps values", lambda: matmul(a := build(), x(6, 3), out=a.data.reshape(4, 3)),
-        ValueError, ("out overlaps a.data",)),
-    Bad("out overlaps c", lambda: matmul(build(), x(6, 3), (m := x(5, 3))[1:], beta=1, out=m[:4]),
-        ValueError, ("out overlaps c",)),
-    Bad("alpha complex", lambda: matmul(build(), x(6, 3), alpha=1j), TypeError, ("alpha", "complex")),
-    Bad("beta a string", lambda: matmul(build(), x(6, 3), x(4, 3), beta="1"), TypeError,
-        ("beta", "str")),
-    Bad("stream a string", lambda: matmul(build(), x(6, 3), stream="0"), TypeError,
-        ("stream is a str", "CUstream")),
-    Bad("stream negative", lambda: matmul(build(), x(6, 3), stream=-1), ValueError, ("stream is -1",)),
-    Bad("stream protocol", lambda: matmul(build(), x(6, 3), stream=NoStream()), TypeError, ("stream",)),
+    Bad(
+        "out of another shape",
+        lambda: matmul(build(), x(6, 3), out=x(3, 4)),
+        ValueError,
+        ("out has shape (3, 4)", "(4, 3)"),
+    ),
+    Bad(
+        "out of another dtype",
+        lambda: matmul(build(), x(6, 3), out=x(4, 3, dtype=np.float64)),
+        TypeError,
+        ("out", "float64", "float32"),
+    ),
+    Bad(
+        "out read-only",
+        lambda: matmul(build(), x(6, 3), out=read_only(x(4, 3))),
+        ValueError,
+        ("out", "read-only"),
+    ),
+    Bad(
+        "out misaligned",
+        lambda: matmul(build(), x(6, 3), out=misaligned(12).reshape(4, 3)),
+        ValueError,
+        ("out", "align"),
+    ),
+    Bad(
+        "out is broadcast",
+        lambda: matmul(build(), x(6, 3), out=np.lib.stride_tricks.as_strided(x(3), (4, 3), (0, 4))),
+        ValueError,
+        ("out", "strides (0, 1)"),
+    ),
+    Bad(
+        "out is a list",
+        lambda: matmul(build(), x(6, 3), out=[[0.0] * 3] * 4),
+        TypeError,
+        ("out", "list"),
+    ),
+    Bad(
+        "out overlaps b",
+        lambda: matmul(build(), (pair := overlapping())[0], out=pair[1]),
+        ValueError,
+        ("out overlaps b",),
+    ),
+    Bad(
+        "out overlaps values",
+        lambda: matmul(a := build(), x(6, 3), out=a.data.reshape(4, 3)),
+        ValueError,
+        ("out overlaps a.data",),
+    ),
+    Bad(
+        "out overlaps c",
+        lambda: matmul(build(), x(6, 3), (m := x(5, 3))[1:], beta=1, out=m[:4]),
+        ValueError,
+        ("out overlaps c",),
+    ),
+    Bad(
+        "alpha complex", lambda: matmul(build(), x(6, 3), alpha=1j), TypeError, ("alpha", "complex")
+    ),
+    Bad(
+        "beta a string",
+        lambda: matmul(build(), x(6, 3), x(4, 3), beta="1"),
+        TypeError,
+        ("beta", "str"),
+    ),
+    Bad(
+        "stream a string",
+        lambda: matmul(build(), x(6, 3), stream="0"),
+        TypeError,
+        ("stream is a str", "CUstream"),
+    ),
+    Bad(
+        "stream negative",
+        lambda: matmul(build(), x(6, 3), stream=-1),
+        ValueError,
+        ("stream is -1",),
+    ),
+    Bad(
+        "stream protocol",
+        lambda: matmul(build(), x(6, 3), stream=NoStream()),
+        TypeError,
+        ("stream",),
+    ),
     Bad("numpy on a bsr_array", lambda: np.asarray(build()), TypeError, ("todense",)),
 )
 
 OTHER = (
     Bad("threads", lambda: bsrgemm.set_num_threads(-1), ValueError, ("-1",)),
     Bad("astype", lambda: build().astype("int8"), TypeError, ("int8", "float32")),
-    Bad("npz without format", lambda: bsrgemm.load(npz(data=x(1))), ValueError, ("lacks", "format")),
-    Bad("npz of csr", lambda: bsrgemm.load(npz(format=np.array(b"csr"))), ValueError, ("'csr'", "'bsr'")),
-    Bad("npz with bad pattern", lambda: bsrgemm.load(npz(format=np.array(b"bsr"), shape=i32(4, 6),
-        data=x(3, 2, 2), indices=i32(0, 9, 1), indptr=i32(0, 2, 3))), ValueError, ("indices[1] is 9",)),
-    Bad("no npz", lambda: bsrgemm.load(io.BytesIO(b"not a zip file")), ValueError, ("no .npz file",)),
-    Bad("cuda interface without shape", lambda: build() @ CudaBroken("shape"), (TypeError, ValueError),
-        ("b", "shape")),
-    Bad("cuda interface without data", lambda: build() @ CudaBroken("data"), (TypeError, ValueError),
-        ("b", "data")),
+    Bad(
+        "npz without format", lambda: bsrgemm.load(npz(data=x(1))), ValueError, ("lacks", "format")
+    ),
+    Bad(
+        "npz of csr",
+        lambda: bsrgemm.load(npz(format=np.array(b"csr"))),
+        ValueError,
+        ("'csr'", "'bsr'"),
+    ),
+    Bad(
+        "npz with bad pattern",
+        lambda: bsrgemm.load(
+            npz(
+                format=np.array(b"bsr"),
+                shape=i32(4, 6),
+                data=x(3, 2, 2),
+                indices=i32(0, 9, 1),
+                indptr=i32(0, 2, 3),
+            )
+        ),
+        ValueError,
+        ("indices[1] is 9",),
+    ),
+    Bad(
+        "no npz", lambda: bsrgemm.load(io.BytesIO(b"not a zip file")), ValueError, ("no .npz file",)
+    ),
+    Bad(
+        "cuda interface without shape",
+        lambda: build() @ CudaBroken("shape"),
+        (TypeError, ValueError),
+        ("b", "shape"),
+    ),
+    Bad(
+        "cuda interface without data",
+        lambda: build() @ CudaBroken("data"),
+        (TypeError, ValueError),
+        ("b", "data"),
+    ),
 )
 
 

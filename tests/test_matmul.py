@@ -7,14 +7,13 @@ import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
+import bsrgemm
 import cases
 import numpy as np
 import operations
 import pytest
 from cases import DTYPES, normal, problem
 from spaces import CPU_SPACES, Space
-
-import bsrgemm
 
 # name: (pattern, block rows, block columns, block shape, columns of the dense operand)
 SHAPES = {
@@ -77,7 +76,9 @@ def test_no_blocks_scale_c(dtype: str, rng: np.random.Generator) -> None:
     c = normal(rng, (24, 10), dtype)
     found = bsrgemm.matmul(a, normal(rng, (32, 10), dtype), c, beta=2)
     assert np.array_equal(found.astype(np.float64), 2 * c.astype(np.float64))
-    found = bsrgemm.matmul(a, normal(rng, (32, 10), dtype), out=CPU_SPACES[0].poisoned(c.shape, dtype))
+    found = bsrgemm.matmul(
+        a, normal(rng, (32, 10), dtype), out=CPU_SPACES[0].poisoned(c.shape, dtype)
+    )
     assert np.array_equal(found.astype(np.float64), np.zeros(c.shape))
 
 

@@ -24,9 +24,10 @@ enum { BSRG_UNIT_ROWS = 8, BSRG_GROUP_ROWS = 64 };
 typedef struct bsrg_tile_run {
   const void *a; /* sum[count][..][depth], by strides */
   int64_t a_row_stride, a_block_stride;
-  const void *b; /* block p meets b + columns[p] * b_block_stride */
+  const void *b; /* block p meets b + (columns[p] - first_column) * b_block_stride */
   int64_t b_row_stride, b_block_stride;
   const int32_t *columns;
+  int32_t first_column;
   int64_t count, depth;                   /* blocks, and k within each */
   int64_t segment_blocks, segment_depth;  /* k that are summed before being added to sums */
   void *sums;                             /* sum[rows][vectors * lanes], by stride */
@@ -65,6 +66,8 @@ typedef struct bsrg_cpu_ops {
   /* destination: sum[rows][width], zero beyond columns. source: element [rows][columns] by strides. */
   void (*pack)(void *destination, int64_t width, const void *source, int64_t row_stride, int64_t col_stride,
                int64_t rows, int64_t columns);
+  /* destination: sum[count]. source: elements `stride` apart. */
+  void (*pack_column)(void *destination, const void *source, int64_t stride, int64_t count);
   /* destination: sum[rows][columns]. source: element [rows][columns], rows `stride` apart. */
   void (*widen)(void *destination, const void *source, int64_t stride, int64_t rows, int64_t columns);
   void (*finish)(const bsrg_finish_run *run);
@@ -94,7 +97,6 @@ int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t co
 
 /* ---- panel.c --------------------------------------------------------------------------------------------- */
 
-/* How many columns, vectors of `lanes`, the product splits into: panels as equal as can be. */
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error);
 

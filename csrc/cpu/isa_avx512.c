@@ -1,13 +1,16 @@
-/* Kernels for x86-64 with avx512f,avx512bw,avx512vl,avx512dq,fma,f16c. The whole file is compiled for them, so nothing here may
- * run before cpu.c has asked the processor. */
+/* The kernels for x86-64 processors with AVX-512 F, BW, VL and DQ. The whole file is compiled for them, so nothing in it
+ * may run before cpu.c has asked the processor. */
+#include "cpu.h"
+
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c"))), \
+                             apply_to = function)
 #else
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma,f16c")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #endif
 
 #include "simd_avx512.h"
@@ -19,6 +22,4 @@
 #pragma clang attribute pop
 #endif
 
-#else
-typedef int bsrg_isa_avx512_is_for_x86; /* ISO C wants a declaration in every file */
 #endif

@@ -1,4 +1,6 @@
-/* The kernels for processors without the vector instructions below, and for other architectures. */
+/* The kernels for every processor without AVX2 and for other architectures: 16-byte vectors, which GCC and clang
+ * map to SSE2, NEON or whatever there is. */
+#include "cpu.h"
 #include "simd_generic.h"
 
 #define BSRG_ISA_TABLE bsrg_cpu_generic

@@ -28,7 +28,8 @@ int bsrg_parse(bsrg_state *state, const bsrg_signature *signature, PyObject *con
     PyObject *keyword = PyTuple_GetItem(kwnames, k);
     const int at = find_keyword(state, signature, keyword);
     if (at < 0) {
-      PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", signature->function, keyword);
+      PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument '%U'", signature->function,
+                   keyword);
       return -1;
     }
     if (found[at] != NULL) {
@@ -88,7 +89,8 @@ int bsrg_parse_stream(PyObject *obj, void **stream) {
       const int is_type = PyErr_ExceptionMatches(PyExc_TypeError);
       PyErr_Clear();
       PyErr_Format(is_type ? PyExc_TypeError : PyExc_ValueError,
-                   "stream is %R, but must be a CUDA stream handle as an integer (0 is the default stream)", obj);
+                   "stream is %R, but must be a CUDA stream handle as an integer (0 is the default stream)",
+                   obj);
     }
     return -1;
   }
@@ -159,10 +161,12 @@ int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out) {
     return 0;
   }
   if (PyErr_Occurred()) return -1;
-  PyErr_Format(PyExc_TypeError, "dtype is %R, but must be 'float16', 'bfloat16', 'float32' or 'float64'", obj);
+  PyErr_Format(PyExc_TypeError, "dtype is %R, but must be 'float16', 'bfloat16', 'float32' or 'float64'",
+               obj);
   return -1;
 }
 
 PyObject *bsrg_device_name(bsrg_device device) {
-  return device.kind == BSRG_CPU ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", device.index);
+  return device.kind == BSRG_CPU ? PyUnicode_FromString("cpu")
+                                 : PyUnicode_FromFormat("cuda:%d", device.index);
 }

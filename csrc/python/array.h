@@ -67,7 +67,8 @@ void bsrg_pack(const bsrg_array *array, void *destination);
 int bsrg_join_stream(bsrg_state *state, bsrg_work *work, int index, void *producer);
 
 /* The ways in: 1 taken, 0 the object does not offer this way, -1 exception. */
-int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work, bsrg_array *out);
+int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work,
+                         bsrg_array *out);
 int bsrg_import_dlpack(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work, bsrg_array *out);
 int bsrg_import_cuda_interface(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work,
                                bsrg_array *out);

@@ -23,22 +23,22 @@
 #include "../bsrgemm.h"
 
 /* Names that are looked up on objects or compared with keywords: interned once per module. */
-#define BSRG_PY_NAMES(X)        \
-  X(__cuda_array_interface__)   \
-  X(__dlpack__)                 \
-  X(__dlpack_c_exchange_api__)  \
-  X(__dlpack_device__)          \
-  X(alpha)                      \
-  X(beta)                       \
-  X(c)                          \
-  X(family)                     \
-  X(is_neg)                     \
-  X(name)                       \
-  X(obj)                        \
-  X(out)                        \
-  X(stream)                     \
-  X(structure)                  \
-  X(values)                     \
+#define BSRG_PY_NAMES(X)       \
+  X(__cuda_array_interface__)  \
+  X(__dlpack__)                \
+  X(__dlpack_c_exchange_api__) \
+  X(__dlpack_device__)         \
+  X(alpha)                     \
+  X(beta)                      \
+  X(c)                         \
+  X(family)                    \
+  X(is_neg)                    \
+  X(name)                      \
+  X(obj)                       \
+  X(out)                       \
+  X(stream)                    \
+  X(structure)                 \
+  X(values)                    \
   X(x)
 
 typedef enum bsrg_name {
@@ -109,5 +109,7 @@ PyTypeObject *bsrg_make_array_info_type(void);
 
 /* The core structure of a Structure object, borrowed. */
 bsrg_structure *bsrg_structure_of(PyObject *structure);
+/* structure_explain.c: a method of Structure. */
+PyObject *bsrg_structure_explain(PyObject *structure, PyObject *args, PyObject *keywords);
 
 #endif

@@ -53,9 +53,8 @@ const bsrg_element *bsrg_element_by_descr(bsrg_state *state, PyArray_Descr *desc
   const int type = descr->type_num;
   for (int i = 0; i < ELEMENT_COUNT; ++i) {
     /* C has two integer types of the same size (long and long long, say), and so has NumPy. */
-    if (kElements[i].numpy_type == type ||
-        (PyTypeNum_ISINTEGER(type) && descr->kind == kElements[i].kind &&
-         PyDataType_ELSIZE(descr) == kElements[i].bits / 8)) {
+    if (kElements[i].numpy_type == type || (PyTypeNum_ISINTEGER(type) && descr->kind == kElements[i].kind &&
+                                            PyDataType_ELSIZE(descr) == kElements[i].bits / 8)) {
       return &kElements[i];
     }
   }

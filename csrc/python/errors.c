@@ -59,8 +59,8 @@ bsrg_shape_text bsrg_format_shape(int ndim, const int64_t *shape) {
   size_t used = 0;
   out.text[used++] = '(';
   for (int i = 0; i < ndim; ++i) {
-    const int written = snprintf(out.text + used, sizeof out.text - used, i == 0 ? "%" PRId64 : ", %" PRId64,
-                                 shape[i]);
+    const int written =
+        snprintf(out.text + used, sizeof out.text - used, i == 0 ? "%" PRId64 : ", %" PRId64, shape[i]);
     used += (size_t)written;
   }
   /* Eight numbers of at most 20 characters with separators fit, so nothing is ever cut off. */

@@ -84,8 +84,8 @@ static int import_numpy(bsrg_state *state, PyObject *obj, const char *name, bsrg
     if (!PyErr_Occurred()) {
       PyObject *names = bsrg_element_names();
       if (names != NULL) {
-        PyErr_Format(PyExc_TypeError, "%s has dtype %S, but dtypes known here are %U, in native byte order", name,
-                     descr, names);
+        PyErr_Format(PyExc_TypeError, "%s has dtype %S, but dtypes known here are %U, in native byte order",
+                     name, descr, names);
         Py_DECREF(names);
       }
     }
@@ -102,9 +102,10 @@ static int import_numpy(bsrg_state *state, PyObject *obj, const char *name, bsrg
     out->shape[i] = PyArray_DIM(array, i);
     const npy_intp stride = PyArray_STRIDE(array, i);
     if (stride % item != 0 && out->shape[i] > 1) {
-      PyErr_Format(PyExc_ValueError,
-                   "%s steps %zd bytes along dimension %d, but must step a multiple of its item size of %zd bytes",
-                   name, (Py_ssize_t)stride, i, (Py_ssize_t)item);
+      PyErr_Format(
+          PyExc_ValueError,
+          "%s steps %zd bytes along dimension %d, but must step a multiple of its item size of %zd bytes",
+          name, (Py_ssize_t)stride, i, (Py_ssize_t)item);
       return -1;
     }
     out->strides[i] = stride / item;
@@ -143,19 +144,26 @@ static int import_buffer(bsrg_state *state, PyObject *obj, const char *name, bsr
   return taken;
 }
 
-/* Catches shapes that no memory can have before anything multiplies them. */
-static int check_shape(const char *name, const bsrg_array *array) {
+/* Catches what no memory can be before anything multiplies sizes or follows the pointer. */
+static int check_memory(const char *name, const bsrg_array *array) {
   int64_t size = 1;
   bool fits = true, empty = false;
   for (int i = 0; i < array->ndim; ++i) {
-    fits = fits && array->shape[i] >= 0 && !__builtin_mul_overflow(size, array->shape[i], &size);
+    fits = fits && array->shape[i] >= 0;
     empty = empty || array->shape[i] == 0;
-    if (empty) size = 0;
+    if (fits && !empty) fits = !__builtin_mul_overflow(size, array->shape[i], &size);
   }
-  if (fits && size <= INT64_MAX / 16) return 0;
-  PyErr_Format(PyExc_ValueError, "%s has shape %s, which is no possible shape", name,
-               bsrg_format_shape(array->ndim, array->shape).text);
-  return -1;
+  if (!fits || size > INT64_MAX / 16) { /* 16 bytes: the largest item */
+    PyErr_Format(PyExc_ValueError, "%s has shape %s, which no memory can have", name,
+                 bsrg_format_shape(array->ndim, array->shape).text);
+    return -1;
+  }
+  if (array->data == NULL && !empty) {
+    PyErr_Format(PyExc_TypeError, "%s has shape %s, but its memory is at address 0 (a fake or meta tensor?)",
+                 name, bsrg_format_shape(array->ndim, array->shape).text);
+    return -1;
+  }
+  return 0;
 }
 
 int bsrg_import_array(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work, bsrg_array *out) {
@@ -171,7 +179,7 @@ int bsrg_import_array(bsrg_state *state, PyObject *obj, const char *name, bsrg_w
     if (taken == 0) taken = import_buffer(state, obj, name, out);
   }
   if (taken > 0) {
-    if (check_shape(name, out) == 0) return 0;
+    if (check_memory(name, out) == 0) return 0;
     bsrg_release_array(out);
   } else if (taken == 0) {
     PyObject *type_name = PyType_GetName(Py_TYPE(obj));

@@ -10,8 +10,8 @@ static PyObject *entry(PyObject *interface, const char *key) {
 }
 
 static int refuse(const char *name, const char *key, PyObject *found, const char *accepted) {
-  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError) &&
-      !PyErr_ExceptionMatches(PyExc_OverflowError)) {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+      !PyErr_ExceptionMatches(PyExc_ValueError) && !PyErr_ExceptionMatches(PyExc_OverflowError)) {
     return -1;
   }
   PyErr_Clear();
@@ -34,7 +34,8 @@ static int read_integers(PyObject *tuple, int64_t *numbers) {
 }
 
 static const bsrg_element *read_typestr(PyObject *typestr) {
-  const char *text = typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8AndSize(typestr, NULL);
+  const char *text =
+      typestr == NULL || !PyUnicode_Check(typestr) ? NULL : PyUnicode_AsUTF8AndSize(typestr, NULL);
   if (text == NULL || strlen(text) < 3 || strlen(text) > 4 || strchr("<|=", text[0]) == NULL ||
       strspn(text + 2, "0123456789") != strlen(text + 2)) {
     return NULL;
@@ -77,7 +78,8 @@ static int read_layout(PyObject *interface, const char *name, bsrg_array *out) {
 /* data is (address, read-only). */
 static int read_data(PyObject *interface, const char *name, bsrg_array *out) {
   PyObject *data = entry(interface, "data");
-  PyObject *address = data != NULL && PyTuple_Check(data) && PyTuple_Size(data) == 2 ? PyTuple_GetItem(data, 0) : NULL;
+  PyObject *address =
+      data != NULL && PyTuple_Check(data) && PyTuple_Size(data) == 2 ? PyTuple_GetItem(data, 0) : NULL;
   if (address == NULL) return refuse(name, "data", data, "a tuple of an address and a read-only flag");
   /* The address of an array without elements may be None as well as 0. */
   out->data = address == Py_None ? NULL : PyLong_AsVoidPtr(address);
@@ -129,7 +131,8 @@ int bsrg_import_cuda_interface(bsrg_state *state, PyObject *obj, const char *nam
   }
   int taken = 1;
   if (!PyDict_Check(interface)) {
-    PyErr_Format(PyExc_TypeError, "%s has a __cuda_array_interface__ that is %R, but must be a dict", name, interface);
+    PyErr_Format(PyExc_TypeError, "%s has a __cuda_array_interface__ that is %R, but must be a dict", name,
+                 interface);
     taken = -1;
   } else if (read_layout(interface, name, out) < 0 || read_data(interface, name, out) < 0 ||
              find_device(state, out) < 0 || join_producer(state, interface, name, work, out) < 0) {

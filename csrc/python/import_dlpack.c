@@ -2,7 +2,8 @@
 #include "array.h"
 
 /* Describes `tensor`; the caller sets owner and readonly. -1 with an exception. */
-static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const char *name, bsrg_array *out) {
+static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const char *name,
+                           bsrg_array *out) {
   switch (tensor->device.type) {
     case DLPACK_CPU:
     case DLPACK_CUDA_HOST:
@@ -13,23 +14,25 @@ static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const
       out->device = (bsrg_device){BSRG_CUDA, tensor->device.index};
       break;
     default:
-      PyErr_Format(PyExc_TypeError, "%s is on a device of DLPack type %d, but must be on the CPU (%d) or CUDA (%d)",
-                   name, (int)tensor->device.type, DLPACK_CPU, DLPACK_CUDA);
+      PyErr_Format(PyExc_TypeError,
+                   "%s is on a device of DLPack type %d, but must be on the CPU (%d) or CUDA (%d)", name,
+                   (int)tensor->device.type, DLPACK_CPU, DLPACK_CUDA);
       return -1;
   }
   out->element = bsrg_element_by_dlpack(tensor->dtype);
   if (out->element == NULL) {
     PyObject *names = bsrg_element_names();
     if (names != NULL) {
-      PyErr_Format(PyExc_TypeError, "%s has the DLPack dtype of code %d, %d bits, %d lanes, but dtypes known here are %U",
+      PyErr_Format(PyExc_TypeError,
+                   "%s has the DLPack dtype of code %d, %d bits, %d lanes, but dtypes known here are %U",
                    name, (int)tensor->dtype.code, (int)tensor->dtype.bits, (int)tensor->dtype.lanes, names);
       Py_DECREF(names);
     }
     return -1;
   }
   if (tensor->ndim < 0 || tensor->ndim > BSRG_MAX_DIMS) {
-    PyErr_Format(PyExc_ValueError, "%s has %d dimensions, but at most %d are accepted", name, (int)tensor->ndim,
-                 BSRG_MAX_DIMS);
+    PyErr_Format(PyExc_ValueError, "%s has %d dimensions, but at most %d are accepted", name,
+                 (int)tensor->ndim, BSRG_MAX_DIMS);
     return -1;
   }
   out->ndim = tensor->ndim;
@@ -58,7 +61,8 @@ static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const
 /* The table of the object's type for the ABI that we know, or NULL. */
 static const dlpack_exchange *find_exchange(bsrg_state *state, PyObject *obj) {
   /* Looked up on the type, as the specification asks. */
-  PyObject *capsule = PyObject_GetAttr((PyObject *)Py_TYPE(obj), state->names[BSRG_NAME___dlpack_c_exchange_api__]);
+  PyObject *capsule =
+      PyObject_GetAttr((PyObject *)Py_TYPE(obj), state->names[BSRG_NAME___dlpack_c_exchange_api__]);
   const dlpack_exchange_header *table =
       capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   Py_XDECREF(capsule); /* tables live as long as the process */
@@ -82,15 +86,17 @@ static int refuse_lazy_negation(bsrg_state *state, PyObject *obj, const char *na
   const int is_negated = PyObject_IsTrue(negated);
   Py_DECREF(negated);
   if (is_negated > 0) {
-    PyErr_Format(PyExc_TypeError, "%s is a tensor with the negative bit set: call .resolve_neg() on it", name);
+    PyErr_Format(PyExc_TypeError, "%s is a tensor with the negative bit set: call .resolve_neg() on it",
+                 name);
   }
   return is_negated != 0 ? -1 : 0;
 }
 
-int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work, bsrg_array *out) {
+int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work,
+                         bsrg_array *out) {
   const dlpack_exchange *exchange = find_exchange(state, obj);
   if (exchange == NULL || exchange->export_borrowed == NULL) return 0;
-  dlpack_tensor tensor;
+  dlpack_tensor tensor = {0};
   if (exchange->export_borrowed(obj, &tensor) != 0) {
     bsrg_wrap_error(obj, name);
     return -1;
@@ -119,11 +125,11 @@ int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsr
 static PyObject *call_dlpack(bsrg_state *state, PyObject *obj, int is_cuda, Py_ssize_t stream) {
   PyObject *method = PyObject_GetAttr(obj, state->names[BSRG_NAME___dlpack__]);
   PyObject *none = method == NULL ? NULL : PyTuple_New(0);
-  PyObject *keywords = none == NULL ? NULL
-                       : is_cuda    ? Py_BuildValue("{s:n,s:(ii),s:O}", "stream", stream, "max_version",
-                                                    DLPACK_MAJOR, DLPACK_MINOR, "copy", Py_False)
-                                    : Py_BuildValue("{s:(ii),s:O}", "max_version", DLPACK_MAJOR, DLPACK_MINOR,
-                                                    "copy", Py_False);
+  PyObject *keywords =
+      none == NULL ? NULL
+      : is_cuda ? Py_BuildValue("{s:n,s:(ii),s:O}", "stream", stream, "max_version", DLPACK_MAJOR,
+                                DLPACK_MINOR, "copy", Py_False)
+                : Py_BuildValue("{s:(ii),s:O}", "max_version", DLPACK_MAJOR, DLPACK_MINOR, "copy", Py_False);
   PyObject *capsule = keywords == NULL ? NULL : PyObject_Call(method, none, keywords);
   if (capsule == NULL && keywords != NULL && PyErr_ExceptionMatches(PyExc_TypeError)) {
     PyErr_Clear();
@@ -176,7 +182,8 @@ int bsrg_import_dlpack(bsrg_state *state, PyObject *obj, const char *name, bsrg_
   if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
     const dlpack_managed_versioned *managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
     if (managed->version.major != DLPACK_MAJOR) {
-      PyErr_Format(PyExc_TypeError, "%s comes as DLPack version %u.%u, but only major version %d is understood", name,
+      PyErr_Format(PyExc_TypeError,
+                   "%s comes as DLPack version %u.%u, but only major version %d is understood", name,
                    (unsigned)managed->version.major, (unsigned)managed->version.minor, DLPACK_MAJOR);
     } else {
       flags = managed->flags;
@@ -186,8 +193,8 @@ int bsrg_import_dlpack(bsrg_state *state, PyObject *obj, const char *name, bsrg_
     const dlpack_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
     tensor = &managed->tensor;
   } else {
-    PyErr_Format(PyExc_TypeError, "%s has a __dlpack__ method that returns %R instead of a DLPack capsule", name,
-                 capsule);
+    PyErr_Format(PyExc_TypeError, "%s has a __dlpack__ method that returns %R instead of a DLPack capsule",
+                 name, capsule);
   }
   if (tensor == NULL || describe_tensor(state, tensor, name, out) < 0) {
     Py_DECREF(capsule);

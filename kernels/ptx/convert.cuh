@@ -9,19 +9,19 @@
 namespace bsrg::ptx {
 
 template <typename T>
-__device__ __forceinline__ uint32_t pack(float2 v);
+__device__ __forceinline__ uint32_t pack(float low, float high);
 
 template <>
-__device__ __forceinline__ uint32_t pack<__half>(float2 v) {
+__device__ __forceinline__ uint32_t pack<__half>(float low, float high) {
   uint32_t packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(v.y), "f"(v.x));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
 template <>
-__device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float2 v) {
+__device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
   uint32_t packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(v.y), "f"(v.x));
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 

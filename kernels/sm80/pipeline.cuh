@@ -81,7 +81,6 @@ __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowT
   const int steps =
       static_cast<int>((static_cast<int64_t>(tile.blocks) * p.block_width + kStageK - 1) / kStageK);
 
-  __syncthreads();  // the previous column tile is done with slots and tables
   KWalker<kStageK> walker(p, tile, thread);
   const auto write_table = [&](int step) {
     if (thread < kStageK) tables[step % 2 * kStageK + thread] = walker.next();
@@ -92,6 +91,8 @@ __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowT
     ptx::cp_async_commit();
   };
 
+  // A thread that still multiplies the previous column tile is safe: nobody reads tables there any more, and slots
+  // are written behind the next barrier.
   write_table(0);
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) {

@@ -1,7 +1,8 @@
 """Products of block-sparse (BSR) matrices on CPUs and NVIDIA GPUs.
 
-``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy, PyTorch, CuPy
-or of any library that speaks DLPack or the CUDA array interface, where that array lives.
+``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy,
+PyTorch, CuPy or of any library that speaks DLPack or the CUDA array interface, where that array
+lives.
 """
 
 from ._array import bsr_array, load

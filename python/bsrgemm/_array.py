@@ -31,38 +31,40 @@ class bsr_array:
     arg : tuple, sparse matrix, tensor or dense array
         One of
 
-        - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw), C-contiguous, of dtype float16,
-          bfloat16, float32 or float64; ``indices`` of shape (nnzb,) and ``indptr`` of shape
-          (M / bh + 1,), int32 or int64. Block row ``i`` stores ``data[indptr[i]:indptr[i + 1]]`` at the
-          block columns ``indices[indptr[i]:indptr[i + 1]]``, which ascend strictly. Nothing is copied
-          but the two index arrays. These may lie in host memory whatever the device of ``data``; in
-          device memory they have to be on its device, and making the matrix then waits for them.
-        - a SciPy sparse matrix or array. BSR is taken without a copy unless its blocks are unsorted or
-          duplicated; other formats need ``blocksize``.
-        - a torch tensor of layout ``torch.sparse_bsr``, without a copy, or of another sparse layout with
-          ``blocksize``.
-        - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported) with
-          ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
+        - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw), C-contiguous, of dtype
+          float16, bfloat16, float32 or float64; ``indices`` of shape (nnzb,) and ``indptr`` of
+          shape (M / bh + 1,), int32 or int64. Block row ``i`` stores ``data[indptr[i]:indptr[i +
+          1]]`` at the block columns ``indices[indptr[i]:indptr[i + 1]]``, which ascend strictly.
+          Nothing is copied but the two index arrays. These may lie in host memory whatever the
+          device of ``data``; in device memory they have to be on its device, and making the matrix
+          then waits for them.
+        - a SciPy sparse matrix or array. BSR is taken without a copy unless its blocks are
+          unsorted or duplicated; other formats need ``blocksize``.
+        - a torch tensor of layout ``torch.sparse_bsr``, without a copy, or of another sparse
+          layout with ``blocksize``.
+        - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported)
+          with ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
     shape : (int, int), optional
         (M, K), multiples of (bh, bw). Without it, the smallest matrix that holds all blocks.
     blocksize : (int, int), optional
         (bh, bw), needed where the source has none of its own.
     check : bool
-        False trusts the contents of ``indices`` and ``indptr``; dtypes, shapes and lengths are still
-        checked.
+        False trusts the contents of ``indices`` and ``indptr``; dtypes, shapes and lengths are
+        still checked.
 
     Raises
     ------
     ValueError
-        If a shape, a length, the contents of indices or indptr, or the contiguity or alignment of data
-        is not accepted.
+        If a shape, a length, the contents of indices or indptr, or the contiguity or alignment of
+        data is not accepted.
     TypeError
         If a dtype, a device or the kind of ``arg`` is not accepted.
 
     Notes
     -----
-    The pattern is fixed once made, and later changes of ``indices`` and ``indptr`` are not seen; values
-    may be changed in place through ``data``. Products may run in several threads at the same time.
+    The pattern is fixed once made, and later changes of ``indices`` and ``indptr`` are not seen;
+    values may be changed in place through ``data``. Products may run in several threads at the
+    same time.
     """
 
     __slots__ = ("_data", "_indices", "_indptr", "_structure", "_dtype", "_device", "__weakref__")
@@ -82,7 +84,9 @@ class bsr_array:
         if isinstance(arg, bsr_array):
             arg = Parts(arg.data, arg.indices, arg.indptr, arg.shape, arg._structure)
             if shape is not None and tuple(shape) != arg.shape:
-                raise ValueError(f"shape is {tuple(shape)}, but the bsr_array given has {arg.shape}")
+                raise ValueError(
+                    f"shape is {tuple(shape)}, but the bsr_array given has {arg.shape}"
+                )
             if blocksize is not None and tuple(blocksize) != arg.structure.blocksize:
                 raise ValueError(
                     f"blocksize is {tuple(blocksize)}, but the bsr_array given has "
@@ -128,7 +132,7 @@ class bsr_array:
 
     @property
     def indptr(self) -> Any:
-        """First block of every block row, shape (M / bh + 1,): as given, or a host array made here."""
+        """Where block rows begin, shape (M / bh + 1,): as given, or a host array made here."""
         return self._indptr
 
     @property
@@ -254,8 +258,8 @@ class bsr_array:
         Returns
         -------
         bsr_array
-            Its values are torch tensors if they were, and CuPy arrays if they were and stay on a GPU;
-            otherwise NumPy arrays on the host and :class:`DeviceArray` on a GPU.
+            Its values are torch tensors if they were, and CuPy arrays if they were and stay on a
+            GPU; otherwise NumPy arrays on the host and :class:`DeviceArray` on a GPU.
         """
         device = device_name(device)
         if device == self._device:
@@ -293,9 +297,9 @@ class bsr_array:
         """Write the matrix in the compressed npz format of ``scipy.sparse.save_npz``.
 
         ``scipy.sparse.load_npz`` reads the file. float16 and bfloat16 values are stored as float32,
-        which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from which
-        :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to a name that
-        lacks it.
+        which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from
+        which :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to
+        a name that lacks it.
         """
         arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
         write(path, *arrays, self.shape)
@@ -316,7 +320,8 @@ class bsr_array:
     # ---- products ------------------------------------------------------------------------------
 
     def plan(self, n: int, *, chip: dict[str, Any] | None = None) -> Plan:
-        """How the product with a dense matrix of ``n`` columns is going to be computed, and how fast.
+        """How the product with a dense matrix of ``n`` columns is going to be computed, and how
+        fast.
 
         Parameters
         ----------
@@ -332,14 +337,12 @@ class bsr_array:
 
     def __rmatmul__(self, other: Any) -> Any:
         raise TypeError(
-            f"{type(other).__name__} @ bsr_array is not supported yet; accepted: bsr_array @ dense, so "
-            "write X @ A as (A.T @ X.T).T"
+            f"{type(other).__name__} @ bsr_array is not supported yet; accepted: "
+            "bsr_array @ dense, so write X @ A as (A.T @ X.T).T"
         )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TypeError(
-            "a bsr_array does not turn into a dense array silently; use A.todense()"
-        )
+        raise TypeError("a bsr_array does not turn into a dense array silently; use A.todense()")
 
 
 def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr_array:
@@ -355,8 +358,8 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     Returns
     -------
     bsr_array
-        In host memory, of NumPy arrays. A matrix that was saved as float16 or bfloat16 comes back as
-        that (bfloat16 needs the package ml_dtypes).
+        In host memory, of NumPy arrays. A matrix that was saved as float16 or bfloat16 comes back
+        as that (bfloat16 needs the package ml_dtypes).
 
     Raises
     ------
@@ -373,7 +376,7 @@ def _check_data(info: _core.ArrayInfo) -> None:
     check_dtype(info.dtype, "data")
     if len(info.shape) != 3:
         raise ValueError(
-            f"data has shape {info.shape}; accepted: 3 dimensions, (nnzb, block height, block width)"
+            f"data has shape {info.shape}; accepted: (nnzb, block height, block width)"
         )
     if min(info.shape[1:]) < 1:
         raise ValueError(
@@ -381,10 +384,13 @@ def _check_data(info: _core.ArrayInfo) -> None:
         )
     _, height, width = info.shape
     expected = (height * width, width, 1)
-    if any(
-        size > 1 and found != wanted
-        for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
-    ) and info.shape[0] > 0:
+    if (
+        any(
+            size > 1 and found != wanted
+            for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
+        )
+        and info.shape[0] > 0
+    ):
         raise ValueError(
             f"data is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "
             f"elements, accepted: {expected}. Make it so with numpy.ascontiguousarray(data) or "
@@ -393,8 +399,8 @@ def _check_data(info: _core.ArrayInfo) -> None:
     size = dtype_size(info.dtype)
     if info.pointer % size:
         raise ValueError(
-            f"data is misaligned: its address {info.pointer:#x} is no multiple of the {size} bytes of "
-            f"{info.dtype}. Make an aligned copy with data.copy()"
+            f"data is misaligned: its address {info.pointer:#x} is no multiple of the {size} bytes "
+            f"of {info.dtype}. Make an aligned copy with data.copy()"
         )
 
 

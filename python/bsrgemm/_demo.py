@@ -152,7 +152,7 @@ def reference(matrix: bsr_array, dense: np.ndarray) -> np.ndarray:
 
 
 def _measure(case: Case, device: str) -> tuple[float, float, float | None]:
-    """Relative error, seconds of the product, and seconds of the dense product where there is one."""
+    """Relative error, seconds of the product, and seconds of the dense one where there is one."""
     expected = reference(case.matrix, case.dense)
     if device == "cpu":
         result = np.empty(expected.shape, case.dense.dtype)

@@ -18,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(f"bsrgemm {_core.__version__}, Python {platform.python_version()}, NumPy {np.__version__}")
+    print(
+        f"bsrgemm {_core.__version__}, Python {platform.python_version()}, NumPy {np.__version__}"
+    )
     print(f"processor: {_core.cpu_isa()} kernels, {_core.get_num_threads()} threads")
     print(f"CUDA kernels: {'built in' if _core.built_with_cuda else 'not built in'}")
     try:
@@ -33,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
             f"{gpu['memory_bytes'] / 2**30:.0f} GiB, driver for CUDA {driver // 1000}."
             f"{driver % 1000 // 10}"
         )
-    print("\nkernel family that the planner takes for 1024 x 1024 blocks' worth of an H200 product:")
+    print(
+        "\nkernel family that the planner takes for 1024 x 1024 blocks' worth of an H200 product:"
+    )
     _print_families()
     return 0
 

@@ -1,13 +1,14 @@
 """Which library an array belongs to, and that library's own way of doing what bsrgemm needs.
 
-An array of PyTorch or CuPy can only reach this module when its library has been imported already, so both are
-looked up in ``sys.modules`` and never imported here. Everything else that can be imported (``__dlpack__``,
-``__cuda_array_interface__``, the buffer protocol) is "foreign": its results are NumPy arrays on the host and
-:class:`bsrgemm.DeviceArray` on a GPU.
+An array of PyTorch or CuPy can only reach this module when its library has been imported already,
+so both are looked up in ``sys.modules`` and never imported here. Everything else that can be
+imported (``__dlpack__``, ``__cuda_array_interface__``, the buffer protocol) is "foreign": its
+results are NumPy arrays on the host and :class:`bsrgemm.DeviceArray` on a GPU.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 import sys
@@ -42,7 +43,7 @@ class Library:
         return x[:, None]
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
-        """An uninitialised result for an operand ``like``, in the library that results are given in."""
+        """An uninitialised result of a product with the operand ``like``."""
         raise NotImplementedError
 
     def current_stream(self, device: str) -> int:
@@ -75,9 +76,7 @@ class Library:
         """A dense matrix of ``shape`` with ``blocks[i]`` at block position (rows[i], cols[i])."""
         return self.from_host(NUMPY.scatter_blocks(self.to_host(blocks), rows, cols, shape), blocks)
 
-    def gather_blocks(
-        self, dense: Any, blocksize: tuple[int, int]
-    ) -> tuple[Any, np.ndarray]:
+    def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         """The blocks of ``dense`` that have a non-zero, and the mask that says which these are."""
         blocks, mask = NUMPY.gather_blocks(self.to_host(dense), blocksize)
         return self.from_host(blocks, dense), mask
@@ -108,9 +107,7 @@ class _ArrayModule(Library):
         tiles[self.xp.asarray(rows), :, self.xp.asarray(cols), :] = blocks
         return dense
 
-    def gather_blocks(
-        self, dense: Any, blocksize: tuple[int, int]
-    ) -> tuple[Any, np.ndarray]:
+    def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         height, width = blocksize
         rows, cols = dense.shape
         tiles = dense.reshape(rows // height, height, cols // width, width)
@@ -242,9 +239,7 @@ class _Torch(Library):
         tiles[rows, :, cols, :] = blocks.detach()
         return dense
 
-    def gather_blocks(
-        self, dense: Any, blocksize: tuple[int, int]
-    ) -> tuple[Any, np.ndarray]:
+    def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         height, width = blocksize
         rows, cols = dense.shape
         tiles = dense.detach().reshape(rows // height, height, cols // width, width)
@@ -348,10 +343,8 @@ def dtype_name(dtype: Any, name: str = "dtype") -> str:
     """
     text = str(dtype).removeprefix("torch.")
     if text not in ACCEPTED_DTYPES:
-        try:
+        with contextlib.suppress(TypeError):
             text = np.dtype(dtype).name
-        except TypeError:
-            pass
     if text not in ACCEPTED_DTYPES:
         raise TypeError(f"{name} is {dtype!r}; accepted: {_ACCEPTED}")
     return text
@@ -386,12 +379,10 @@ def check_dtype(dtype: str, name: str) -> None:
 
 
 def device_name(device: Any) -> str:
-    """"cpu" or "cuda:<index>" from a string or a torch device; "cuda" means "cuda:0"."""
+    """ "cpu" or "cuda:<index>" from a string or a torch device; "cuda" means "cuda:0"."""
     match = re.fullmatch(r"cpu|cuda(?::(\d+))?", str(device))
     if match is None:
-        raise ValueError(
-            f"device is {str(device)!r}; accepted: 'cpu', 'cuda' or 'cuda:<index>'"
-        )
+        raise ValueError(f"device is {str(device)!r}; accepted: 'cpu', 'cuda' or 'cuda:<index>'")
     return "cpu" if match.string == "cpu" else f"cuda:{int(match[1] or 0)}"
 
 

@@ -25,9 +25,10 @@ def matmul(
 ) -> Any:
     """``alpha * a @ b + beta * c`` for a block-sparse ``a`` and dense ``b`` and ``c``.
 
-    All operands have one dtype and live on one device, which computes the product: nothing is cast or
-    moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. Calls never wait
-    for the GPU and allocate nothing but the result, so they can be captured in CUDA graphs.
+    All operands have one dtype and live on one device, which computes the product: nothing is cast
+    or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. Calls
+    never wait for the GPU and allocate nothing but the result, so they can be captured in CUDA
+    graphs.
 
     Parameters
     ----------
@@ -39,26 +40,26 @@ def matmul(
         Shape (M, N), or (M,) where ``b`` has one dimension.
     alpha : float
     beta : float, optional
-        1 if ``c`` is given and 0 otherwise. With 0, as in BLAS, ``c`` is not read: NaN in it does not
-        matter.
+        1 if ``c`` is given and 0 otherwise. With 0, as in BLAS, ``c`` is not read: NaN in it does
+        not matter.
     out : array, optional
-        Where the result goes: the shape of the result, writable. It may be ``c`` itself and may overlap
-        nothing else. Without it the result is made new.
+        Where the result goes: the shape of the result, writable. It may be ``c`` itself and may
+        overlap nothing else. Without it the result is made new.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
-        The CUDA stream that the work is put on. Without it, the current stream of the library of ``b``,
-        and the legacy default stream where that library has none. Ignored on the CPU.
+        The CUDA stream that the work is put on. Without it, the current stream of the library of
+        ``b``, and the legacy default stream where that library has none. Ignored on the CPU.
 
     Returns
     -------
     array
-        ``out`` if given. Otherwise of shape (M, N) or (M,), in the library of ``b``: NumPy, torch or CuPy;
-        for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        ``out`` if given. Otherwise of shape (M, N) or (M,), in the library of ``b``: NumPy, torch
+        or CuPy; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, ``out`` overlaps an operand or is read-only, or ``beta`` is not 0 without
-        ``c``.
+        If shapes do not fit, ``out`` overlaps an operand or is read-only, or ``beta`` is not 0
+        without ``c``.
     TypeError
         If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
     DeviceUnavailableError
@@ -109,8 +110,8 @@ def _check_operands(a: Any, b: Any) -> None:
         raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
     if block_sparse_b or is_scipy_sparse(b):
         raise TypeError(
-            f"b is a {type(b).__name__}; accepted: a dense array, so use b.todense(); products of two "
-            "sparse matrices are not supported yet"
+            f"b is a {type(b).__name__}; accepted: a dense array, so use b.todense(); products of "
+            "two sparse matrices are not supported yet"
         )
 
 

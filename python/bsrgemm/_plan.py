@@ -8,8 +8,8 @@ from typing import Any
 class Plan:
     """What the planner thinks of one product on one GPU; made by :meth:`bsr_array.plan`.
 
-    It is computed from the pattern alone and needs no device. Products in host memory always take the
-    CPU backend, whatever the plan says.
+    It is computed from the pattern alone and needs no device. Products in host memory always take
+    the CPU backend, whatever the plan says.
 
     Attributes
     ----------
@@ -45,7 +45,9 @@ class Plan:
             mark = "*" if c["family"] == self.choice else " "
             name = f"{mark} {c['family']}"
             if not c["supported"]:
-                lines.append(f"{name:<10}{'-':>11}{'-':>9}{'-':>10}{'-':>10}{'-':>9}  {c['reason']}")
+                lines.append(
+                    f"{name:<10}{'-':>11}{'-':>9}{'-':>10}{'-':>10}{'-':>9}  {c['reason']}"
+                )
                 continue
             seconds = c["seconds"]
             rate = self.useful_flops / seconds / 1e12 if seconds > 0 else 0.0
@@ -54,7 +56,9 @@ class Plan:
                 f"{name:<10}{seconds * 1e6:>8.1f} us{rate:>9.1f}{c['hbm_bytes'] / 1e6:>7.1f} MB"
                 f"{c['l2_bytes'] / 1e6:>7.1f} MB{issued:>8.2f}x  {c['reason']}"
             )
-        lines.append("* is taken; issued: matrix instructions over useful work; times are predictions")
+        lines.append(
+            "* is taken; issued: matrix instructions over useful work; times are predictions"
+        )
         return "\n".join(lines)
 
     def __repr__(self) -> str:

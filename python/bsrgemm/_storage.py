@@ -30,7 +30,8 @@ def write(
         "_is_array": np.array(True),
     }
     if data.dtype.name in ("float16", "bfloat16"):
-        # SciPy has no sparse matrices of 16-bit floats and .npy no bfloat16; float32 holds both exactly.
+        # SciPy has no sparse matrices of 16-bit floats and .npy no bfloat16; float32 holds both
+        # exactly.
         entries["data"] = data.astype(np.float32)
         entries["bsrgemm_dtype"] = np.array(data.dtype.name)
     np.savez_compressed(path, **entries)

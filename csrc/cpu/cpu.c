@@ -1,0 +1,187 @@
+/* The CPU backend's entry: chooses the instruction set, the way to multiply and the number of threads. */
+#include "cpu.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+enum {
+  /* Beyond this many columns the dot way never wins, and reads A too often. */
+  DOT_MAX_COLUMNS = 16,
+  /* What the end of a row costs the dot way for each column, in multiply-adds of vectors. */
+  DOT_ROW_COST = 8,
+  /* Multiply-adds of vectors, about one a cycle, that are worth waking another thread for. */
+  THREAD_COST = 100000,
+  /* Ranges that each thread gets on average, for balance. */
+  DOT_RANGES = 16
+};
+
+/* ---- Instruction set ----------------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__)
+/* __builtin_cpu_supports also asks whether the system saves the registers, but knows of F16C only since GCC 11. */
+static bool has_avx2(void) {
+  unsigned a, b, c, d;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+         (c & bit_F16C);
+}
+static bool has_avx512(void) {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+}
+#endif
+
+/* BSRGEMM_ISA may lower the choice, so that one machine tests all; other values are passed over. */
+static const bsrg_cpu_isa_ops *choose_isa(void) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const char *limit = getenv("BSRGEMM_ISA");
+  if (limit && strcmp(limit, bsrg_cpu_generic.name) == 0) return &bsrg_cpu_generic;
+  if (has_avx512() && !(limit && strcmp(limit, bsrg_cpu_avx2.name) == 0)) return &bsrg_cpu_avx512;
+  if (has_avx2()) return &bsrg_cpu_avx2;
+#endif
+  return &bsrg_cpu_generic;
+}
+
+static const bsrg_cpu_isa_ops *current_isa(void) {
+  static _Atomic(const bsrg_cpu_isa_ops *) chosen;
+  const bsrg_cpu_isa_ops *isa = atomic_load(&chosen);
+  if (!isa) {
+    isa = choose_isa(); /* threads that race here choose alike */
+    atomic_store(&chosen, isa);
+  }
+  return isa;
+}
+
+const char *bsrg_cpu_isa(void) { return current_isa()->name; }
+
+/* ---- Ranges of equal work ------------------------------------------------------------------------------------ */
+
+/* Blocks in the units before `unit`, a unit's epilogue counting as the blocks that take as long. */
+static int64_t work_before(const bsrg_structure_view *a, int64_t unit) {
+  const int64_t per_block = bsrg_units_per_block(a);
+  const int64_t block_row = unit / per_block, rest = unit % per_block;
+  const int64_t epilogue = 1 + 16 / a->block_width;
+  int64_t blocks = a->indptr[block_row] * per_block;
+  if (rest > 0) blocks += rest * (a->indptr[block_row + 1] - a->indptr[block_row]);
+  return blocks + unit * epilogue;
+}
+
+int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t count) {
+  const int64_t units = bsrg_unit_count(a);
+  if (index >= count) return units;
+  const int64_t total = work_before(a, units);
+  const int64_t wanted = total / count * index + total % count * index / count;
+  int64_t low = 0, high = units; /* the first unit with at least the wanted work before it */
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (work_before(a, middle) < wanted) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/* ---- Few columns --------------------------------------------------------------------------------------------- */
+
+typedef struct dot_job {
+  bsrg_dot_run run;
+  const bsrg_cpu_ops *ops;
+  const bsrg_dense *x;
+  char *columns; /* where X's columns are packed */
+  int64_t ranges;
+  _Atomic int64_t next_pack, next_range;
+} dot_job;
+
+/* X's columns are already as the kernels read them. */
+static bool dot_in_place(const bsrg_dense *x, const bsrg_cpu_ops *ops) {
+  return ops->element_size == ops->sum_size && x->row_stride == 1;
+}
+
+static void dot_pack(void *context, int slot) {
+  (void)slot;
+  enum { ROWS = 4096 };
+  dot_job *job = context;
+  const bsrg_dense *x = job->x;
+  const bsrg_cpu_ops *ops = job->ops;
+  int64_t begin;
+  while ((begin = atomic_fetch_add(&job->next_pack, ROWS)) < x->rows) {
+    const int64_t rows = bsrg_min(ROWS, x->rows - begin);
+    for (int64_t j = 0; j < x->cols; j++) {
+      ops->pack_column(job->columns + (j * x->rows + begin) * ops->sum_size,
+                       (const char *)x->data + (begin * x->row_stride + j * x->col_stride) * ops->element_size,
+                       x->row_stride, rows);
+    }
+  }
+}
+
+static void dot_multiply(void *context, int slot) {
+  (void)slot;
+  dot_job *job = context;
+  int64_t range;
+  while ((range = atomic_fetch_add(&job->next_range, 1)) < job->ranges) {
+    job->ops->dot(&job->run, bsrg_range_begin(job->run.a, range, job->ranges),
+                  bsrg_range_begin(job->run.a, range + 1, job->ranges));
+  }
+}
+
+static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure_view *a, const bsrg_cpu_ops *ops,
+                              int threads, bsrg_error *error) {
+  dot_job job = {.run = {.a = a,
+                         .values = args->values,
+                         .x = args->x.data,
+                         .x_col_stride = args->x.col_stride,
+                         .columns = args->x.cols,
+                         .alpha = args->alpha,
+                         .beta = args->beta,
+                         .c = &args->c,
+                         .y = &args->y},
+                 .ops = ops,
+                 .x = &args->x,
+                 .ranges = threads == 1 ? 1 : bsrg_min(DOT_RANGES * threads, bsrg_unit_count(a))};
+  if (dot_in_place(&args->x, ops)) {
+    bsrg_run_parallel(dot_multiply, &job, threads);
+    return BSRG_OK;
+  }
+  const size_t bytes = (size_t)(args->x.rows * args->x.cols * ops->sum_size);
+  job.columns = bsrg_scratch_take(bytes);
+  if (!job.columns) {
+    return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space", bytes);
+  }
+  job.run.x = job.columns;
+  job.run.x_col_stride = args->x.rows;
+  bsrg_run_parallel(dot_pack, &job, threads);
+  bsrg_run_parallel(dot_multiply, &job, threads);
+  bsrg_scratch_give(job.columns);
+  return BSRG_OK;
+}
+
+/* ---- Entry --------------------------------------------------------------------------------------------------- */
+
+bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
+  const bsrg_structure_view a = bsrg_structure_get(args->a);
+  const bsrg_cpu_ops *ops = &current_isa()->ops[args->dtype];
+  const int64_t n = args->x.cols;
+  if (a.rows == 0 || n == 0) return BSRG_OK;
+
+  /* Multiply-adds of vectors: along k for each column, or along the columns for each k. */
+  const double rows = (double)a.nnzb * (double)a.block_height;
+  const double dot_cost = (rows * (double)bsrg_ceil_div(a.block_width, ops->lanes) + DOT_ROW_COST * (double)a.rows) *
+                          (double)n;
+  const double panel_cost = (rows * (double)a.block_width + (double)a.rows) * (double)bsrg_ceil_div(n, ops->lanes);
+  /* Packed columns of X are the one thing here that grows with K: they must be small beside A. */
+  const double pack_bytes = dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
+  const double a_bytes = rows * (double)a.block_width * (double)ops->element_size + 4 * (double)a.nnzb;
+  const bool dot = n <= DOT_MAX_COLUMNS && dot_cost < panel_cost && pack_bytes <= a_bytes / 8;
+
+  const double cost = dot ? dot_cost : panel_cost;
+  const int available = bsrg_get_num_threads();
+  const int threads = cost / THREAD_COST < available ? 1 + (int)(cost / THREAD_COST) : available;
+  if (dot) return dot_matmul(args, &a, ops, threads < available ? threads : available, error);
+  return bsrg_panel_matmul(args, ops, threads < available ? threads : available, error);
+}

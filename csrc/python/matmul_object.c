@@ -1,0 +1,180 @@
+/* matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
+#include "array.h"
+
+#include "device_array.h"
+
+#include <string.h>
+
+/* Public names, in the order in which differences are reported. */
+typedef struct matmul_operand {
+  const char *name;
+  bsrg_array array;
+  bool given;
+} matmul_operand;
+
+static int import_operand(bsrg_state *state, PyObject *obj, matmul_operand *operand, int ndim,
+                          bsrg_work *work) {
+  if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
+  operand->given = true;
+  const bsrg_array *array = &operand->array;
+  if (array->ndim != ndim) {
+    PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
+                 bsrg_format_shape(array->ndim, array->shape).text, ndim == 2 ? "two" : "three");
+    return -1;
+  }
+  if (array->element->dtype < 0) {
+    PyErr_Format(PyExc_TypeError,
+                 "%s has dtype %s, but must have dtype float16, bfloat16, float32 or float64", operand->name,
+                 array->element->name);
+    return -1;
+  }
+  return 0;
+}
+
+static int check_same_kind(const matmul_operand *first, const matmul_operand *other) {
+  if (!other->given) return 0;
+  const bsrg_array *a = &first->array, *b = &other->array;
+  if (a->element != b->element) {
+    PyErr_Format(PyExc_TypeError, "%s has dtype %s, but %s has dtype %s: all operands must have one dtype",
+                 other->name, b->element->name, first->name, a->element->name);
+    return -1;
+  }
+  if (a->device.kind == b->device.kind && a->device.index == b->device.index) return 0;
+  PyObject *a_device = bsrg_device_name(a->device), *b_device = bsrg_device_name(b->device);
+  if (a_device != NULL && b_device != NULL) {
+    PyErr_Format(PyExc_TypeError, "%s is on %U, but %s is on %U: all operands must be on one device",
+                 other->name, b_device, first->name, a_device);
+  }
+  Py_XDECREF(a_device);
+  Py_XDECREF(b_device);
+  return -1;
+}
+
+static int check_values(const bsrg_structure_view *a, const bsrg_array *values) {
+  const int64_t expected[3] = {a->nnzb, a->block_height, a->block_width};
+  if (memcmp(values->shape, expected, sizeof expected) != 0) {
+    PyErr_Format(
+        PyExc_ValueError,
+        "a.data has shape %s, but a stores %lld blocks of blocksize (%lld, %lld): a.data must have shape %s",
+        bsrg_format_shape(3, values->shape).text, (long long)a->nnzb, (long long)a->block_height,
+        (long long)a->block_width, bsrg_format_shape(3, expected).text);
+    return -1;
+  }
+  if (!bsrg_is_contiguous(values)) {
+    PyErr_Format(PyExc_ValueError, "a.data has shape %s and strides %s, but must be C-contiguous",
+                 bsrg_format_shape(3, values->shape).text, bsrg_format_shape(3, values->strides).text);
+    return -1;
+  }
+  return 0;
+}
+
+static bsrg_dense as_dense(const matmul_operand *operand) {
+  const bsrg_array *array = &operand->array;
+  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
+}
+
+enum { VALUES, B, C, OUT, OPERANDS };
+
+/* Imports the operands in place; those marked given need releasing, also after a failure. */
+static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
+                           matmul_matmul_operand *operands) {
+  /* b first: a call that names no stream takes that of b's library. */
+  if (import_operand(state, found[2], &operands[B], 2, work) < 0 ||
+      import_operand(state, found[1], &operands[VALUES], 3, work) < 0 ||
+      import_operand(state, found[3], &operands[OUT], 2, work) < 0) {
+    return -1;
+  }
+  if (found[4] == found[3]) {
+    operands[C] = operands[OUT];
+    operands[C].name = "c";
+    Py_INCREF(operands[C].array.owner);
+  } else if (found[4] != NULL && found[4] != Py_None &&
+             import_operand(state, found[4], &operands[C], 2, work) < 0) {
+    return -1;
+  }
+  for (int i = VALUES + 1; i < OPERANDS; ++i) {
+    if (check_same_kind(&operands[VALUES], &operands[i]) < 0) return -1;
+  }
+  if (operands[OUT].array.readonly) {
+    PyErr_SetString(PyExc_ValueError, "out is read-only, but must be writable");
+    return -1;
+  }
+  return 0;
+}
+
+static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
+  args->alpha = 1.0;
+  args->beta = 0.0;
+  args->family = BSRG_AUTO;
+  *work = (bsrg_work){BSRG_ON_STREAM, NULL};
+  if (found[5] != NULL && bsrg_parse_real(found[5], "alpha", &args->alpha) < 0) return -1;
+  if (found[6] != NULL && bsrg_parse_real(found[6], "beta", &args->beta) < 0) return -1;
+  if (found[7] == Py_None) {
+    work->mode = BSRG_ADOPT_STREAM;
+  } else if (found[7] != NULL && bsrg_parse_stream(found[7], &work->stream) < 0) {
+    return -1;
+  }
+  if (found[8] != NULL && bsrg_parse_family(found[8], &args->family) < 0) return -1;
+  return 0;
+}
+
+PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_x,
+                                    BSRG_NAME_out,       BSRG_NAME_c,      BSRG_NAME_alpha,
+                                    BSRG_NAME_beta,      BSRG_NAME_stream, BSRG_NAME_family};
+  static const bsrg_signature signature = {"matmul", 4, 9, names};
+  bsrg_state *state = PyModule_GetState(module);
+  PyObject *found[9];
+  if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
+  if (!Py_IS_TYPE(found[0], state->structure_type)) {
+    return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
+  }
+  bsrg_matmul_args call = {.a = bsrg_structure_of(found[0])};
+  bsrg_work work;
+  if (parse_scalars(found, &call, &work) < 0) return NULL;
+
+  matmul_operand operands[OPERANDS] = {{.name = "a.data"}, {.name = "b"}, {.name = "c"}, {.name = "out"}};
+  PyObject *result = NULL;
+  const bsrg_structure_view view = bsrg_structure_get(call.a);
+  if (import_operands(state, found, &work, operands) == 0 &&
+      check_values(&view, &operands[VALUES].array) == 0) {
+    call.values = operands[VALUES].array.data;
+    call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
+    call.device = operands[VALUES].array.device;
+    call.x = as_dense(&operands[B]);
+    if (operands[C].given) call.c = as_dense(&operands[C]);
+    call.y = as_dense(&operands[OUT]);
+    call.stream = work.stream;
+    bsrg_error error;
+    bsrg_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = bsrg_matmul(&call, &error);
+    Py_END_ALLOW_THREADS;
+    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+  }
+  /* The launch may still be running on a GPU. Libraries free device memory in stream order, so letting go of the
+   * operands here is safe; our own arrays are told which stream that is. */
+  for (int i = 0; i < OPERANDS; ++i) {
+    if (!operands[i].given) continue;
+    if (result != NULL) bsrg_note_device_use(state, &operands[i].array, work.stream);
+    bsrg_release_array(&operands[i].array);
+  }
+  return result;
+}
+
+const char bsrg_matmul_doc[] =
+    "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto')\n--\n\n"
+    "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
+    "structure  a Structure of a matrix of M rows and K columns\n"
+    "values     [nnzb, block height, block width], C-contiguous\n"
+    "x          [K, N], any strides\n"
+    "out        [M, N], writable, any strides, sharing memory with no operand unless it is c\n"
+    "c          [M, N] or None; not read when beta is 0\n"
+    "stream     CUDA stream handle; None takes the current stream of x's library\n"
+    "family     'auto', or one of 'tall', 'portable' (GPU) and 'cpu'\n\n"
+    "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
+    "accumulated in float32. On a GPU the call returns once the work is on the stream; work that the "
+    "operands'\n"
+    "libraries have pending on other streams comes before it. Messages call values a.data and x b.\n\n"
+    "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"
+    "DeviceUnavailableError, RuntimeError (CUDA).";

@@ -1,0 +1,95 @@
+/* Structure.explain(): the planner's predictions as a dict. */
+#include "bsrg_py.h"
+
+#include <string.h>
+
+/* Replaces the fields of `chip` that the dict names. */
+static int parse_chip(PyObject *dict, bsrg_chip *chip) {
+  if (!PyDict_Check(dict)) {
+    PyErr_Format(PyExc_TypeError, "chip is %R, but must be None or a dict", dict);
+    return -1;
+  }
+  const struct {
+    const char *key;
+    double *to;
+  } reals[] = {{"hbm_bytes_per_s", &chip->hbm_bytes_per_s},
+               {"l2_bytes_per_s", &chip->l2_bytes_per_s},
+               {"l2_bytes", &chip->l2_bytes},
+               {"mma_flops_per_s", &chip->mma_flops_per_s}};
+  Py_ssize_t position = 0;
+  PyObject *key, *value;
+  while (PyDict_Next(dict, &position, &key, &value)) {
+    const char *text = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : NULL;
+    if (PyErr_Occurred()) return -1;
+    double *real = NULL;
+    for (size_t i = 0; text != NULL && i < sizeof reals / sizeof reals[0]; ++i) {
+      if (strcmp(text, reals[i].key) == 0) real = reals[i].to;
+    }
+    if (real != NULL) {
+      if (bsrg_parse_real(value, text, real) < 0) return -1;
+      if (!(*real > 0)) {
+        PyErr_Format(PyExc_ValueError, "chip['%s'] is %R, but must be positive", text, value);
+        return -1;
+      }
+    } else if (text != NULL && strcmp(text, "name") == 0 && PyUnicode_Check(value)) {
+      const char *name = PyUnicode_AsUTF8AndSize(value, NULL);
+      if (name == NULL) return -1;
+      strncpy(chip->name, name, sizeof chip->name - 1);
+    } else if (text != NULL && (strcmp(text, "sm_arch") == 0 || strcmp(text, "sm_count") == 0)) {
+      const long number = PyLong_AsLong(value);
+      if (number == -1 && PyErr_Occurred()) return -1;
+      if (number < 1 || number > 10000) {
+        PyErr_Format(PyExc_ValueError, "chip['%s'] is %R, but must be from 1 to 10000", text, value);
+        return -1;
+      }
+      *(strcmp(text, "sm_arch") == 0 ? &chip->sm_arch : &chip->sm_count) = (int)number;
+    } else {
+      PyErr_Format(
+          PyExc_ValueError,
+          "chip has an entry %R: %R, but its entries are name (a string), sm_arch, sm_count (integers), "
+          "hbm_bytes_per_s, l2_bytes_per_s, l2_bytes, mma_flops_per_s (numbers)",
+          key, value);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+static PyObject *plan_as_dict(const bsrg_plan_info *plan) {
+  PyObject *candidates = PyList_New(0);
+  for (int i = 0; i < plan->count && candidates != NULL; ++i) {
+    const bsrg_candidate *c = &plan->candidates[i];
+    PyObject *candidate =
+        Py_BuildValue("{s:s,s:N,s:d,s:d,s:d,s:d,s:s}", "family", bsrg_family_name(c->family), "supported",
+                      PyBool_FromLong(c->supported), "seconds", c->seconds, "hbm_bytes", c->hbm_bytes,
+                      "l2_bytes", c->l2_bytes, "mma_flops", c->mma_flops, "reason", c->reason);
+    if (candidate == NULL || PyList_Append(candidates, candidate) < 0) Py_CLEAR(candidates);
+    Py_XDECREF(candidate);
+  }
+  if (candidates == NULL) return NULL;
+  return Py_BuildValue("{s:d,s:s,s:N}", "useful_flops", plan->useful_flops, "chosen",
+                       bsrg_family_name(plan->candidates[plan->chosen].family), "candidates", candidates);
+}
+
+PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"n", "dtype", "chip", NULL};
+  long long n;
+  PyObject *dtype_object, *chip_object = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|O:explain", names, &n, &dtype_object, &chip_object)) {
+    return NULL;
+  }
+  bsrg_chip chip = bsrg_chip_h200();
+  bsrg_dtype dtype;
+  if (bsrg_parse_dtype(dtype_object, &dtype) < 0) return NULL;
+  if (chip_object != Py_None && parse_chip(chip_object, &chip) < 0) return NULL;
+  if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but must be at least 0", n);
+  bsrg_structure *structure = bsrg_structure_of(obj);
+  bsrg_plan_info plan;
+  bsrg_error error;
+  bsrg_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = bsrg_plan_explain(structure, dtype, (int64_t)n, &chip, &plan, &error);
+  Py_END_ALLOW_THREADS;
+  if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
+  return plan_as_dict(&plan);
+}

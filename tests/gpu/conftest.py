@@ -1,0 +1,42 @@
+"""Every test here needs a GPU: without one it is skipped with the reason that the library gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from bsrgemm import DeviceUnavailableError, _core
+
+
+@pytest.fixture(scope="session")
+def gpu() -> dict[str, Any]:
+    """Properties of cuda:0."""
+    try:
+        return _core.cuda_devices()[0]
+    except DeviceUnavailableError as error:
+        pytest.skip(f"no GPU: {error}")
+
+
+@pytest.fixture(autouse=True)
+def _needs_gpu(gpu: dict[str, Any]) -> None:
+    """Applies ``gpu`` to every test of this folder."""
+
+
+@pytest.fixture
+def hopper(gpu: dict[str, Any]) -> None:
+    if gpu["sm_arch"] != 90:
+        pytest.skip(f"needs a Hopper GPU (sm_90), this one is sm_{gpu['sm_arch']}")
+
+
+@pytest.fixture
+def torch(rng: np.random.Generator) -> Any:
+    """torch with a GPU, seeded from ``rng``, its dense products as exact as it can make them."""
+    module = pytest.importorskip("torch", reason="torch is not installed")
+    if not module.cuda.is_available():
+        pytest.skip("this torch cannot use the GPU")
+    module.manual_seed(int(rng.integers(2**62)))
+    module.backends.cuda.matmul.allow_tf32 = False
+    module.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    module.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    return module

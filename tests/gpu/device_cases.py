@@ -1,0 +1,77 @@
+"""Random problems made, multiplied and compared on the GPU with torch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import bsrgemm
+import numpy as np
+from bsrgemm._matmul import product
+from cases import FLOOR, ROUNDOFF
+
+# Rows of poison before and after out, to see writes outside it.
+GUARD = 3
+
+
+class DeviceProblem(NamedTuple):
+    matrix: bsrgemm.bsr_array
+    dense: Any  # float64 tensor (M, K)
+
+
+def random_problem(
+    torch: Any, mask: np.ndarray, blocksize: tuple[int, int], dtype: str
+) -> DeviceProblem:
+    """Normal random values on the blocks of ``mask`` (block rows x block columns)."""
+    height, width = blocksize
+    rows, cols = np.nonzero(mask)
+    indptr = np.concatenate([[0], mask.sum(axis=1).cumsum()]).astype(np.int32)
+    shape = (mask.shape[0] * height, mask.shape[1] * width)
+    data = torch.randn(len(rows), height, width, device="cuda").to(getattr(torch, dtype))
+    dense = torch.zeros(shape, dtype=torch.float64, device="cuda")
+    tiles = dense.view(mask.shape[0], height, mask.shape[1], width)
+    tiles[torch.from_numpy(rows), :, torch.from_numpy(cols), :] = data.double()
+    matrix = bsrgemm.bsr_array((data, cols.astype(np.int32), indptr), shape)
+    return DeviceProblem(matrix, dense)
+
+
+def relative_error(torch: Any, found: Any, expected: Any) -> float:
+    error = torch.linalg.norm(found.double() - expected).item()
+    norm = torch.linalg.norm(expected).item()
+    if norm == 0.0:
+        return 0.0 if error == 0.0 else float("inf")
+    return error / norm
+
+
+def check(
+    torch: Any,
+    p: DeviceProblem,
+    n: int,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    family: str = "auto",
+) -> None:
+    """Multiply into poisoned memory and compare the whole result; nothing around it may change."""
+    m, k = p.matrix.shape
+    dtype = p.matrix.dtype
+    name = str(dtype).removeprefix("torch.")
+    x = torch.randn(k, n, device="cuda").to(dtype)
+    c = torch.randn(m, n, device="cuda").to(dtype) if beta else None
+    memory = torch.full((m + 2 * GUARD * 8, n), float("nan"), device="cuda", dtype=dtype)
+    out = memory[GUARD * 8 : m + GUARD * 8]
+    product(p.matrix, x, c, alpha, beta, out, None, family)
+
+    expected = alpha * (p.dense @ x.double())
+    same = torch.mm(p.dense.to(dtype), x)
+    if c is not None:
+        expected += beta * c.double()
+        same = torch.addmm(c, p.dense.to(dtype), x, alpha=alpha, beta=beta)
+        lost = relative_error(torch, same, expected)
+    else:
+        lost = relative_error(torch, same, expected / alpha)
+    allowed = max(2.0 * lost, FLOOR[name] * ROUNDOFF[name])
+    outside = torch.cat([memory[: GUARD * 8], memory[m + GUARD * 8 :]])
+    what = f"{p.matrix!r} n={n} alpha={alpha} beta={beta} family={family}"
+    assert outside.isnan().all(), f"{what}: something outside out was written to"
+    assert not out.isnan().any(), f"{what}: not all of out was written"
+    error = relative_error(torch, out, expected)
+    assert error <= allowed, f"{what}: relative error {error:.3e}, allowed {allowed:.3e}"

@@ -1,0 +1,161 @@
+"""Block shapes, patterns and column counts for each kernel family, compared on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+from bsrgemm._matmul import product
+from device_cases import check, random_problem
+
+pytestmark = pytest.mark.gpu
+
+HALVES = ("float16", "bfloat16")
+HEIGHTS = (64, 128, 192, 256, 512)
+WIDTHS = (16, 32, 48, 64, 80, 112, 128)
+# Multiples of 8, below, at and above a column tile, with and without a ragged panel of 64.
+TALL_COLUMNS = (8, 64, 200, 256, 264, 520, 768)
+RAGGED_COLUMNS = (1, 2, 7, 9, 31, 63, 65, 127, 333)
+PATTERNS = {
+    "uniform": (cases.uniform(0.3), 9, 11),
+    "empty rows": (cases.empty_rows, 9, 6),
+    "one block": (cases.one_block, 5, 7),
+    "all blocks": (cases.uniform(1.1), 4, 5),
+    "one long row": (cases.one_long_row, 20, 60),
+    "skewed": (cases.skewed, 24, 40),
+    "banded": (cases.banded, 15, 15),
+    "one block row": (cases.uniform(0.6), 1, 9),
+    "two block rows": (cases.uniform(0.6), 2, 9),
+    "three block rows": (cases.uniform(0.6), 3, 9),
+    "one block column": (cases.uniform(0.6), 9, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("height", HEIGHTS)
+def test_tall(
+    torch: Any, rng: np.random.Generator, hopper: None, height: int, width: int, dtype: str
+) -> None:
+    for rows, cols in ((1, 1), (3, 5), (6, 13)):
+        p = random_problem(
+            torch, cases.uniform(0.5)(rng, rows, cols) | _corner(rows, cols), (height, width), dtype
+        )
+        for n in TALL_COLUMNS:
+            check(torch, p, n, family="tall")
+        check(torch, p, 264, alpha=-0.5, beta=2.0, family="tall")
+
+
+def _corner(rows: int, cols: int) -> np.ndarray:
+    """At least one block, which the tall family needs."""
+    mask = np.zeros((rows, cols), bool)
+    mask[-1, -1] = True
+    return mask
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("blocksize", [(64, 64), (64, 16), (128, 128), (192, 48), (320, 32)])
+def test_tall_patterns(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    blocksize: tuple[int, int],
+    pattern: str,
+    dtype: str,
+) -> None:
+    make, rows, cols = PATTERNS[pattern]
+    p = random_problem(torch, make(rng, rows, cols) | _corner(rows, cols), blocksize, dtype)
+    for n in (256, 72, 1024):
+        check(torch, p, n, family="tall")
+    check(torch, p, 136, alpha=1.5, beta=-1.0, family="tall")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_tall_many_column_tiles(
+    torch: Any, rng: np.random.Generator, hopper: None, dtype: str
+) -> None:
+    """Clusters of two with an odd last tile, and more tiles than a GPU holds at once."""
+    for blocksize in ((64, 64), (128, 32), (256, 112)):
+        p = random_problem(torch, cases.uniform(0.4)(rng, 12, 9), blocksize, dtype)
+        for n in (4104, 4608, 8192):
+            check(torch, p, n, family="tall")
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    "blocksize", [(1, 1), (3, 7), (8, 8), (16, 16), (32, 32), (64, 64), (40, 24), (130, 17)]
+)
+def test_portable_patterns(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], pattern: str, dtype: str
+) -> None:
+    make, rows, cols = PATTERNS[pattern]
+    p = random_problem(torch, make(rng, rows, cols), blocksize, dtype)
+    for n in (256, 72, 37):
+        check(torch, p, n, family="portable")
+    check(torch, p, 100, alpha=1.5, beta=-1.0, family="portable")
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("blocksize", [(64, 64), (128, 112), (16, 16), (5, 3), (512, 16)])
+def test_ragged_columns(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """The planner's choice for column counts that suit no tile."""
+    p = random_problem(torch, cases.uniform(0.4)(rng, 5, 8), blocksize, dtype)
+    for n in RAGGED_COLUMNS:
+        check(torch, p, n)
+    check(torch, p, 333, alpha=2.0, beta=0.5)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_long_and_flat(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    """A few rows and 8191 columns; many rows and one column."""
+    for blocksize in ((64, 64), (16, 16), (64, 16)):
+        check(
+            torch,
+            random_problem(torch, cases.uniform(0.6)(rng, 1, 6), blocksize, dtype),
+            8191,
+        )
+        check(
+            torch,
+            random_problem(torch, cases.uniform(0.1)(rng, 300, 30), blocksize, dtype),
+            1,
+        )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
+@pytest.mark.parametrize("family", ["tall", "portable"])
+def test_large(
+    torch: Any, rng: np.random.Generator, gpu: dict, family: str, block: int, dtype: str
+) -> None:
+    if family == "tall" and (block < 64 or gpu["sm_arch"] != 90):
+        pytest.skip("the tall family takes blocks of 64 rows and more on a Hopper GPU")
+    mask = cases.uniform(0.125)(rng, 4096 // block, 4096 // block)
+    check(torch, random_problem(torch, mask, (block, block), dtype), 4096, family=family)
+
+
+def test_families_say_what_they_need(torch: Any, rng: np.random.Generator, hopper: None) -> None:
+    p = random_problem(torch, np.ones((2, 2), bool), (48, 16), "float16")
+    x = torch.ones(32, 64, device="cuda", dtype=torch.float16)
+    with pytest.raises(ValueError, match="family 'tall'.*multiple of 64"):
+        product(p.matrix, x, None, 1.0, None, None, None, "tall")
+    wide = random_problem(torch, np.ones((2, 2), bool), (64, 16), "float16")
+    with pytest.raises(ValueError, match="family 'tall'.*multiple of 8"):
+        product(wide.matrix, x[:, :7], None, 1.0, None, None, None, "tall")
+    with pytest.raises(ValueError, match="family is 'cpu'.*cuda:0"):
+        product(wide.matrix, x, None, 1.0, None, None, None, "cpu")
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    for blocksize in ((64, 64), (16, 16)):
+        p = random_problem(torch, cases.skewed(rng, 24, 40), blocksize, dtype)
+        x = torch.randn(p.matrix.shape[1], 520, device="cuda").to(p.matrix.dtype)
+        first = p.matrix @ x
+        for _ in range(30):
+            assert torch.equal(p.matrix @ x, first)

@@ -1,0 +1,54 @@
+"""Random structures for hypothesis, shared by the CPU and the GPU suite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bsrgemm
+import numpy as np
+from cases import DTYPES, Problem, allowed_error, assert_close, normal, problem
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from operations import matrix
+from spaces import Space
+
+CPU_EXAMPLES = 500
+GPU_EXAMPLES = 200
+
+
+def profile(examples: int) -> settings:
+    """Settings for a suite of so many structures; no deadline, as a device is slow at first."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn, heights: Any, widths: Any, columns: Any, dtypes: tuple[str, ...] = DTYPES
+) -> tuple[Problem, np.random.Generator]:
+    """Any pattern of up to 9 x 9 blocks, and a generator for the values."""
+    rows, cols = draw(st.integers(0, 9)), draw(st.integers(0, 9))
+    bits = draw(st.integers(0, 2 ** (rows * cols) - 1))
+    mask = np.array([bits >> k & 1 for k in range(rows * cols)], bool).reshape(rows, cols)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    blocksize = (draw(heights), draw(widths))
+    index_type = draw(st.sampled_from((np.int32, np.int64)))
+    p = problem(rng, mask, blocksize, draw(columns), draw(st.sampled_from(dtypes)), index_type)
+    return p, rng
+
+
+def check_product(
+    space: Space, p: Problem, rng: np.random.Generator, alpha: float, beta: float
+) -> None:
+    """alpha * a @ b + beta * c into a poisoned array, compared as a whole."""
+    x = normal(rng, (p.shape[1], p.n), p.dtype)
+    c = normal(rng, (p.shape[0], p.n), p.dtype)
+    out = space.poisoned(c.shape, p.dtype)
+    bsrgemm.matmul(
+        matrix(space, p), space.array(x), space.array(c), alpha=alpha, beta=beta, out=out
+    )
+    expected, allowed = allowed_error(p.dense, x, c, alpha, beta, p.dtype)
+    assert_close(space.host(out), expected, allowed)
