@@ -43,7 +43,7 @@ typedef struct bsrg_device {
 size_t bsrg_dtype_size(bsrg_dtype dtype);
 const char *bsrg_dtype_name(bsrg_dtype dtype); /* "float16", "bfloat16", "float32", "float64" */
 
-/* ---- Structure: which blocks a matrix stores ------------------------------------------------------ */
+/* ---- Structure: which blocks a matrix stores ------------------------------------------------- */
 
 /* What the caller has: a matrix of rows x cols elements in blocks of block_height x block_width, block row i
  * storing the block columns indices[indptr[i]] .. indices[indptr[i+1] - 1]. Pointers are host memory and are
@@ -83,7 +83,7 @@ bsrg_structure_view bsrg_structure_get(const bsrg_structure *structure);
 bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_structure **out, int64_t *order,
                                      bsrg_error *error);
 
-/* ---- Products -------------------------------------------------------------------------------------- */
+/* ---- Products -------------------------------------------------------------------------------- */
 
 /* A dense matrix view: element (i, j) is data[i * row_stride + j * col_stride]. */
 typedef struct bsrg_dense {
@@ -118,7 +118,7 @@ typedef struct bsrg_matmul_args {
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 
-/* ---- Planning, without a device ---------------------------------------------------------------------- */
+/* ---- Planning, without a device -------------------------------------------------------------- */
 
 /* What the cost model knows of a chip. */
 typedef struct bsrg_chip {
@@ -133,11 +133,11 @@ bsrg_chip bsrg_chip_h200(void);
 typedef struct bsrg_candidate {
   bsrg_family family;
   int supported;
-  double seconds;     /* predicted; 0 when not supported */
-  double hbm_bytes;   /* predicted traffic from device memory */
-  double l2_bytes;    /* predicted traffic from L2 to the SMs */
-  double mma_flops;   /* issued, including padding */
-  char reason[160];   /* why it is not supported, or what limits it */
+  double seconds;   /* predicted; 0 when not supported */
+  double hbm_bytes; /* predicted traffic from device memory */
+  double l2_bytes;  /* predicted traffic from L2 to the SMs */
+  double mma_flops; /* issued, including padding */
+  char reason[160]; /* why it is not supported, or what limits it */
 } bsrg_candidate;
 
 typedef struct bsrg_plan_info {
@@ -150,7 +150,7 @@ typedef struct bsrg_plan_info {
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
                               bsrg_plan_info *out, bsrg_error *error);
 
-/* ---- CPU threads ------------------------------------------------------------------------------------- */
+/* ---- CPU threads ----------------------------------------------------------------------------- */
 
 /* 0 restores the default: BSRGEMM_NUM_THREADS, else OMP_NUM_THREADS, else the processors this process may
  * run on. */
@@ -159,7 +159,7 @@ int bsrg_get_num_threads(void);
 /* "avx512", "avx2" or "generic": what the CPU backend chose for this processor. */
 const char *bsrg_cpu_isa(void);
 
-/* ---- GPU ----------------------------------------------------------------------------------------------- */
+/* ---- GPU ------------------------------------------------------------------------------------- */
 
 typedef struct bsrg_gpu_info {
   char name[256];

@@ -1,6 +1,6 @@
-/* The part of the CUDA driver interface that bsrgemm calls, declared here so that building needs no CUDA headers
- * and running needs no CUDA until a GPU is used. Names, values and layouts are those of NVIDIA's documented ABI.
- */
+/* The part of the CUDA driver interface that bsrgemm calls, declared here so that building needs no CUDA
+ * headers and running needs no CUDA until a GPU is used. Names, values and layouts are those of NVIDIA's
+ * documented ABI. */
 #ifndef BSRG_CUDA_API_H
 #define BSRG_CUDA_API_H
 
@@ -67,47 +67,49 @@ typedef struct CUlaunchConfig {
 } CUlaunchConfig;
 
 /* X(member, exported symbol, parameter list) */
-#define BSRG_CUDA_FUNCTIONS(X)                                                                                         \
-  X(init, "cuInit", (unsigned int flags))                                                                              \
-  X(driver_version, "cuDriverGetVersion", (int *version))                                                              \
-  X(error_name, "cuGetErrorName", (CUresult error, const char **name))                                                 \
-  X(error_string, "cuGetErrorString", (CUresult error, const char **text))                                             \
-  X(device_count, "cuDeviceGetCount", (int *count))                                                                    \
-  X(device_get, "cuDeviceGet", (CUdevice * device, int ordinal))                                                       \
-  X(device_name, "cuDeviceGetName", (char *name, int length, CUdevice device))                                         \
-  X(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, CUdevice device))                                            \
-  X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, CUdevice device))                            \
-  X(primary_context_retain, "cuDevicePrimaryCtxRetain", (CUcontext *context, CUdevice device))                         \
-  X(context_get, "cuCtxGetCurrent", (CUcontext *context))                                                              \
-  X(context_push, "cuCtxPushCurrent_v2", (CUcontext context))                                                          \
-  X(context_pop, "cuCtxPopCurrent_v2", (CUcontext *context))                                                           \
-  X(library_load, "cuLibraryLoadData",                                                                                 \
-    (CUlibrary *library, const void *image, int *jit_options, void **jit_values, unsigned int jit_count,               \
-     int *library_options, void **library_values, unsigned int library_count))                                         \
-  X(library_kernel, "cuLibraryGetKernel", (CUkernel *kernel, CUlibrary library, const char *name))                     \
-  X(kernel_set_attribute, "cuKernelSetAttribute", (int attribute, int value, CUkernel kernel, CUdevice device))        \
-  X(launch, "cuLaunchKernelEx",                                                                                        \
-    (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))                              \
-  X(tensor_map_encode, "cuTensorMapEncodeTiled",                                                                       \
-    (void *map, int data_type, uint32_t rank, void *address, const uint64_t *dims, const uint64_t *strides,            \
-     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2_promotion,              \
-     int oob_fill))                                                                                                    \
-  X(memory_alloc, "cuMemAlloc_v2", (CUdeviceptr * pointer, size_t bytes))                                              \
-  X(memory_free, "cuMemFree_v2", (CUdeviceptr pointer))                                                                \
-  X(memory_alloc_async, "cuMemAllocAsync", (CUdeviceptr * pointer, size_t bytes, CUstream stream))                     \
-  X(memory_free_async, "cuMemFreeAsync", (CUdeviceptr pointer, CUstream stream))                                       \
-  X(copy_to_device, "cuMemcpyHtoDAsync_v2",                                                                            \
-    (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream))                                      \
-  X(copy_to_host, "cuMemcpyDtoHAsync_v2", (void *destination, CUdeviceptr source, size_t bytes, CUstream stream))      \
-  X(set_32, "cuMemsetD32Async", (CUdeviceptr pointer, unsigned int value, size_t count, CUstream stream))              \
-  X(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, CUdeviceptr pointer))                     \
-  X(stream_create, "cuStreamCreate", (CUstream * stream, unsigned int flags))                                          \
-  X(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                                                      \
-  X(stream_wait_event, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned int flags))                      \
-  X(stream_is_capturing, "cuStreamIsCapturing", (CUstream stream, int *status))                                        \
-  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                           \
-  X(event_create, "cuEventCreate", (CUevent * event, unsigned int flags))                                              \
-  X(event_record, "cuEventRecord", (CUevent event, CUstream stream))                                                   \
+#define BSRG_CUDA_FUNCTIONS(X)                                                                              \
+  X(init, "cuInit", (unsigned int flags))                                                                   \
+  X(driver_version, "cuDriverGetVersion", (int *version))                                                   \
+  X(error_name, "cuGetErrorName", (CUresult error, const char **name))                                      \
+  X(error_string, "cuGetErrorString", (CUresult error, const char **text))                                  \
+  X(device_count, "cuDeviceGetCount", (int *count))                                                         \
+  X(device_get, "cuDeviceGet", (CUdevice * device, int ordinal))                                            \
+  X(device_name, "cuDeviceGetName", (char *name, int length, CUdevice device))                              \
+  X(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, CUdevice device))                                 \
+  X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, CUdevice device))                 \
+  X(primary_context_retain, "cuDevicePrimaryCtxRetain", (CUcontext * context, CUdevice device))             \
+  X(context_get, "cuCtxGetCurrent", (CUcontext * context))                                                  \
+  X(context_push, "cuCtxPushCurrent_v2", (CUcontext context))                                               \
+  X(context_pop, "cuCtxPopCurrent_v2", (CUcontext * context))                                               \
+  X(library_load, "cuLibraryLoadData",                                                                      \
+    (CUlibrary * library, const void *image, int *jit_options, void **jit_values, unsigned int jit_count,   \
+     int *library_options, void **library_values, unsigned int library_count))                              \
+  X(library_kernel, "cuLibraryGetKernel", (CUkernel * kernel, CUlibrary library, const char *name))         \
+  X(kernel_set_attribute, "cuKernelSetAttribute",                                                           \
+    (int attribute, int value, CUkernel kernel, CUdevice device))                                           \
+  X(launch, "cuLaunchKernelEx",                                                                             \
+    (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))                   \
+  X(tensor_map_encode, "cuTensorMapEncodeTiled",                                                            \
+    (void *map, int data_type, uint32_t rank, void *address, const uint64_t *dims, const uint64_t *strides, \
+     const uint32_t *box, const uint32_t *element_strides, int interleave, int swizzle, int l2_promotion,   \
+     int oob_fill))                                                                                         \
+  X(memory_alloc, "cuMemAlloc_v2", (CUdeviceptr * pointer, size_t bytes))                                   \
+  X(memory_free, "cuMemFree_v2", (CUdeviceptr pointer))                                                     \
+  X(memory_alloc_async, "cuMemAllocAsync", (CUdeviceptr * pointer, size_t bytes, CUstream stream))          \
+  X(memory_free_async, "cuMemFreeAsync", (CUdeviceptr pointer, CUstream stream))                            \
+  X(copy_to_device, "cuMemcpyHtoDAsync_v2",                                                                 \
+    (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream))                           \
+  X(copy_to_host, "cuMemcpyDtoHAsync_v2",                                                                   \
+    (void *destination, CUdeviceptr source, size_t bytes, CUstream stream))                                 \
+  X(set_32, "cuMemsetD32Async", (CUdeviceptr pointer, unsigned int value, size_t count, CUstream stream))   \
+  X(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, CUdeviceptr pointer))          \
+  X(stream_create, "cuStreamCreate", (CUstream * stream, unsigned int flags))                               \
+  X(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                                           \
+  X(stream_wait_event, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned int flags))           \
+  X(stream_is_capturing, "cuStreamIsCapturing", (CUstream stream, int *status))                             \
+  X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                \
+  X(event_create, "cuEventCreate", (CUevent * event, unsigned int flags))                                   \
+  X(event_record, "cuEventRecord", (CUevent event, CUstream stream))                                        \
   X(event_destroy, "cuEventDestroy_v2", (CUevent event))
 
 typedef struct bsrg_cuda_api {

@@ -14,7 +14,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 void bsrg_lock(void) { pthread_mutex_lock(&lock); }
 void bsrg_unlock(void) { pthread_mutex_unlock(&lock); }
 
-/* ---- the driver library ------------------------------------------------------------------------------------------ */
+/* ---- the driver library ---------------------------------------------------------------------- */
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 static bsrg_cuda_api api_table;
@@ -24,22 +24,25 @@ static bsrg_error load_error;
 static void load_driver(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "no CUDA driver on this machine: %s", dlerror());
+    load_status =
+        bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "no CUDA driver on this machine: %s", dlerror());
     return;
   }
   const char *missing = NULL;
-#define FIND(member, symbol, parameters)                     \
-  {                                                          \
-    void *function = dlsym(library, symbol);                 \
-    if (!function) missing = symbol;                         \
-    memcpy(&api_table.member, &function, sizeof(function));  \
+#define FIND(member, symbol, parameters)                    \
+  {                                                         \
+    void *function = dlsym(library, symbol);                \
+    if (!function) missing = symbol;                        \
+    memcpy(&api_table.member, &function, sizeof(function)); \
   }
   BSRG_CUDA_FUNCTIONS(FIND)
 #undef FIND
   if (missing) {
-    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE,
-                            "the CUDA driver on this machine is too old: it has no %s (a driver for CUDA 12.0 or later is "
-                            "needed)", missing);
+    load_status = bsrg_fail(
+        &load_error, BSRG_ERR_UNAVAILABLE,
+        "the CUDA driver on this machine is too old: it has no %s (a driver for CUDA 12.0 or later is "
+        "needed)",
+        missing);
     return;
   }
   const CUresult result = api_table.init(0);
@@ -47,7 +50,8 @@ static void load_driver(void) {
     const char *name = "unknown error", *text = "";
     api_table.error_name(result, &name);
     api_table.error_string(result, &text);
-    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "the CUDA driver cannot be used: %s (%s)", name, text);
+    load_status =
+        bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "the CUDA driver cannot be used: %s (%s)", name, text);
   }
 }
 
@@ -67,11 +71,12 @@ bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const cha
   return bsrg_fail(error, status, "%s failed: %s (%s)", call, name, text);
 }
 
-/* ---- devices ------------------------------------------------------------------------------------------------------ */
+/* ---- devices --------------------------------------------------------------------------------- */
 
 static bsrg_device_state *devices[MAX_DEVICES];
 
-static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_state *state, bsrg_error *error) {
+static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_state *state,
+                               bsrg_error *error) {
   state->index = index;
   bsrg_status status = bsrg_cuda_check(api, api->device_get(&state->device, index), "cuDeviceGet", error);
   if (status != BSRG_OK) return status;
@@ -97,7 +102,8 @@ static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_
   if (status != BSRG_OK) return status;
   api->exchange_capture_mode(&mode);
   CUresult result = api->stream_create(&state->upload, CU_STREAM_NON_BLOCKING);
-  if (result == CUDA_SUCCESS) result = api->memory_alloc(&state->counters, sizeof(uint32_t) * BSRG_COUNTER_SLOTS);
+  if (result == CUDA_SUCCESS)
+    result = api->memory_alloc(&state->counters, sizeof(uint32_t) * BSRG_COUNTER_SLOTS);
   if (result == CUDA_SUCCESS) result = api->set_32(state->counters, 0, BSRG_COUNTER_SLOTS, state->upload);
   if (result == CUDA_SUCCESS) result = api->stream_synchronize(state->upload);
   api->exchange_capture_mode(&mode);
@@ -105,16 +111,19 @@ static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_
   return bsrg_cuda_check(api, result, "preparing the device", error);
 }
 
-bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device, bsrg_error *error) {
+bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device,
+                             bsrg_error *error) {
   bsrg_status status = bsrg_cuda(api, error);
   if (status != BSRG_OK) return status;
   int count = 0;
   status = bsrg_cuda_check(*api, (*api)->device_count(&count), "cuDeviceGetCount", error);
   if (status != BSRG_OK) return status;
   if (count > MAX_DEVICES) count = MAX_DEVICES;
-  if (count == 0) return bsrg_fail(error, BSRG_ERR_UNAVAILABLE, "the CUDA driver sees no GPU on this machine");
+  if (count == 0)
+    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE, "the CUDA driver sees no GPU on this machine");
   if (index < 0 || index >= count)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "device is cuda:%d, but this machine has cuda:0 to cuda:%d", index, count - 1);
+    return bsrg_fail(error, BSRG_ERR_VALUE, "device is cuda:%d, but this machine has cuda:0 to cuda:%d",
+                     index, count - 1);
 
   bsrg_lock();
   if (!devices[index]) {
@@ -131,11 +140,13 @@ bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_s
   return status;
 }
 
-bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device, bool *pushed, bsrg_error *error) {
+bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device, bool *pushed,
+                       bsrg_error *error) {
   CUcontext current = NULL;
   *pushed = false;
   if (api->context_get(&current) == CUDA_SUCCESS && current == device->context) return BSRG_OK;
-  const bsrg_status status = bsrg_cuda_check(api, api->context_push(device->context), "cuCtxPushCurrent", error);
+  const bsrg_status status =
+      bsrg_cuda_check(api, api->context_push(device->context), "cuCtxPushCurrent", error);
   *pushed = status == BSRG_OK;
   return status;
 }
@@ -162,7 +173,8 @@ CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *dev
 
 bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, const void *source, size_t bytes,
                         CUdeviceptr *out, bsrg_error *error) {
-  /* Relaxed: allocating is legal while the caller captures a graph, since nothing here touches that stream. */
+  /* Relaxed: allocating is legal while the caller captures a graph, since nothing here touches that stream.
+   * */
   int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   api->exchange_capture_mode(&mode);
   *out = 0;
@@ -177,15 +189,16 @@ bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, con
   return bsrg_cuda_check(api, result, "uploading a plan", error);
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------ */
+/* ---- kernels --------------------------------------------------------------------------------- */
 
-static CUlibrary libraries[BSRG_KERNEL_COUNT];  /* of the image that a table row names; rows may share one */
+static CUlibrary libraries[BSRG_KERNEL_COUNT]; /* of the image that a table row names; rows may share one */
 static CUkernel kernels[BSRG_KERNEL_COUNT];
 
 static bsrg_status load_kernel(const bsrg_cuda_api *api, bsrg_kernel_id id, bsrg_error *error) {
   const bsrg_kernel *row = &bsrg_kernels[id];
   for (int other = 0; other < BSRG_KERNEL_COUNT && !libraries[id]; ++other)
-    if (libraries[other] && strcmp(bsrg_kernels[other].image, row->image) == 0) libraries[id] = libraries[other];
+    if (libraries[other] && strcmp(bsrg_kernels[other].image, row->image) == 0)
+      libraries[id] = libraries[other];
   for (int i = 0; i < bsrg_kernel_image_count && !libraries[id]; ++i) {
     if (strcmp(bsrg_kernel_images[i].name, row->image) != 0) continue;
     const bsrg_status status = bsrg_cuda_check(
@@ -194,20 +207,24 @@ static bsrg_status load_kernel(const bsrg_cuda_api *api, bsrg_kernel_id id, bsrg
     if (status != BSRG_OK) return status;
   }
   if (!libraries[id])
-    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
-                     "this build of bsrgemm has no CUDA kernels: install it where nvcc can be had, with BSRGEMM_CUDA=1");
-  return bsrg_cuda_check(api, api->library_kernel(&kernels[id], libraries[id], row->name), "cuLibraryGetKernel", error);
+    return bsrg_fail(
+        error, BSRG_ERR_UNAVAILABLE,
+        "this build of bsrgemm has no CUDA kernels: install it where nvcc can be had, with BSRGEMM_CUDA=1");
+  return bsrg_cuda_check(api, api->library_kernel(&kernels[id], libraries[id], row->name),
+                         "cuLibraryGetKernel", error);
 }
 
-bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id, int64_t grid_x,
-                        int64_t grid_y, CUstream stream, void *parameters, bsrg_error *error) {
+bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
+                        int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
+                        bsrg_error *error) {
   const bsrg_kernel *row = &bsrg_kernels[id];
   bsrg_status status = BSRG_OK;
   bsrg_lock();
   if (!kernels[id]) status = load_kernel(api, id, error);
   if (status == BSRG_OK && !device->shared_memory_set[id]) {
-    status = bsrg_cuda_check(api, api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                            row->shared_bytes, kernels[id], device->device),
+    status = bsrg_cuda_check(api,
+                             api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                       row->shared_bytes, kernels[id], device->device),
                              "cuKernelSetAttribute", error);
     device->shared_memory_set[id] = status == BSRG_OK;
   }
@@ -217,10 +234,17 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
   cluster.value.clusterDim.x = (unsigned)row->cluster;
   cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
-  const CUlaunchConfig config = {.gridDimX = (unsigned)grid_x, .gridDimY = (unsigned)grid_y, .gridDimZ = 1,
-                                 .blockDimX = (unsigned)row->threads, .blockDimY = 1, .blockDimZ = 1,
-                                 .sharedMemBytes = (unsigned)row->shared_bytes, .hStream = stream,
-                                 .attrs = &cluster, .numAttrs = row->cluster > 1};
+  const CUlaunchConfig config = {.gridDimX = (unsigned)grid_x,
+                                 .gridDimY = (unsigned)grid_y,
+                                 .gridDimZ = 1,
+                                 .blockDimX = (unsigned)row->threads,
+                                 .blockDimY = 1,
+                                 .blockDimZ = 1,
+                                 .sharedMemBytes = (unsigned)row->shared_bytes,
+                                 .hStream = stream,
+                                 .attrs = &cluster,
+                                 .numAttrs = row->cluster > 1};
   void *arguments[] = {parameters};
-  return bsrg_cuda_check(api, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name, error);
+  return bsrg_cuda_check(api, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name,
+                         error);
 }

@@ -1,4 +1,5 @@
-/* The CUDA driver as the rest of the core sees it: found at first use, one state per device, kernels by table row. */
+/* The CUDA driver as the rest of the core sees it: found at first use, one state per device, kernels by table
+ * row. */
 #ifndef BSRG_DRIVER_H
 #define BSRG_DRIVER_H
 
@@ -14,9 +15,9 @@ enum { BSRG_COUNTER_SLOTS = 1024 };
 typedef struct bsrg_device_state {
   int index;
   CUdevice device;
-  CUcontext context;     /* the primary context, shared with PyTorch and CuPy */
-  CUstream upload;       /* non-blocking: uploads work while a caller's stream is being captured */
-  CUdeviceptr counters;  /* BSRG_COUNTER_SLOTS zeros */
+  CUcontext context;    /* the primary context, shared with PyTorch and CuPy */
+  CUstream upload;      /* non-blocking: uploads work while a caller's stream is being captured */
+  CUdeviceptr counters; /* BSRG_COUNTER_SLOTS zeros */
   CUstream counter_stream[BSRG_COUNTER_SLOTS];
   int counter_count;
   bool shared_memory_set[BSRG_KERNEL_COUNT];
@@ -26,17 +27,19 @@ typedef struct bsrg_device_state {
 /* The driver's functions. BSRG_ERR_UNAVAILABLE says what is missing. */
 bsrg_status bsrg_cuda(const bsrg_cuda_api **api, bsrg_error *error);
 /* The device's state, made at the first call. ValueError when there is no such device. */
-bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device, bsrg_error *error);
+bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device,
+                             bsrg_error *error);
 
 /* BSRG_OK, or the driver's error in words: "cuLaunchKernelEx failed: CUDA_ERROR_...". */
 bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const char *call, bsrg_error *error);
 
 /* Makes the device's primary context current; pass what it returned to bsrg_leave. */
-bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device, bool *pushed, bsrg_error *error);
+bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device, bool *pushed,
+                       bsrg_error *error);
 void bsrg_leave(const bsrg_cuda_api *api, bool pushed);
 
-/* A counter that is zero whenever no kernel of this stream runs, or 0 where that cannot be promised (a stream under
- * capture may be replayed beside itself, the per-thread stream is many streams). */
+/* A counter that is zero whenever no kernel of this stream runs, or 0 where that cannot be promised (a stream
+ * under capture may be replayed beside itself, the per-thread stream is many streams). */
 CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream);
 
 /* Device memory with the given contents; the host waits for the copy, no other stream does. */
@@ -44,8 +47,8 @@ bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, con
                         CUdeviceptr *out, bsrg_error *error);
 
 /* Launches a row of the kernel table; parameters is the struct that the kernel takes by value. */
-bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel, int64_t grid_x,
-                        int64_t grid_y, CUstream stream, void *parameters, bsrg_error *error);
+bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
+                        int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters, bsrg_error *error);
 
 /* One lock for everything that is made once: device states, kernels, plans, uploads. */
 void bsrg_lock(void);

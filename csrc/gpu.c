@@ -1,7 +1,7 @@
 /* The GPU backend: device memory and streams for callers, and the way from a product to a launch. */
 #include "launch.h"
 
-/* ---- devices, memory, streams -------------------------------------------------------------------------------------- */
+/* ---- devices, memory, streams ---------------------------------------------------------------- */
 
 bsrg_status bsrg_gpu_count(int *count, bsrg_error *error) {
   const bsrg_cuda_api *api;
@@ -57,20 +57,22 @@ bsrg_status bsrg_gpu_free(int index, void *pointer, void *stream, bsrg_error *er
   return bsrg_cuda_check(api, result, "cuMemFreeAsync", error);
 }
 
-bsrg_status bsrg_gpu_copy(int index, void *destination, const void *source, size_t bytes, int direction, void *stream,
-                          bsrg_error *error) {
+bsrg_status bsrg_gpu_copy(int index, void *destination, const void *source, size_t bytes, int direction,
+                          void *stream, bsrg_error *error) {
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
   bool pushed;
   if (bytes == 0) return BSRG_OK;
   const bsrg_status status = begin(index, &api, &device, &pushed, error);
   if (status != BSRG_OK) return status;
-  CUresult result = direction == 0
-                        ? api->copy_to_device((CUdeviceptr)(uintptr_t)destination, source, bytes, (CUstream)stream)
-                        : api->copy_to_host(destination, (CUdeviceptr)(uintptr_t)source, bytes, (CUstream)stream);
+  CUresult result =
+      direction == 0
+          ? api->copy_to_device((CUdeviceptr)(uintptr_t)destination, source, bytes, (CUstream)stream)
+          : api->copy_to_host(destination, (CUdeviceptr)(uintptr_t)source, bytes, (CUstream)stream);
   if (result == CUDA_SUCCESS) result = api->stream_synchronize((CUstream)stream);
   bsrg_leave(api, pushed);
-  return bsrg_cuda_check(api, result, direction == 0 ? "copying to the device" : "copying to the host", error);
+  return bsrg_cuda_check(api, result, direction == 0 ? "copying to the device" : "copying to the host",
+                         error);
 }
 
 bsrg_status bsrg_gpu_order_streams(int index, void *producer, void *consumer, bsrg_error *error) {
@@ -107,11 +109,12 @@ bsrg_status bsrg_gpu_pointer_device(const void *pointer, int *index, bsrg_error 
   const bsrg_status status = bsrg_cuda(&api, error);
   if (status != BSRG_OK) return status;
   return bsrg_cuda_check(
-      api, api->pointer_attribute(index, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)pointer),
+      api,
+      api->pointer_attribute(index, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, (CUdeviceptr)(uintptr_t)pointer),
       "cuPointerGetAttribute", error);
 }
 
-/* ---- products ------------------------------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_cuda_api *api, bsrg_device_state *device,
                             bsrg_error *error) {

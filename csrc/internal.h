@@ -17,19 +17,21 @@
 bsrg_status bsrg_fail(bsrg_error *error, bsrg_status status, const char *format, ...) BSRG_PRINTF(3, 4);
 
 /* false when the product does not fit in an int64_t. */
-static inline bool bsrg_mul_ok(int64_t a, int64_t b, int64_t *out) { return !__builtin_mul_overflow(a, b, out); }
+static inline bool bsrg_mul_ok(int64_t a, int64_t b, int64_t *out) {
+  return !__builtin_mul_overflow(a, b, out);
+}
 
 static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-typedef struct bsrg_plan bsrg_plan;           /* plan.h */
-typedef struct bsrg_uploads bsrg_uploads;     /* uploads.h */
+typedef struct bsrg_plan bsrg_plan;       /* plan.h */
+typedef struct bsrg_uploads bsrg_uploads; /* uploads.h */
 
 struct bsrg_structure {
-  bsrg_structure_view view;          /* owns view.indices and view.indptr */
-  _Atomic(bsrg_plan *) plan;         /* made at the first product or question that needs it */
-  _Atomic(bsrg_uploads *) uploads;   /* a list, one node a device, newest first */
+  bsrg_structure_view view;        /* owns view.indices and view.indptr */
+  _Atomic(bsrg_plan *) plan;       /* made at the first product or question that needs it */
+  _Atomic(bsrg_uploads *) uploads; /* a list, one node a device, newest first */
 };
 
 /* Free what plan.c and uploads.c made for a structure. NULL is allowed. */

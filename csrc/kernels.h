@@ -5,7 +5,7 @@
 #include "../kernels/params.h"
 
 /* X(ID, image, kernel name, threads, dynamic shared memory in bytes, CTAs in a cluster) */
-#define BSRG_TALL_ROWS(X, ID, file, kind) \
+#define BSRG_TALL_ROWS(X, ID, file, kind)                                                                \
   X(TALL_##ID##_K64_C1, "sm90/" file, file kind "_k64_c1", BSRG_TALL_THREADS, BSRG_TALL_SHARED_BYTES, 1) \
   X(TALL_##ID##_K64_C2, "sm90/" file, file kind "_k64_c2", BSRG_TALL_THREADS, BSRG_TALL_SHARED_BYTES, 2) \
   X(TALL_##ID##_K32_C1, "sm90/" file, file kind "_k32_c1", BSRG_TALL_THREADS, BSRG_TALL_SHARED_BYTES, 1) \
@@ -20,12 +20,12 @@
   X(PROBE_##ID##_A1_B1, "sm90/probe", name "_a1_b1", 128, 0, 1)
 
 /* Launchers count on the order of rows inside each group. */
-#define BSRG_KERNEL_TABLE(X)                \
-  BSRG_TALL_ROWS(X, F16_WHOLE, "tall_f16", "_whole") \
-  BSRG_TALL_ROWS(X, F16_UNION, "tall_f16", "_union") \
+#define BSRG_KERNEL_TABLE(X)                           \
+  BSRG_TALL_ROWS(X, F16_WHOLE, "tall_f16", "_whole")   \
+  BSRG_TALL_ROWS(X, F16_UNION, "tall_f16", "_union")   \
   BSRG_TALL_ROWS(X, BF16_WHOLE, "tall_bf16", "_whole") \
   BSRG_TALL_ROWS(X, BF16_UNION, "tall_bf16", "_union") \
-  BSRG_PROBE_ROWS(X, F16, "probe_f16")      \
+  BSRG_PROBE_ROWS(X, F16, "probe_f16")                 \
   BSRG_PROBE_ROWS(X, BF16, "probe_bf16")
 
 typedef enum bsrg_kernel_id {

@@ -9,7 +9,7 @@ const char *bsrg_tall_layout_obstacle(const bsrg_matmul_args *args);
 
 bsrg_status bsrg_launch_tall(const bsrg_matmul_args *args, const bsrg_plan *plan, const bsrg_uploads *uploads,
                              const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_error *error);
-bsrg_status bsrg_launch_portable(const bsrg_matmul_args *args, const bsrg_uploads *uploads, const bsrg_cuda_api *api,
-                                 bsrg_device_state *device, bsrg_error *error);
+bsrg_status bsrg_launch_portable(const bsrg_matmul_args *args, const bsrg_uploads *uploads,
+                                 const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_error *error);
 
 #endif

@@ -23,26 +23,32 @@ typedef struct map_shape {
   int swizzle;
 } map_shape;
 
-static bsrg_status encode(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data, const map_shape *shape,
-                          bsrg_tensor_map *map, bsrg_error *error) {
+static bsrg_status encode(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
+                          const map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
   const uint64_t strides[2] = {2 * shape->strides[0], 2 * shape->strides[1]};
   const uint32_t ones[3] = {1, 1, 1};
   const int type = dtype == BSRG_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  return bsrg_cuda_check(api,
-                         api->tensor_map_encode(map, type, shape->rank, (void *)(uintptr_t)data, shape->dims, strides,
-                                                shape->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, shape->swizzle,
-                                                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                         "cuTensorMapEncodeTiled", error);
+  return bsrg_cuda_check(
+      api,
+      api->tensor_map_encode(map, type, shape->rank, (void *)(uintptr_t)data, shape->dims, strides,
+                             shape->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, shape->swizzle,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "cuTensorMapEncodeTiled", error);
 }
 
-/* Rows of X as one box of four 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
- * that TMA clips at column n. */
+/* Rows of X as one box of four 64-column panels, or, where the last panel would read past a row, as plain 2-D
+ * boxes that TMA clips at column n. */
 static map_shape x_shape(const bsrg_dense *x, uint32_t rows) {
   const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
   if (n % 64 == 0)
-    return (map_shape){3, {64, k, n / 64}, {stride, 64}, {64, rows, BSRG_TALL_TILE_N / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
+    return (map_shape){
+        3, {64, k, n / 64}, {stride, 64}, {64, rows, BSRG_TALL_TILE_N / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
   return (map_shape){2, {n, k, 0}, {stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
+
+/* Up to this size A is worth keeping in L2 at the cost of X: at 8192^3, 128x128 blocks, it gained at density
+ * .25 (32 MB) and lost 1.5% at .5. */
+static const int64_t keep_a_bytes = 40 << 20;
 
 bsrg_status bsrg_launch_tall(const bsrg_matmul_args *args, const bsrg_plan *plan, const bsrg_uploads *uploads,
                              const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_error *error) {
@@ -52,29 +58,44 @@ bsrg_status bsrg_launch_tall(const bsrg_matmul_args *args, const bsrg_plan *plan
   const int cluster = bsrg_tall_cluster(n);
   const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster);
   if ((int64_t)tall->tile_count * n_tiles > INT32_MAX / 2)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
-                     (long long)n, (long long)v->rows);
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "b has %lld columns: with %lld rows of a that is more than 2^30 tiles", (long long)n,
+                     (long long)v->rows);
 
   /* The narrowest stage that a block fills, so that no stage is mostly empty. */
   const int step_k = v->block_width >= 48 ? 64 : (int)v->block_width;
   const int32_t steps = (int32_t)bsrg_ceil_div(v->block_width, step_k);
   const int32_t tail_k = (int32_t)v->block_width - (steps - 1) * step_k;
-  bsrg_tall_params p = {.entries = (const bsrg_tall_entry *)(uintptr_t)uploads->entries,
-                        .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads->tiles,
-                        .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(api, device, (CUstream)args->stream),
-                        .c = args->c.data, .c_row_stride = args->c.row_stride,
-                        .tile_count = tall->tile_count, .n_tile_count = n_tiles,
-                        .group = bsrg_tall_group(args->a, tall, cluster, n_tiles),
-                        .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
-                        .steps = steps, .tail_k16 = tail_k / 16, .x_boxes = n % 64 == 0 ? 1 : 4, .n = (int32_t)n,
-                        .alpha = (float)args->alpha, .beta = (float)args->beta};
+  bsrg_tall_params p = {
+      .entries = (const bsrg_tall_entry *)(uintptr_t)uploads->entries,
+      .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads->tiles,
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(api, device, (CUstream)args->stream),
+      .c = args->c.data,
+      .c_row_stride = args->c.row_stride,
+      .tile_count = tall->tile_count,
+      .n_tile_count = n_tiles,
+      .group = bsrg_tall_group(args->a, tall, cluster, n_tiles),
+      .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
+      .steps = steps,
+      .tail_k16 = tail_k / 16,
+      .x_boxes = n % 64 == 0 ? 1 : 4,
+      .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
+      .n = (int32_t)n,
+      .alpha = (float)args->alpha,
+      .beta = (float)args->beta};
 
   const int swizzle = step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                       : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : CU_TENSOR_MAP_SWIZZLE_32B;
-  const map_shape a = {2, {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
-                       {(uint64_t)v->block_width, 0}, {(uint32_t)step_k, BSRG_TALL_STRIP, 0}, swizzle};
-  const map_shape y = {2, {(uint64_t)n, (uint64_t)v->rows, 0}, {(uint64_t)args->y.row_stride, 0}, {64, 16, 0},
+  const map_shape a = {2,
+                       {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
+                       {(uint64_t)v->block_width, 0},
+                       {(uint32_t)step_k, BSRG_TALL_STRIP, 0},
+                       swizzle};
+  const map_shape y = {2,
+                       {(uint64_t)n, (uint64_t)v->rows, 0},
+                       {(uint64_t)args->y.row_stride, 0},
+                       {64, 16, 0},
                        CU_TENSOR_MAP_SWIZZLE_128B};
   const map_shape x = x_shape(&args->x, (uint32_t)step_k), x_tail = x_shape(&args->x, (uint32_t)tail_k);
   bsrg_status status = encode(api, args->dtype, args->values, &a, &p.a, error);
@@ -86,10 +107,11 @@ bsrg_status bsrg_launch_tall(const bsrg_matmul_args *args, const bsrg_plan *plan
   const int64_t clusters = bsrg_min(device->info.sm_count / cluster, (int64_t)tall->tile_count * n_tiles);
   /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
   const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
-  const bsrg_kernel_id first = args->dtype == BSRG_F16
-                                   ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
-                                   : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
+  const bsrg_kernel_id first =
+      args->dtype == BSRG_F16
+          ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
+          : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
   const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
-  return bsrg_launch(api, device, (bsrg_kernel_id)((int)first + 2 * width + cluster - 1), clusters * cluster, 1,
-                     (CUstream)args->stream, &p, error);
+  return bsrg_launch(api, device, (bsrg_kernel_id)((int)first + 2 * width + cluster - 1), clusters * cluster,
+                     1, (CUstream)args->stream, &p, error);
 }

@@ -70,8 +70,8 @@ static int64_t greatest_common_divisor(int64_t a, int64_t b) {
   return a;
 }
 
-/* Whether two elements of the view share an address: i * row_stride = j * col_stride has its smallest solution
- * at i = |col_stride| / g, j = |row_stride| / g, which matters when it lies inside the view. */
+/* Whether two elements of the view share an address: i row_stride = j col_stride has its smallest solution at
+ * i = |col_stride| / g, j = |row_stride| / g, which matters when it lies inside the view. */
 static bool overlaps_itself(const bsrg_dense *view) {
   if (is_empty(view)) return false;
   const int64_t rs = view->rows > 1 ? llabs(view->row_stride) : 0;
@@ -198,8 +198,8 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   return BSRG_OK;
 }
 
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by strides,
- * so such a stride becomes what it would be in a contiguous view. */
+/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
+ * strides, so such a stride becomes what it would be in a contiguous view. */
 static void settle_strides(bsrg_dense *view) {
   if (view->cols <= 1 && view->rows <= 1) {
     view->row_stride = view->col_stride = 1;

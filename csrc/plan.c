@@ -1,4 +1,5 @@
-/* From a structure to tiles, and the cost model that chooses between kernel families. Pure C: no device is needed. */
+/* From a structure to tiles, and the cost model that chooses between kernel families. Pure C: no device is
+ * needed. */
 #include "plan.h"
 
 #include <math.h>
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- order of rows ------------------------------------------------------------------------------------------------ */
+/* ---- order of rows --------------------------------------------------------------------------- */
 
 /* Lengths that differ this much are worth sorting; below, natural order keeps neighbours in L2 together. */
 static bool is_skewed(int64_t longest, int64_t total, int64_t count) { return longest * count > 2 * total; }
@@ -35,13 +36,14 @@ static bool make_row_order(const bsrg_structure_view *v, int32_t *order) {
   return done;
 }
 
-/* ---- the tall family's tiles ----------------------------------------------------------------------------------------- */
+/* ---- the tall family's tiles ----------------------------------------------------------------- */
 
 /* Word operations that the search for rows with common columns may spend; about a millisecond. */
 enum { PAIRING_BUDGET = 1 << 20, PAIRING_WINDOW = 256 };
 
-/* Partners for strips of different block rows: partner[i] is a block row that shares many columns with i, or -1. Two
- * rows that share a column share one load of X; the work of the tensor cores is the same for any pairing. */
+/* Partners for strips of different block rows: partner[i] is a block row that shares many columns with i, or
+ * -1. Two rows that share a column share one load of X; the work of the tensor cores is the same for any
+ * pairing. */
 static bool pair_rows(const bsrg_structure_view *v, const int32_t *order, int32_t *partner) {
   const int64_t rows = v->block_rows, words = bsrg_ceil_div(v->block_cols, 64);
   int64_t candidates = rows > 0 && words > 0 ? PAIRING_BUDGET / (rows * words) : 0;
@@ -68,7 +70,8 @@ static bool pair_rows(const bsrg_structure_view *v, const int32_t *order, int32_
       const int32_t other = order[l];
       if (partner[other] >= 0) continue;
       int64_t shared = 0;
-      for (int64_t w = 0; w < words; ++w) shared += __builtin_popcountll(bits[row * words + w] & bits[other * words + w]);
+      for (int64_t w = 0; w < words; ++w)
+        shared += __builtin_popcountll(bits[row * words + w] & bits[other * words + w]);
       ++tried;
       if (shared > best_shared) {
         best_shared = shared;
@@ -84,7 +87,8 @@ static bool pair_rows(const bsrg_structure_view *v, const int32_t *order, int32_
   return true;
 }
 
-/* Appends the union of the columns of block rows i and j (j < 0: i alone; j == i: both strips in one block row). */
+/* Appends the union of the columns of block rows i and j (j < 0: i alone; j == i: both strips in one block
+ * row). */
 static void append_entries(const bsrg_structure_view *v, int64_t i, int64_t j, bsrg_tall_plan *plan) {
   int64_t a = v->indptr[i], a_end = v->indptr[i + 1];
   int64_t b = j >= 0 && j != i ? v->indptr[j] : 0, b_end = j >= 0 && j != i ? v->indptr[j + 1] : 0;
@@ -102,7 +106,8 @@ static void append_entries(const bsrg_structure_view *v, int64_t i, int64_t j, b
 
 static void append_tile(bsrg_tall_plan *plan, int64_t strip0, int64_t strip1, int64_t begin) {
   const int32_t count = (int32_t)(plan->entry_count - begin);
-  plan->tiles[plan->tile_count++] = (bsrg_tall_tile){{(int32_t)strip0, (int32_t)strip1}, (int32_t)begin, count};
+  plan->tiles[plan->tile_count++] =
+      (bsrg_tall_tile){{(int32_t)strip0, (int32_t)strip1}, (int32_t)begin, count};
   plan->tile_entries += count;
   if (count > plan->longest_tile) plan->longest_tile = count;
 }
@@ -129,8 +134,9 @@ static bool sort_tiles(bsrg_tall_plan *plan) {
 
 static bool tall_shape(const bsrg_structure_view *v) {
   int64_t a_rows;
-  return v->nnzb > 0 && v->block_height % BSRG_TALL_STRIP == 0 && v->block_width % 16 == 0 && v->rows <= INT32_MAX &&
-         v->cols <= INT32_MAX && bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) && a_rows <= INT32_MAX;
+  return v->nnzb > 0 && v->block_height % BSRG_TALL_STRIP == 0 && v->block_width % 16 == 0 &&
+         v->rows <= INT32_MAX && v->cols <= INT32_MAX && bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) &&
+         a_rows <= INT32_MAX;
 }
 
 static bool make_tall(const bsrg_structure_view *v, const int32_t *row_order, bsrg_tall_plan *plan) {
@@ -143,7 +149,8 @@ static bool make_tall(const bsrg_structure_view *v, const int32_t *row_order, bs
     for (int64_t k = 0; k < v->block_rows; ++k) {
       const int64_t row = row_order[k], begin = plan->entry_count;
       append_entries(v, row, row, plan);
-      for (int64_t s = 0; s + 1 < strips; s += 2) append_tile(plan, row * strips + s, row * strips + s + 1, begin);
+      for (int64_t s = 0; s + 1 < strips; s += 2)
+        append_tile(plan, row * strips + s, row * strips + s + 1, begin);
     }
   }
   if (strips % 2 == 1) { /* the last strip of each block row, with one of another */
@@ -166,7 +173,7 @@ static bool make_tall(const bsrg_structure_view *v, const int32_t *row_order, bs
   return !plan->skewed || sort_tiles(plan);
 }
 
-/* ---- the plan of a structure ------------------------------------------------------------------------------------------ */
+/* ---- the plan of a structure ----------------------------------------------------------------- */
 
 void bsrg_plan_destroy(bsrg_plan *plan) {
   if (!plan) return;
@@ -185,7 +192,8 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_plan **out, bsrg
     if (!plan || !plan->row_order || !make_row_order(v, plan->row_order) ||
         (tall_shape(v) && !make_tall(v, plan->row_order, &plan->tall))) {
       bsrg_plan_destroy(plan);
-      return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a matrix of %lld blocks", (long long)v->nnzb);
+      return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a matrix of %lld blocks",
+                       (long long)v->nnzb);
     }
     bsrg_plan *expected = NULL; /* two threads may plan at once; the first one's plan stays */
     if (!atomic_compare_exchange_strong(&structure->plan, &expected, plan)) {
@@ -197,7 +205,7 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_plan **out, bsrg
   return BSRG_OK;
 }
 
-/* ---- tile order for n columns -------------------------------------------------------------------------------------------- */
+/* ---- tile order for n columns ---------------------------------------------------------------- */
 
 int bsrg_tall_cluster(int64_t n) {
   /* The odd column tile of a pair is computed for nothing: accept that only among many. */
@@ -205,33 +213,42 @@ int bsrg_tall_cluster(int64_t n) {
   return tiles % 2 == 0 || tiles > 15 ? 2 : 1;
 }
 
-int32_t bsrg_tall_group(const bsrg_structure *structure, const bsrg_tall_plan *plan, int cluster, int32_t n_tiles) {
+int32_t bsrg_tall_group(const bsrg_structure *structure, const bsrg_tall_plan *plan, int cluster,
+                        int32_t n_tiles) {
   if (plan->skewed) return n_tiles;
-  /* Column tiles of 256 a group: 2 up to 1024 stored k a row, then in proportion. Measured at 8192^3: fewer reread A,
-   * more push X out of L2. */
-  const double k = (double)plan->tile_entries * (double)structure->view.block_width / (double)plan->tile_count;
+  /* Column tiles of 256 a group: 2 up to 1024 stored k a row, then in proportion. Measured at 8192^3: fewer
+   * reread A, more push X out of L2. */
+  const double k =
+      (double)plan->tile_entries * (double)structure->view.block_width / (double)plan->tile_count;
   const int32_t tiles = k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
   return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster, n_tiles));
 }
 
-/* ---- cost model -------------------------------------------------------------------------------------------------------- */
+/* ---- cost model ------------------------------------------------------------------------------ */
 
 bsrg_chip bsrg_chip_h200(void) {
-  return (bsrg_chip){.name = "NVIDIA H200", .sm_arch = 90, .sm_count = 132, .hbm_bytes_per_s = 4.2e12,
-                     .l2_bytes_per_s = 7.0e12, .l2_bytes = 50e6, .mma_flops_per_s = 650e12};
+  return (bsrg_chip){.name = "NVIDIA H200",
+                     .sm_arch = 90,
+                     .sm_count = 132,
+                     .hbm_bytes_per_s = 4.2e12,
+                     .l2_bytes_per_s = 7.0e12,
+                     .l2_bytes = 50e6,
+                     .mma_flops_per_s = 650e12};
 }
 
 /* Fixed parts, fitted on an H200: a launch, and what a CTA does between two tiles. */
 static const double launch_seconds = 4e-6, tall_tile_seconds = 2.2e-6, portable_tile_seconds = 2e-6;
-/* Shares of the chip's peaks that the portable kernels reach: mma.sync against WGMMA, cp.async against TMA; and FMA
- * rates as a share of the matrix rate. */
+/* Shares of the chip's peaks that the portable kernels reach: mma.sync against WGMMA, cp.async against TMA;
+ * and FMA rates as a share of the matrix rate. */
 static const double portable_mma_share = 0.45, portable_l2_share = 0.7, f32_share = 0.05, f64_share = 0.025;
 
-const char *bsrg_family_obstacle(bsrg_family family, const bsrg_structure *structure, bsrg_dtype dtype, int sm_arch) {
+const char *bsrg_family_obstacle(bsrg_family family, const bsrg_structure *structure, bsrg_dtype dtype,
+                                 int sm_arch) {
   if (family == BSRG_TALL) {
     if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
     if (structure->view.nnzb == 0) return "needs at least one block";
-    if (structure->view.block_height % BSRG_TALL_STRIP) return "needs a block height that is a multiple of 64";
+    if (structure->view.block_height % BSRG_TALL_STRIP)
+      return "needs a block height that is a multiple of 64";
     if (structure->view.block_width % 16) return "needs a block width that is a multiple of 16";
     if (!tall_shape(&structure->view)) return "needs fewer than 2^31 rows, columns and stored block rows";
     if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
@@ -247,18 +264,21 @@ static double max3(double a, double b, double c) { return fmax(a, fmax(b, c)); }
 
 /* What all families must bring from device memory at least: A once, X once, Y once. */
 static double compulsory_bytes(const bsrg_structure_view *v, double size, double n) {
-  return size * ((double)v->nnzb * (double)(v->block_height * v->block_width) + ((double)v->cols + (double)v->rows) * n);
+  return size * ((double)v->nnzb * (double)(v->block_height * v->block_width) +
+                 ((double)v->cols + (double)v->rows) * n);
 }
 
-static void predict_tall(const bsrg_structure *structure, const bsrg_plan *plan, int64_t n, const bsrg_chip *chip,
-                         bsrg_candidate *c) {
+static void predict_tall(const bsrg_structure *structure, const bsrg_plan *plan, int64_t n,
+                         const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &structure->view;
   const bsrg_tall_plan *tall = &plan->tall;
   const int cluster = bsrg_tall_cluster(n);
-  const double columns = (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster) * cluster; /* CTA tiles across */
+  const double columns =
+      (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster) * cluster; /* CTA tiles across */
   const double blocks = (double)v->nnzb * (double)(v->block_height * v->block_width);
   c->mma_flops = 2 * blocks * columns * BSRG_TALL_TILE_N;
-  c->l2_bytes = columns * 2 * (blocks / cluster + (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N);
+  c->l2_bytes = columns * 2 *
+                (blocks / cluster + (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N);
   c->hbm_bytes = compulsory_bytes(v, 2, (double)n);
   const double work = max3(c->mma_flops / chip->mma_flops_per_s, c->l2_bytes / chip->l2_bytes_per_s,
                            c->hbm_bytes / chip->hbm_bytes_per_s);
@@ -267,16 +287,20 @@ static void predict_tall(const bsrg_structure *structure, const bsrg_plan *plan,
   const double busy = tall->skewed ? work : work * waves * chip->sm_count / tiles;
   const double longest = work * chip->sm_count * tall->longest_tile / ((double)tall->tile_entries * columns);
   c->seconds = launch_seconds + waves * tall_tile_seconds + fmax(busy, longest);
-  snprintf(c->reason, sizeof(c->reason), "%s", c->l2_bytes / chip->l2_bytes_per_s > c->mma_flops / chip->mma_flops_per_s
-                                                   ? "limited by L2 traffic"
-                                                   : "limited by the tensor cores");
+  snprintf(c->reason, sizeof(c->reason), "%s",
+           c->l2_bytes / chip->l2_bytes_per_s > c->mma_flops / chip->mma_flops_per_s
+               ? "limited by L2 traffic"
+               : "limited by the tensor cores");
 }
 
-static void predict_portable(const bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
-                             bsrg_candidate *c) {
+static void predict_portable(const bsrg_structure *structure, bsrg_dtype dtype, int64_t n,
+                             const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &structure->view;
   const double size = (double)bsrg_dtype_size(dtype);
-  const double tile_rows = v->block_height <= 16 ? 16 : v->block_height <= 32 ? 32 : v->block_height <= 64 ? 64 : 128;
+  const double tile_rows = v->block_height <= 16   ? 16
+                           : v->block_height <= 32 ? 32
+                           : v->block_height <= 64 ? 64
+                                                   : 128;
   const double row_tiles = ceil((double)v->block_height / tile_rows);
   const double columns = (double)bsrg_ceil_div(n, 256) * 256;
   const double k = (double)v->nnzb * (double)v->block_width;
@@ -292,8 +316,8 @@ static void predict_portable(const bsrg_structure *structure, bsrg_dtype dtype, 
   snprintf(c->reason, sizeof(c->reason), "%s", l2 > mma ? "limited by L2 traffic" : "limited by arithmetic");
 }
 
-bsrg_family bsrg_choose_family(const bsrg_structure *structure, const bsrg_plan *plan, bsrg_dtype dtype, int64_t n,
-                               const bsrg_chip *chip, bool tall_ok) {
+bsrg_family bsrg_choose_family(const bsrg_structure *structure, const bsrg_plan *plan, bsrg_dtype dtype,
+                               int64_t n, const bsrg_chip *chip, bool tall_ok) {
   if (!tall_ok || bsrg_family_obstacle(BSRG_TALL, structure, dtype, chip->sm_arch)) return BSRG_PORTABLE;
   bsrg_candidate tall, portable;
   predict_tall(structure, plan, n, chip, &tall);
@@ -303,7 +327,8 @@ bsrg_family bsrg_choose_family(const bsrg_structure *structure, const bsrg_plan 
 
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
                               bsrg_plan_info *out, bsrg_error *error) {
-  if (n < 1) return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
+  if (n < 1)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
   const bsrg_plan *plan;
   const bsrg_status status = bsrg_plan_get(structure, &plan, error);
   if (status != BSRG_OK) return status;
@@ -316,7 +341,8 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64
     bsrg_candidate *c = &out->candidates[out->count++];
     c->family = families[i];
     const char *obstacle = bsrg_family_obstacle(families[i], structure, dtype, chip->sm_arch);
-    if (!obstacle && families[i] == BSRG_TALL && n % 8) obstacle = "needs a number of columns that is a multiple of 8";
+    if (!obstacle && families[i] == BSRG_TALL && n % 8)
+      obstacle = "needs a number of columns that is a multiple of 8";
     if (obstacle) {
       snprintf(c->reason, sizeof(c->reason), "%s", obstacle);
       continue;
@@ -329,7 +355,7 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64
     if (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds) out->chosen = i;
   }
   if (out->chosen < 0)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "chip has compute capability %d, but the GPU kernels need 80 or later",
-                     chip->sm_arch);
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);
   return BSRG_OK;
 }

@@ -28,14 +28,16 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_plan **out, bsrg
 /* How many column tiles a CTA cluster of the tall family takes at once for n columns: 1 or 2. */
 int bsrg_tall_cluster(int64_t n);
 /* Column tiles (of a cluster) swept together down all row tiles. */
-int32_t bsrg_tall_group(const bsrg_structure *structure, const bsrg_tall_plan *plan, int cluster, int32_t n_tiles);
+int32_t bsrg_tall_group(const bsrg_structure *structure, const bsrg_tall_plan *plan, int cluster,
+                        int32_t n_tiles);
 
 /* NULL when the family can compute a product of this structure and dtype, else what it needs. */
-const char *bsrg_family_obstacle(bsrg_family family, const bsrg_structure *structure, bsrg_dtype dtype, int sm_arch);
+const char *bsrg_family_obstacle(bsrg_family family, const bsrg_structure *structure, bsrg_dtype dtype,
+                                 int sm_arch);
 
-/* The GPU family that the cost model prefers for n columns among those that the structure admits; tall_ok says
- * whether the operands' addresses and strides suit TMA. */
-bsrg_family bsrg_choose_family(const bsrg_structure *structure, const bsrg_plan *plan, bsrg_dtype dtype, int64_t n,
-                               const bsrg_chip *chip, bool tall_ok);
+/* The GPU family that the cost model prefers for n columns among those that the structure admits; tall_ok
+ * says whether the operands' addresses and strides suit TMA. */
+bsrg_family bsrg_choose_family(const bsrg_structure *structure, const bsrg_plan *plan, bsrg_dtype dtype,
+                               int64_t n, const bsrg_chip *chip, bool tall_ok);
 
 #endif

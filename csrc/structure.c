@@ -137,8 +137,8 @@ static bsrg_status judge_index(const bsrg_pattern *p, int check, int64_t row, in
                    at, found, at - 1, before, row);
 }
 
-/* Copies indices and checks them. Rising strictly from above -1 and ending below block_cols is all there is to
- * check, so the loop compares each entry once and a defect is named afterwards. */
+/* Copies indices and checks them. Rising strictly from above -1 and ending below block_cols is all there is
+ * to check, so the loop compares each entry once and a defect is named afterwards. */
 static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type type, int check,
                                        const int64_t *indptr, int32_t *indices, bsrg_error *error) {
   const int64_t block_rows = p->indptr_len - 1, block_cols = p->cols / p->block_width;

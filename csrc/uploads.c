@@ -17,7 +17,8 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads) {
     bool pushed;
     /* Relaxed: a structure may be collected while its thread captures a graph. */
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (bsrg_open_device(uploads->device, &api, &device, NULL) == BSRG_OK && bsrg_enter(api, device, &pushed, NULL) == BSRG_OK) {
+    if (bsrg_open_device(uploads->device, &api, &device, NULL) == BSRG_OK &&
+        bsrg_enter(api, device, &pushed, NULL) == BSRG_OK) {
       api->exchange_capture_mode(&mode);
       CUdeviceptr *const all[] = {&uploads->entries, &uploads->tiles, &uploads->indptr, &uploads->indices,
                                   &uploads->row_order};
@@ -31,8 +32,9 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads) {
 }
 
 /* Uploads every part or none. */
-static bsrg_status upload_parts(const bsrg_cuda_api *api, bsrg_device_state *device, CUdeviceptr *const *targets,
-                                const void *const *sources, const size_t *bytes, int count, bsrg_error *error) {
+static bsrg_status upload_parts(const bsrg_cuda_api *api, bsrg_device_state *device,
+                                CUdeviceptr *const *targets, const void *const *sources, const size_t *bytes,
+                                int count, bsrg_error *error) {
   for (int i = 0; i < count; ++i) {
     const bsrg_status status = bsrg_upload(api, device, sources[i], bytes[i], targets[i], error);
     if (status != BSRG_OK) {

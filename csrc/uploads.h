@@ -8,8 +8,8 @@
 struct bsrg_uploads {
   bsrg_uploads *next;
   int device;
-  CUdeviceptr entries, tiles;              /* the tall family's, 0 until it runs */
-  CUdeviceptr indptr, indices, row_order;  /* the portable family's */
+  CUdeviceptr entries, tiles;             /* the tall family's, 0 until it runs */
+  CUdeviceptr indptr, indices, row_order; /* the portable family's */
 };
 
 /* The copies on a device that a family reads, uploaded at the first call. */

@@ -19,7 +19,7 @@ typedef struct bsrg_tensor_map {
   BSRG_ALIGN64 uint64_t opaque[16];
 } bsrg_tensor_map;
 
-/* ---- sm90/tall.cuh ------------------------------------------------------------------------------------- */
+/* ---- sm90/tall.cuh --------------------------------------------------------------------------- */
 
 enum {
   BSRG_TALL_STRIP = 64,    /* rows that one consumer warpgroup computes */
@@ -61,11 +61,12 @@ typedef struct bsrg_tall_params {
   int32_t steps;            /* stages per block, ceil(bw / stage k) */
   int32_t tail_k16;         /* k16 instructions in a block's last stage */
   int32_t x_boxes;          /* 1: one 3-D box a stage; 4: N is no multiple of 64, four 2-D boxes */
+  int32_t keep_a;           /* ask L2 to keep A rather than X: A is small and read once a column group */
   int32_t n;
   float alpha, beta;
 } bsrg_tall_params;
 
-/* ---- sm80/portable.cuh, sm80/simt.cuh -------------------------------------------------------------------- */
+/* ---- sm80/portable.cuh, sm80/simt.cuh -------------------------------------------------------- */
 
 /* A block row is seen as a dense [bh, blocks * bw] matrix times the rows of X that its block columns select:
  * element (r, kk) of block row i is values[((indptr[i] + kk / bw) * bh + r) * bw + kk % bw], and it meets row
@@ -87,27 +88,28 @@ typedef struct bsrg_portable_params {
   double alpha, beta;          /* beta == 0: c is not read */
 } bsrg_portable_params;
 
-/* The tiles that are compiled, one row a kernel, for kernels and host alike. Each kernel also takes a narrower N.
- *   X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an SM)
+/* The tiles that are compiled, one row a kernel, for kernels and host alike. Each kernel also takes a
+ * narrower N.   X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an SM)
  * BSRG_MMA_TILES: portable_f16_m<rows>n<columns>, portable_bf16_...; 32 threads a warp, 16-bit elements. */
-#define BSRG_MMA_TILES(X)        \
-  X(16, 64, 1, 2, 32, 4, 6)      \
-  X(64, 64, 4, 1, 32, 4, 4)      \
-  X(16, 256, 1, 4, 32, 3, 4)     \
-  X(32, 256, 1, 4, 32, 3, 4)     \
-  X(64, 256, 2, 4, 32, 3, 2)     \
+#define BSRG_MMA_TILES(X)    \
+  X(16, 64, 1, 2, 32, 4, 6)  \
+  X(64, 64, 4, 1, 32, 4, 3)  \
+  X(16, 256, 1, 4, 32, 3, 4) \
+  X(32, 256, 1, 4, 32, 4, 3) \
+  X(64, 256, 1, 4, 32, 3, 2) \
   X(128, 128, 2, 2, 32, 4, 2)
-/* BSRG_SIMT_F32_TILES: simt_f32_m<rows>n<columns>; BSRG_SIMT_F64_TILES likewise. A stage has 64 bytes of k. */
+/* BSRG_SIMT_F32_TILES: simt_f32_m<rows>n<columns>; BSRG_SIMT_F64_TILES likewise. A stage has 64 bytes of k.
+ * */
 #define BSRG_SIMT_F32_TILES(X) \
   X(32, 32, 2, 1, 16, 4, 8)    \
   X(16, 256, 1, 4, 16, 3, 4)   \
   X(32, 128, 2, 2, 16, 3, 4)   \
-  X(64, 128, 2, 2, 16, 3, 4)
+  X(64, 128, 2, 2, 16, 3, 3)
 #define BSRG_SIMT_F64_TILES(X) \
   X(32, 32, 2, 1, 8, 4, 8)     \
-  X(16, 256, 1, 4, 8, 3, 4)    \
-  X(32, 128, 2, 2, 8, 3, 4)    \
-  X(64, 64, 2, 2, 8, 3, 4)
+  X(16, 256, 1, 4, 8, 3, 3)    \
+  X(32, 128, 2, 2, 8, 3, 3)    \
+  X(64, 64, 2, 2, 8, 3, 3)
 
 /* Dynamic shared memory: the stages, and two tables of k entries of 16 bytes. */
 #define BSRG_MMA_SHARED_BYTES(rows, columns, k, stages) \
@@ -115,7 +117,7 @@ typedef struct bsrg_portable_params {
 #define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
   ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 2 * 16 * (k))
 
-/* ---- sm90/probe.cu ---------------------------------------------------------------------------------------- */
+/* ---- sm90/probe.cu --------------------------------------------------------------------------- */
 
 enum { BSRG_PROBE_IMAGE_BYTES = 16384 };
 

@@ -77,7 +77,7 @@ enum { VALUES, B, C, OUT, OPERANDS };
 
 /* Imports the operands in place; those marked given need releasing, also after a failure. */
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
-                           matmul_matmul_operand *operands) {
+                           matmul_operand *operands) {
   /* b first: a call that names no stream takes that of b's library. */
   if (import_operand(state, found[2], &operands[B], 2, work) < 0 ||
       import_operand(state, found[1], &operands[VALUES], 3, work) < 0 ||

@@ -13,8 +13,8 @@
 
 namespace bsrg::ptx {
 
-// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of 16-byte row l % 8 of matrix l / 8 and gets
-// elements (g, 2q..) of each matrix.
+// Four 8 x 8 matrices of 16-bit elements: lane l gives the address of 16-byte row l % 8 of matrix l / 8 and
+// gets elements (g, 2q..) of each matrix.
 __device__ __forceinline__ void load_matrix_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

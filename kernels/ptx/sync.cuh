@@ -1,4 +1,5 @@
-// Thin names for the PTX of barriers, proxies, clusters and register budgets. One instruction each, no policy.
+// Thin names for the PTX of barriers, proxies, clusters and register budgets. One instruction each, no
+// policy.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,11 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
 }
 
 // The warp's index in its block, as a value that the compiler knows to be uniform across the warp.
-__device__ __forceinline__ int warp_index() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0); }
+__device__ __forceinline__ int warp_index() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
+}
 
-// ---- mbarrier --------------------------------------------------------------------------------------------
+// ---- mbarrier -----------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
@@ -27,7 +30,8 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
 }
 
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 
 // The address may be another CTA's. The default semantics are used: an explicit .release.cluster is much
@@ -53,7 +57,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
-// ---- named barriers, clusters -------------------------------------------------------------------------------
+// ---- named barriers, clusters -------------------------------------------------------------------
 
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -79,7 +83,8 @@ __device__ __forceinline__ uint32_t map_to_rank(uint32_t address, int rank) {
 // 16 bytes into the shared memory of any CTA of the cluster; counts as 16 bytes on that CTA's barrier.
 __device__ __forceinline__ void store_async(uint32_t address, int4 value, uint32_t barrier) {
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
       "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
       : "memory");
 }
@@ -109,10 +114,12 @@ __device__ __forceinline__ int load_shared_int(uint32_t address) {
   return value;
 }
 
-// ---- proxies and registers ------------------------------------------------------------------------------------
+// ---- proxies and registers ----------------------------------------------------------------------
 
 // Orders ordinary shared-memory stores of this thread before later TMA or WGMMA reads of the same bytes.
-__device__ __forceinline__ void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
 template <int kRegisters>
 __device__ __forceinline__ void give_back_registers() {

@@ -7,11 +7,17 @@
 
 namespace bsrg::ptx {
 
-// ---- L2 eviction policies ----------------------------------------------------------------------------------
+// ---- L2 eviction policies -----------------------------------------------------------------------
 
 __device__ __forceinline__ uint64_t policy_evict_first() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t policy_evict_normal() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 
@@ -21,13 +27,13 @@ __device__ __forceinline__ uint64_t policy_evict_last() {
   return policy;
 }
 
-// ---- loads: completion counts as bytes on an mbarrier -----------------------------------------------------------
+// ---- loads: completion counts as bytes on an mbarrier -------------------------------------------
 
 __device__ __forceinline__ void tma_load_2d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
                                             uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          destination),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], "
+      "[%2];" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(x), "r"(y)
       : "memory");
 }
@@ -42,30 +48,33 @@ __device__ __forceinline__ void tma_load_2d(uint32_t destination, const bsrg_ten
 }
 
 // To the same shared-memory offset, and the barrier at the same offset, of every CTA in cta_mask.
-__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
-                                                      uint32_t barrier, uint16_t cta_mask, uint64_t policy) {
+__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
+                                                      int y, uint32_t barrier, uint16_t cta_mask,
+                                                      uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::"
+      "cache_hint "
       "[%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(cta_mask), "l"(policy)
       : "memory");
 }
 
-__device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_tensor_map &map, int x, int y, int z,
-                                            uint32_t barrier) {
+__device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
+                                            int z, uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-          "r"(destination),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
 
-// ---- stores: completion counts in bulk groups of the issuing thread -----------------------------------------------
+// ---- stores: completion counts in bulk groups of the issuing thread -----------------------------
 
 __device__ __forceinline__ void tma_store_2d(const bsrg_tensor_map &map, uint32_t source, int x, int y,
                                              uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(&map),
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(
+          &map),
       "r"(source), "r"(x), "r"(y), "l"(policy)
       : "memory");
 }

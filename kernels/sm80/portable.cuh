@@ -250,12 +250,13 @@ class Kernel {
 #pragma unroll
         for (int f = 0; f < 4; ++f) {
           const float *sum = &sums[i / 2][j + f][i % 2 * 2];
-          float2 v = make_float2(alpha * sum[0], alpha * sum[1]);
+          float low = alpha * sum[0], high = alpha * sum[1];
           if (beta != 0) {
             const float2 old = ptx::unpack<T>(c[f]);
-            v = make_float2(fmaf(beta, old.x, v.x), fmaf(beta, old.y, v.y));
+            low = fmaf(beta, old.x, low);
+            high = fmaf(beta, old.y, high);
           }
-          y[f] = ptx::pack<T>(v);
+          y[f] = ptx::pack<T>(low, high);
         }
         transpose_in_quad(y, lane_);
         store_chunk(y_row + column, y, count);

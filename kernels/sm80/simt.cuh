@@ -73,37 +73,42 @@ class Kernel {
 
   // ---- loads ---------------------------------------------------------------------------------------------------------
 
-  // kWidth elements a copy: kVector where a block's width is a multiple of it, else 1.
+  // kWidth elements a copy: kVector where a block's width is a multiple of it, else 1. Sources advance by addition,
+  // here and below: offsets computed for each copy would be kept in registers throughout the kernel.
   template <int kWidth>
   __device__ __forceinline__ void copy_a(T *stage, const KEntry *entries) const {
-    constexpr int kPerRow = kStageK / kWidth;
-    const auto *values = static_cast<const T *>(p_.values);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kTileM * kPerRow; i += kThreads) {
-      const int k = i % kPerRow * kWidth, row = i / kPerRow;
-      const int64_t a = entries[k].a;
-      ptx::cp_async<kWidth * sizeof(T)>(ptx::shared_address(stage + row * kPitchA + k),
-                                        values + a + static_cast<int64_t>(row) * p_.block_width,
-                                        a >= 0 && row < tile_.rows);
+    constexpr int kPerRow = kStageK / kWidth, kRowStep = kThreads / kPerRow;
+    const int k = threadIdx.x % kPerRow * kWidth, first_row = threadIdx.x / kPerRow;
+    const int64_t a = entries[k].a;
+    const T *source = static_cast<const T *>(p_.values) + a + static_cast<int64_t>(first_row) * p_.block_width;
+    const uint32_t destination = ptx::shared_address(stage + first_row * kPitchA + k);
+#pragma unroll
+    for (int row = 0; row < kTileM; row += kRowStep) {
+      if (kTileM % kRowStep == 0 || first_row + row < kTileM)
+        ptx::cp_async<kWidth * sizeof(T)>(destination + row * kPitchA * sizeof(T), source,
+                                          a >= 0 && first_row + row < tile_.rows);
+      source += static_cast<int64_t>(kRowStep) * p_.block_width;
     }
   }
 
   __device__ __forceinline__ void copy_x_vectors(T *stage, const KEntry *entries) const {
-    constexpr int kPerRow = kTileN / kVector;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kStageK * kPerRow; i += kThreads) {
-      const int n = i % kPerRow * kVector, k = i / kPerRow;
-      const int64_t column = column_ + n;
-      const int64_t count = max(min(p_.n - column, int64_t{kVector}), int64_t{0});
-      const KEntry entry = entries[k];
-      ptx::cp_async_part(ptx::shared_address(stage + k * kTileN + n), static_cast<const T *>(p_.x) + entry.x + column,
-                         entry.a >= 0 ? static_cast<int>(count * sizeof(T)) : 0);
+    constexpr int kPerRow = kTileN / kVector, kRowStep = kThreads / kPerRow;
+    static_assert(kThreads % kPerRow == 0 && kStageK % kRowStep == 0, "whole rows");
+    const int n = threadIdx.x % kPerRow * kVector, first_k = threadIdx.x / kPerRow;
+    const int64_t column = column_ + n;
+    const int bytes = static_cast<int>(max(min(p_.n - column, int64_t{kVector}), int64_t{0}) * sizeof(T));
+    const T *const source = static_cast<const T *>(p_.x) + column;
+    const uint32_t destination = ptx::shared_address(stage + first_k * kTileN + n);
+#pragma unroll
+    for (int k = 0; k < kStageK; k += kRowStep) {
+      const KEntry entry = entries[first_k + k];
+      ptx::cp_async_part(destination + k * kTileN * sizeof(T), source + entry.x, entry.a >= 0 ? bytes : 0);
     }
   }
 
   __device__ __forceinline__ void copy_x_elements(T *stage, const KEntry *entries) const {
     const bool along_columns = p_.x_col_stride == 1;  // which neighbours lanes read together
-#pragma unroll 4
+#pragma unroll 2
     for (int i = threadIdx.x; i < kStageK * kTileN; i += kThreads) {
       const int n = along_columns ? i % kTileN : i / kStageK;
       const int k = along_columns ? i / kTileN : i % kStageK;

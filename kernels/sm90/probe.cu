@@ -31,10 +31,10 @@ __device__ __forceinline__ void probe(const bsrg_probe_params &p) {
 
 }  // namespace bsrg
 
-#define BSRG_PROBE_KERNEL(NAME, T, TRANSPOSE_A, TRANSPOSE_B)                            \
-  extern "C" __global__ void __launch_bounds__(128, 1)                                  \
+#define BSRG_PROBE_KERNEL(NAME, T, TRANSPOSE_A, TRANSPOSE_B)                                \
+  extern "C" __global__ void __launch_bounds__(128, 1)                                      \
       NAME##_a##TRANSPOSE_A##_b##TRANSPOSE_B(const __grid_constant__ bsrg_probe_params p) { \
-    bsrg::probe<T, TRANSPOSE_A, TRANSPOSE_B>(p);                                        \
+    bsrg::probe<T, TRANSPOSE_A, TRANSPOSE_B>(p);                                            \
   }
 
 BSRG_PROBE_KERNEL(probe_f16, __half, 0, 0)

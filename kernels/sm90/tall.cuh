@@ -2,14 +2,15 @@
 //
 //   Y[128 rows, 256 columns]  =  sum over block columns  A block[64 rows each, bw] * X[bw rows, 256 columns]
 //
-// A CTA owns two strips of 64 output rows, one a consumer warpgroup, and walks the union of their block columns
-// (bsrg_tall_entry): each stage carries the rows of X once, and the A blocks that exist. Strips of one tall block
-// row share every column; strips of different block rows were paired by the planner so as to share many. A
-// warpgroup whose strip lacks the block lets the stage pass.
+// A CTA owns two strips of 64 output rows, one a consumer warpgroup, and walks the union of their block
+// columns (bsrg_tall_entry): each stage carries the rows of X once, and the A blocks that exist. Strips of
+// one tall block row share every column; strips of different block rows were paired by the planner so as to
+// share many. A warpgroup whose strip lacks the block lets the stage pass.
 //
-// Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2 multiply
-// and store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a message slot.
-// With kCluster == 2 a pair of CTAs computes neighbouring column tiles and each loads one strip of A for both.
+// Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2
+// multiply and store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a
+// message slot. With kCluster == 2 a pair of CTAs computes neighbouring column tiles and each loads one strip
+// of A for both.
 #pragma once
 
 #include "params.h"
@@ -22,8 +23,8 @@ namespace bsrg::tall {
 
 constexpr int kStrip = BSRG_TALL_STRIP;
 constexpr int kTileN = BSRG_TALL_TILE_N;
-constexpr int kPanel = 64;            // columns of X or Y in one 128-byte swizzle atom
-constexpr int kMessageSlots = 2;      // tiles handed out ahead; 4 cost 5% in the last wave
+constexpr int kPanel = 64;              // columns of X or Y in one 128-byte swizzle atom
+constexpr int kMessageSlots = 2;        // tiles handed out ahead; 4 cost 5% in the last wave
 constexpr int kProducerRegisters = 56;  // 40 spill
 constexpr int kConsumerRegisters = 224;
 
@@ -68,8 +69,8 @@ struct RingPosition {
   }
 };
 
-// kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone. Asking that
-// at every stage costs 1.5% where it is never so.
+// kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
+// Asking that at every stage costs 1.5% where it is never so.
 template <typename T, int kStepK, int kCluster, bool kUnion>
 struct Kernel {
   using L = Layout<kStepK, kCluster>;
@@ -115,16 +116,17 @@ struct Kernel {
 
   __device__ int first_column(const Message &m) const { return (m.n_tile * kCluster + rank) * kTileN; }
 
-  // ---- scheduler: one lane of rank 0 ---------------------------------------------------------------------------
+  // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
 
-  // Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up the
-  // next, so that the panel of X in use stays in L2.
+  // Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up
+  // the next, so that the panel of X in use stays in L2.
   __device__ Message tile(int t) const {
     const int per_group = p.tile_count * p.group;
     const int group = t / per_group, within = t % per_group;
     const int width = min(p.group, p.n_tile_count - group * p.group);
     const int row = within / width;
-    const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles) + (group & 1 ? p.tile_count - 1 - row : row));
+    const int4 rows =
+        __ldg(reinterpret_cast<const int4 *>(p.tiles) + (group & 1 ? p.tile_count - 1 - row : row));
     return {rows.x, rows.y, rows.z, rows.w, group * p.group + within % width};
   }
 
@@ -162,15 +164,15 @@ struct Kernel {
         t += clusters;
       } else {
         const uint32_t ticket = atomicAdd(p.counter, 1u);
-        // Each cluster draws until its ticket is past the end: `tiles` draws in all, and the last one leaves the
-        // counter as the next launch expects it.
+        // Each cluster draws until its ticket is past the end: `tiles` draws in all, and the last one leaves
+        // the counter as the next launch expects it.
         if (ticket == static_cast<uint32_t>(tiles) - 1) *p.counter = 0;
         t = static_cast<int>(ticket) + clusters;
       }
     }
   }
 
-  // ---- producer: one lane of every CTA ---------------------------------------------------------------------------
+  // ---- producer: one lane of every CTA ----------------------------------------------------------
 
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
                          uint32_t barrier) const {
@@ -192,7 +194,7 @@ struct Kernel {
   }
 
   __device__ void produce() const {
-    const uint64_t keep = ptx::policy_evict_last();
+    const uint64_t policy_a = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -217,8 +219,8 @@ struct Kernel {
           ptx::barrier_wait(empty(stage.slot), stage.parity);
           if constexpr (kUnion) ptx::store_shared(mask(stage.slot), present);
           ptx::barrier_arrive_expect(full(stage.slot), bytes_a + rows * (kTileN * 2));
-          if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, keep);
-          if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, keep);
+          if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy_a);
+          if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy_a);
           load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
                  full(stage.slot));
         }
@@ -226,7 +228,7 @@ struct Kernel {
     }
   }
 
-  // ---- consumers: one warpgroup a strip ----------------------------------------------------------------------------
+  // ---- consumers: one warpgroup a strip ---------------------------------------------------------
 
   __device__ void release_stage(int stage, int thread) const {
     if constexpr (kCluster > 1) {
@@ -236,17 +238,17 @@ struct Kernel {
     }
   }
 
-  // One stage of kSteps k16 instructions, committed as one group. The count is a template argument because a branch
-  // between two WGMMAs of a group makes ptxas wait for each of them.
+  // One stage of kSteps k16 instructions, committed as one group. The count is a template argument because a
+  // branch between two WGMMAs of a group makes ptxas wait for each of them.
   template <int kSteps>
   __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
     constexpr ptx::Swizzle kSwizzleA = kStepK == 64   ? ptx::Swizzle::k128
                                        : kStepK == 32 ? ptx::Swizzle::k64
                                                       : ptx::Swizzle::k32;
-    const uint64_t a = ptx::matrix_descriptor(shared + L::kA + stage * L::kStageA + strip * L::kStripBytes, 16,
-                                              8 * kStepK * 2, kSwizzleA);
-    const uint64_t x = ptx::matrix_descriptor(shared + L::kX + stage * L::kStageX, kSteps * 16 * (kPanel * 2), 1024,
-                                              ptx::Swizzle::k128);
+    const uint64_t a = ptx::matrix_descriptor(shared + L::kA + stage * L::kStageA + strip * L::kStripBytes,
+                                              16, 8 * kStepK * 2, kSwizzleA);
+    const uint64_t x = ptx::matrix_descriptor(shared + L::kX + stage * L::kStageX, kSteps * 16 * (kPanel * 2),
+                                              1024, ptx::Swizzle::k128);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
@@ -258,16 +260,18 @@ struct Kernel {
 
   // The last stage of a block may be shorter.
   template <int kSteps = kStepK / 16>
-  __device__ void multiply_up_to(float (&d)[kTileN / 2], int strip, int stage, int steps, bool accumulate) const {
+  __device__ void multiply_up_to(float (&d)[kTileN / 2], int strip, int stage, int steps,
+                                 bool accumulate) const {
     if (kSteps == 1 || steps == kSteps)
       multiply<kSteps>(d, strip, stage, accumulate);
     else if constexpr (kSteps > 1)
       multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate);
   }
 
-  // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and d may be
-  // read.
-  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage, int thread) const {
+  // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and
+  // d may be read.
+  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage,
+                             int thread) const {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
     int step = 0;
@@ -306,14 +310,16 @@ struct Kernel {
       d[i + 1] *= p.alpha;
       const int offset = i / 4 * 8;
       if (p.beta != 0.f && column + offset < p.n) {  // n is a multiple of 8
-        const float2 old = ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(c + i / 2 % 2 * 8 * p.c_row_stride + offset));
+        const float2 old =
+            ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(c + i / 2 % 2 * 8 * p.c_row_stride + offset));
         d[i] = fmaf(p.beta, old.x, d[i]);
         d[i + 1] = fmaf(p.beta, old.y, d[i + 1]);
       }
     }
   }
 
-  // Piece `a` of a warp's tile: 16 rows x 64 columns, rounded and stored. TMA clips what lies beyond column n.
+  // Piece `a` of a warp's tile: 16 rows x 64 columns, rounded and stored. TMA clips what lies beyond column
+  // n.
   __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
                               uint64_t policy) const {
     const int matrix = lane >> 3;
@@ -325,8 +331,8 @@ struct Kernel {
       const float *v = d + (a * 8 + j) * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
       // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
       const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
-                           ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, ptx::pack<T>(v[0], v[1]),
+                           ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
     }
     ptx::fence_async_proxy();
     __syncwarp();
@@ -392,15 +398,16 @@ template <typename T, int kStepK, int kCluster, bool kUnion>
 __device__ __forceinline__ void run(const bsrg_tall_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
-  const Kernel<T, kStepK, kCluster, kUnion> kernel{params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31),
-                                           kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0};
+  const Kernel<T, kStepK, kCluster, kUnion> kernel{params, shared, ptx::warp_index(),
+                                                   static_cast<int>(threadIdx.x & 31),
+                                                   kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0};
   kernel.run();
 }
 
 }  // namespace bsrg::tall
 
-// The stage depth follows the block width (the narrowest of 64, 32, 16 that wastes nothing), the cluster size the
-// number of column tiles; `union` is for block heights that are odd multiples of 64.
+// The stage depth follows the block width (the narrowest of 64, 32, 16 that wastes nothing), the cluster size
+// the number of column tiles; `union` is for block heights that are odd multiples of 64.
 #define BSRG_TALL_KERNEL(NAME, T, STEP_K, CLUSTER, KIND, UNION)                            \
   extern "C" __global__ void __launch_bounds__(BSRG_TALL_THREADS, 1)                       \
       NAME##_##KIND##_k##STEP_K##_c##CLUSTER(const __grid_constant__ bsrg_tall_params p) { \
@@ -413,6 +420,6 @@ __device__ __forceinline__ void run(const bsrg_tall_params &params) {
   BSRG_TALL_KERNEL(NAME, T, 32, 2, KIND, UNION)    \
   BSRG_TALL_KERNEL(NAME, T, 16, 1, KIND, UNION)    \
   BSRG_TALL_KERNEL(NAME, T, 16, 2, KIND, UNION)
-#define BSRG_TALL_KERNELS(NAME, T)                \
+#define BSRG_TALL_KERNELS(NAME, T)            \
   BSRG_TALL_KERNELS_OF(NAME, T, whole, false) \
   BSRG_TALL_KERNELS_OF(NAME, T, union, true)

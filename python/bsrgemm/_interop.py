@@ -46,9 +46,12 @@ class Library:
         """An uninitialised result of a product with the operand ``like``."""
         raise NotImplementedError
 
-    def current_stream(self, device: str) -> int:
-        """Handle of the stream on which the library's own work goes to ``device``."""
-        return 0
+    def current_stream(self, device: str) -> int | None:
+        """Handle of the stream on which the library's own work goes to ``device``.
+
+        None leaves it to the extension, which asks the array.
+        """
+        return None
 
     def to_host(self, x: Any) -> np.ndarray:
         raise NotImplementedError
@@ -150,7 +153,7 @@ class _CuPy(_ArrayModule):
         with like.device:
             return self.xp.empty(shape, like.dtype)
 
-    def current_stream(self, device: str) -> int:
+    def current_stream(self, device: str) -> int | None:
         with self.xp.cuda.Device(device_index(device)):
             return self.xp.cuda.get_current_stream().ptr
 
@@ -197,9 +200,9 @@ class _Torch(Library):
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
         return self.torch.empty(shape, dtype=like.dtype, device=like.device)
 
-    def current_stream(self, device: str) -> int:
+    def current_stream(self, device: str) -> int | None:
         if device == "cpu":
-            return 0
+            return None
         return self.torch.cuda.current_stream(device_index(device)).cuda_stream
 
     def to_host(self, x: Any) -> np.ndarray:
