@@ -16,10 +16,14 @@ static int import_operand(bsrg_state *state, PyObject *obj, matmul_operand *oper
                           bsrg_work *work) {
   if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
   operand->given = true;
-  const bsrg_array *array = &operand->array;
+  bsrg_array *array = &operand->array;
+  if (ndim == 2 && array->ndim == 1) { /* a vector is a matrix of one column */
+    array->ndim = 2;
+    array->shape[1] = array->strides[1] = 1;
+  }
   if (array->ndim != ndim) {
     PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
-                 bsrg_format_shape(array->ndim, array->shape).text, ndim == 2 ? "two" : "three");
+                 bsrg_format_shape(array->ndim, array->shape).text, ndim == 2 ? "one or two" : "three");
     return -1;
   }
   if (array->element->dtype < 0) {
@@ -167,9 +171,9 @@ const char bsrg_matmul_doc[] =
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
     "structure  a Structure of a matrix of M rows and K columns\n"
     "values     [nnzb, block height, block width], C-contiguous\n"
-    "x          [K, N], any strides\n"
-    "out        [M, N], writable, any strides, sharing memory with no operand unless it is c\n"
-    "c          [M, N] or None; not read when beta is 0\n"
+    "x          [K, N] or [K], any strides; vectors are matrices of one column\n"
+    "out        [M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
+    "c          [M, N], [M] or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
     "family     'auto', or one of 'tall', 'portable' (GPU) and 'cpu'\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"

@@ -38,10 +38,6 @@ class Library:
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
 
-    def column(self, x: Any) -> Any:
-        """``x`` of shape (n,) as (n, 1), a view."""
-        return x[:, None]
-
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
         """An uninitialised result of a product with the operand ``like``."""
         raise NotImplementedError
@@ -129,9 +125,6 @@ class _NumPy(_ArrayModule):
                 f"plain array, for example {name}.filled(0)"
             )
         return x
-
-    def column(self, x: Any) -> Any:
-        return np.asarray(x)[:, None]
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
         return np.empty(shape, like.dtype)
@@ -254,9 +247,6 @@ class _Torch(Library):
 class _OwnDevice(Library):
     name = "bsrgemm"
 
-    def column(self, x: Any) -> Any:
-        return x.reshape((x.shape[0], 1))
-
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
         return _core.DeviceArray.empty(shape, dtype, device)
 
@@ -271,28 +261,11 @@ class _OwnDevice(Library):
         return host if device == "cpu" else _core.DeviceArray.from_host(host, device)
 
 
-class _CudaView:
-    """A foreign device array under another shape; keeps the array alive."""
-
-    def __init__(self, owner: Any, interface: dict[str, Any]) -> None:
-        self.owner = owner
-        self.__cuda_array_interface__ = interface
-
-
 class _Foreign(Library):
     name = "foreign"
 
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return _core.describe(x, name).shape
-
-    def column(self, x: Any) -> Any:
-        interface = getattr(x, "__cuda_array_interface__", None)
-        if interface is None:
-            return np.asarray(x)[:, None]
-        strides = interface.get("strides")
-        if strides is not None:
-            strides = (strides[0], strides[0])
-        return _CudaView(x, dict(interface, shape=(interface["shape"][0], 1), strides=strides))
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
         if device == "cpu":

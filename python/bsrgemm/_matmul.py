@@ -88,8 +88,8 @@ def product(
     if len(shape) not in (1, 2):
         raise ValueError(f"b has shape {shape}; accepted: (K, N) or (K,), with K = {a.shape[1]}")
     result_shape = (a.shape[0], *shape[1:])
-    values = _operand(a.data, "a.data", result_shape=None)
-    x = _operand(b, "b", result_shape=None, as_column=len(shape) == 1)
+    values = _operand(a.data, "a.data")
+    x = _operand(b, "b")
     y_c = None if c is None else _operand(c, "c", result_shape)
     if out is None:
         info = _core.describe(x, "b")
