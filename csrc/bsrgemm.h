@@ -62,8 +62,8 @@ typedef struct bsrg_pattern {
  * Safe to share between threads. */
 typedef struct bsrg_structure bsrg_structure;
 
-/* check = 0 trusts the contents of indices and indptr (their lengths and the shape are still checked). Block
- * columns must ascend strictly within a row. */
+/* Block columns must ascend strictly within a row; check = 0 trusts the caller in that alone. Sizes, indptr and
+ * the range of indices are checked always, so that nothing later reaches outside its arrays. */
 bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_structure **out,
                                   bsrg_error *error);
 /* No product with the structure may be under way on the host; ones queued on a GPU are waited for. */

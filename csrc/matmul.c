@@ -1,7 +1,7 @@
 /* BSR x dense: checks everything that a backend relies on, then hands over to the backend of the device.
  *
- * Messages call the operands what users of the Python package call them: a, a.data, b (the dense operand, x in
- * the C structs), c and out (y).
+ * Messages call the operands what users of the Python package call them: a, a.data, b (the dense operand,
+ * x in the C structs), c and out (y).
  */
 #include "internal.h"
 

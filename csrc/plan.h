@@ -31,6 +31,14 @@ int bsrg_tall_cluster(int64_t n);
 int32_t bsrg_tall_group(const bsrg_structure *structure, const bsrg_tall_plan *plan, int cluster,
                         int32_t n_tiles);
 
+/* The tile of the portable family for a block height and n columns. */
+typedef struct bsrg_portable_tile {
+  int kernel; /* bsrg_kernel_id */
+  int64_t rows, columns;
+  double cost; /* time for a row of a tile, against the others of its dtype */
+} bsrg_portable_tile;
+bsrg_portable_tile bsrg_portable_choose(bsrg_dtype dtype, int64_t block_height, int64_t n);
+
 /* NULL when the family can compute a product of this structure and dtype, else what it needs. */
 const char *bsrg_family_obstacle(bsrg_family family, const bsrg_structure *structure, bsrg_dtype dtype,
                                  int sm_arch);

@@ -1,8 +1,8 @@
 /* Structures: validation of what a caller brings, the immutable copy, and its transpose.
  *
- * Everything later (plans, kernels, the CPU backend) indexes memory by what stands here without looking again,
- * so nothing is stored that has not been checked. Checks run on the values as they are copied: an array that
- * another thread changes meanwhile cannot slip past them.
+ * Everything later (plans, kernels, the CPU backend) indexes memory by what stands here without looking
+ * again, so nothing is stored that has not been checked. Checks run on the values as they are copied: an
+ * array that another thread changes meanwhile cannot slip past them.
  */
 #include "internal.h"
 
@@ -157,7 +157,7 @@ static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type ty
     } else {
       for (int64_t k = begin; k < end; ++k) {
         const int64_t current = load_index(p->indices, type, k);
-        bad |= current < 0 || current >= block_cols;
+        bad |= (uint64_t)current >= (uint64_t)block_cols; /* negative ones wrap to large ones */
         indices[k] = (int32_t)current;
       }
     }

@@ -88,18 +88,18 @@ typedef struct bsrg_portable_params {
   double alpha, beta;          /* beta == 0: c is not read */
 } bsrg_portable_params;
 
-/* The tiles that are compiled, one row a kernel, for kernels and host alike. Each kernel also takes a
- * narrower N.   X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an SM)
- * BSRG_MMA_TILES: portable_f16_m<rows>n<columns>, portable_bf16_...; 32 threads a warp, 16-bit elements. */
+/* The tiles that are compiled, one row a kernel, for kernels and host alike. Each takes any N.
+ *   X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an SM)
+ * A kernel has 32 threads a warp. BSRG_MMA_TILES: portable_f16_m<rows>n<columns> and portable_bf16_... */
 #define BSRG_MMA_TILES(X)    \
   X(16, 64, 1, 2, 32, 4, 6)  \
   X(64, 64, 4, 1, 32, 4, 3)  \
   X(16, 256, 1, 4, 32, 3, 4) \
   X(32, 256, 1, 4, 32, 4, 3) \
-  X(64, 256, 1, 4, 32, 3, 2) \
-  X(128, 128, 2, 2, 32, 4, 2)
-/* BSRG_SIMT_F32_TILES: simt_f32_m<rows>n<columns>; BSRG_SIMT_F64_TILES likewise. A stage has 64 bytes of k.
- * */
+  X(48, 256, 1, 4, 32, 4, 2) \
+  X(64, 256, 1, 4, 64, 2, 2) \
+  X(128, 128, 2, 2, 64, 3, 2)
+/* simt_f32_m<rows>n<columns> and simt_f64_...; a stage has 64 bytes of k. */
 #define BSRG_SIMT_F32_TILES(X) \
   X(32, 32, 2, 1, 16, 4, 8)    \
   X(16, 256, 1, 4, 16, 3, 4)   \

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import bsrgemm
 import numpy as np
 import pytest
 from cases import numpy_dtype
+
+
+def import_torch() -> Any:
+    """torch, after the one warning in a process that its sparse layouts are in beta."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        torch.eye(2).to_sparse_bsr((1, 1))
+        torch.eye(2).to_sparse_csr().to_sparse_csc()
+    return torch
 
 
 class Space:
@@ -44,7 +55,7 @@ class Torch(Space):
         self.device = device
 
     def check(self) -> None:
-        pytest.importorskip("torch", reason="torch is not installed")
+        import_torch()
 
     def array(self, x: np.ndarray) -> Any:
         import torch

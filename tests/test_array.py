@@ -123,14 +123,18 @@ def test_empty_matrices() -> None:
         assert bsr_array(np.zeros(shape), blocksize=(2, 3)).nnzb == 0
 
 
-def test_unchecked_contents() -> None:
-    """check=False accepts unsorted and repeated block columns, whose products are sums."""
-    data = np.arange(8.0).reshape(2, 2, 2)
-    a = bsr_array((data, np.array([1, 0]), np.array([0, 2])), (2, 4), check=False)
-    x = np.arange(4.0)
-    assert np.array_equal(a @ x, data[0] @ x[2:] + data[1] @ x[:2])
-    twice = bsr_array((data, np.array([0, 0]), np.array([0, 2])), (2, 4), check=False)
-    assert np.array_equal(twice @ x, data.sum(axis=0) @ x[:2])
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_unchecked_contents(space: Space) -> None:
+    """check=False accepts unsorted and repeated block columns, which add up as in SciPy."""
+    space.check()
+    values = np.arange(20.0).reshape(5, 2, 2)
+    data, x = space.array(values), np.arange(6.0)
+    a = bsr_array((data, np.array([2, 0, 2, 2, 1]), np.array([0, 4, 5])), (4, 6), check=False)
+    dense = np.zeros((4, 6))
+    dense[:2, 4:], dense[:2, :2], dense[2:, 2:4] = values[[0, 2, 3]].sum(0), values[1], values[4]
+    assert np.array_equal(space.host(a @ space.array(x)), dense @ x)
+    assert np.array_equal(space.host(a.todense()), dense)
+    assert np.array_equal(space.host(a.T.todense()), dense.T)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

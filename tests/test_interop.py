@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from bsrgemm import bsr_array, matmul
 from cases import DTYPES, normal, problem
 from operations import matrix
-from spaces import CPU_SPACES
+from spaces import CPU_SPACES, import_torch
 
 
 def sample(rng: np.random.Generator, dtype: str = "float64") -> cases.Problem:
@@ -87,7 +88,7 @@ def test_scipy_integers_are_refused(sparse: Any) -> None:
 
 @pytest.fixture
 def torch() -> Any:
-    return pytest.importorskip("torch", reason="torch is not installed")
+    return import_torch()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -173,8 +174,6 @@ def test_torch_sparse_and_lazy_operands_are_refused(torch: Any, rng: np.random.G
 
 
 def test_importing_bsrgemm_imports_no_other_library() -> None:
-    import subprocess
-
     script = (
         "import bsrgemm, sys; loaded = {'torch', 'cupy', 'scipy', 'ml_dtypes'} & set(sys.modules); "
         "assert not loaded, loaded"

@@ -38,7 +38,7 @@ NVCC_WHEELS = [
 # The folder below kernels/ says what its sources are compiled for: (virtual, real) architectures.
 # The driver compiles the PTX of sm80 for every GPU that is newer than sm_8x.
 TARGETS = {
-    "sm80": [("compute_80", "sm_80"), ("compute_80", "compute_80")],
+    "sm80": [("compute_80", "sm_80"), ("compute_80", "sm_90"), ("compute_80", "compute_80")],
     "sm90": [("compute_90a", "sm_90a")],
 }
 

@@ -9,10 +9,6 @@
 #endif
 
 enum {
-  /* Beyond this many columns the dot way never wins, and reads A too often. */
-  DOT_MAX_COLUMNS = 16,
-  /* What the end of a row costs the dot way for each column, in multiply-adds of vectors. */
-  DOT_ROW_COST = 8,
   /* Multiply-adds of vectors, about one a cycle, that are worth waking another thread for. */
   THREAD_COST = 100000,
   /* Ranges that each thread gets on average, for balance. */
@@ -171,13 +167,12 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
 
   /* Multiply-adds of vectors: along k for each column, or along the columns for each k. */
   const double rows = (double)a.nnzb * (double)a.block_height;
-  const double dot_cost = (rows * (double)bsrg_ceil_div(a.block_width, ops->lanes) + DOT_ROW_COST * (double)a.rows) *
-                          (double)n;
+  const double dot_cost = (rows * (double)bsrg_ceil_div(a.block_width, ops->lanes) + (double)a.rows) * (double)n;
   const double panel_cost = (rows * (double)a.block_width + (double)a.rows) * (double)bsrg_ceil_div(n, ops->lanes);
   /* Packed columns of X are the one thing here that grows with K: they must be small beside A. */
   const double pack_bytes = dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
   const double a_bytes = rows * (double)a.block_width * (double)ops->element_size + 4 * (double)a.nnzb;
-  const bool dot = n <= DOT_MAX_COLUMNS && dot_cost < panel_cost && pack_bytes <= a_bytes / 8;
+  const bool dot = n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= panel_cost && pack_bytes <= a_bytes / 8;
 
   const double cost = dot ? dot_cost : panel_cost;
   const int available = bsrg_get_num_threads();

@@ -19,20 +19,26 @@ enum { BSRG_SEGMENT_K = 128 };
 /* Rows of A that are treated together: the unit in which work is handed out, and in which A is widened. */
 enum { BSRG_UNIT_ROWS = 8, BSRG_GROUP_ROWS = 64 };
 
-/* One register tile: `rows` rows (which kernel it is says how many) of consecutive blocks of a block row, times
- * the rows of B that their block columns select, in vectors. */
+/* Beyond this many columns the dot way never wins. */
+enum { BSRG_DOT_MAX_COLUMNS = 16 };
+
+/* One register tile: `rows` rows (which kernel it is says how many) of a segment, consecutive blocks of a block
+ * row or a piece of one block, times the rows of B that their block columns select, in vectors. */
 typedef struct bsrg_tile_run {
-  const void *a; /* sum[count][..][depth], by strides */
+  const void *a; /* sum[count][rows][depth], by strides */
   int64_t a_row_stride, a_block_stride;
   const void *b; /* block p meets b + (columns[p] - first_column) * b_block_stride */
   int64_t b_row_stride, b_block_stride;
   const int32_t *columns;
   int32_t first_column;
-  int64_t count, depth;                   /* blocks, and k within each */
-  int64_t segment_blocks, segment_depth;  /* k that are summed before being added to sums */
-  void *sums;                             /* sum[rows][vectors * lanes], by stride */
+  int64_t count, depth; /* blocks, and k within each */
+  void *sums;           /* sum[rows][vectors * lanes], by stride */
   int64_t sums_stride;
-  bool add; /* to what sums holds; otherwise the first segment overwrites it */
+  bool add; /* to what sums holds, instead of overwriting it */
+  /* An address to prefetch at each k: A comes from L3 or memory in pieces too short for the processor's own
+   * prefetchers, and waiting for it would halve the rate. Strides in bytes. */
+  uintptr_t ahead;
+  int64_t ahead_step, ahead_block_stride;
 } bsrg_tile_run;
 typedef void (*bsrg_tile_kernel)(const bsrg_tile_run *run);
 
@@ -48,7 +54,7 @@ typedef struct bsrg_finish_run {
   int64_t y_row_stride, y_col_stride;
 } bsrg_finish_run;
 
-/* Products with few columns, over a range of row units (see bsrg_unit_count). */
+/* Products with few columns, at most BSRG_DOT_MAX_COLUMNS, over a range of row units (see bsrg_unit_count). */
 typedef struct bsrg_dot_run {
   const bsrg_structure_view *a;
   const void *values;

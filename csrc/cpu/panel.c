@@ -14,14 +14,10 @@
 #include "cpu.h"
 
 enum {
-  /* Depth of a packed chunk: 3 vectors of 64 bytes by 4096 is 768 KiB of 1 MiB of L2 (Zen 4), and it stays in L2
-   * there. Half would pack a 4096-deep X in two chunks and pass over the sums twice. */
-  CHUNK_K = 4096,
+  /* Of a packed chunk: 4096 rows of 3 vectors of 64 bytes, which stay in an L2 of 1 MiB (Zen 4). */
+  CHUNK_BYTES = 768 << 10,
   /* Rows whose sums wait between chunks: 1.5 MiB a thread at the widest panel. */
   CHUNK_ROWS = 8192,
-  /* Elements of A that are widened, and rows of X that are gathered, at a time: 64 and 48 KiB. */
-  STAGE_A = 16384,
-  STAGE_K = 256,
   /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths. */
   DIRECT_SPACING = 2
 };
@@ -39,11 +35,10 @@ typedef struct panel_job {
   int64_t chunks, chunk_cols;      /* block columns of a packed chunk */
   int64_t ranges;                  /* of row units, in each panel */
   int64_t pass_units;              /* units whose sums wait between chunks */
-  int64_t segment_blocks, segment_depth;
-  int64_t stage_blocks, stage_depth; /* blocks, and k of each, that are widened or gathered together */
+  int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
   char *slots;                     /* scratch memory, one slot a thread */
   size_t slot_bytes, sums_at, a_at, cursors_at;
-  const int32_t *identity; /* 0, 1, 2, ...: the block columns of gathered blocks */
+  int32_t identity[BSRG_SEGMENT_K]; /* 0, 1, 2, ...: the block columns of gathered blocks */
   _Atomic int64_t next_panel;
   _Atomic int64_t *next_range; /* [panels] */
 } panel_job;
@@ -58,10 +53,12 @@ typedef struct worker {
   int64_t panel, first_vector, panel_vectors, columns, width;
 } worker;
 
-/* Up to BSRG_GROUP_ROWS rows of one block row. */
+/* Up to BSRG_GROUP_ROWS rows of one block row, and the blocks of it that are multiplied. */
 typedef struct group {
   int64_t unit_end;
   int64_t block_row, first, rows; /* first: in the block row */
+  int64_t begin, end;
+  int64_t next; /* the element of values at which the next group begins */
 } group;
 
 static group group_at(const bsrg_structure_view *a, int64_t unit, int64_t unit_end) {
@@ -71,6 +68,11 @@ static group group_at(const bsrg_structure_view *a, int64_t unit, int64_t unit_e
   g.unit_end = bsrg_min(g.unit_end, unit_end);
   g.rows = bsrg_min((g.unit_end - unit) * BSRG_UNIT_ROWS, a->block_height - g.first);
   return g;
+}
+
+/* The element of values at which the group at `unit` begins, when its first block is `block`. */
+static int64_t element_at(const bsrg_structure_view *a, int64_t unit, int64_t block) {
+  return (block * a->block_height + unit % bsrg_units_per_block(a) * BSRG_UNIT_ROWS) * a->block_width;
 }
 
 static const char *x_at(const panel_job *job, int64_t row, int64_t column) {
@@ -86,12 +88,18 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 
 /* ---- One group of rows ------------------------------------------------------------------------------------- */
 
-/* Sets where a stage finds A: blocks [p, p + count) from k on, in place or widened. */
-static void stage_a(const worker *w, const group *g, int64_t p, int64_t k, bsrg_tile_run *run) {
+/* Sets where a segment finds A: blocks [p, p + count) from k on, in place or widened. */
+static void find_a(const worker *w, const group *g, int64_t p, int64_t k, bsrg_tile_run *run) {
   const panel_job *job = w->job;
   const int64_t width = job->a.block_width, area = job->a.block_height * width;
-  const char *values =
-      (const char *)job->args->values + (p * area + g->first * width + k) * job->ops->element_size;
+  const int64_t element_size = job->ops->element_size;
+  const int64_t element = p * area + g->first * width;
+  const char *values = (const char *)job->args->values + (element + k) * element_size;
+  /* Of a block cut into pieces, the next one's rows are fetched one after the other instead of piece by piece: all
+   * of them in time. */
+  const int64_t next = p + run->count < g->end ? element + run->count * area : g->next;
+  run->ahead = (uintptr_t)job->args->values + (uintptr_t)((next + k * g->rows) * element_size);
+  run->ahead_block_stride = area * element_size;
   if (!job->widen_a) {
     run->a = values;
     run->a_row_stride = width;
@@ -102,13 +110,13 @@ static void stage_a(const worker *w, const group *g, int64_t p, int64_t k, bsrg_
   run->a_row_stride = run->depth;
   run->a_block_stride = g->rows * run->depth;
   for (int64_t i = 0; i < run->count; i++) {
-    job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size,
-                    values + i * area * job->ops->element_size, width, g->rows, run->depth);
+    job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size, values + i * area * element_size,
+                    width, g->rows, run->depth);
   }
 }
 
 /* Sets where it finds X. chunk_begin is the first block column of the packed chunk. */
-static void stage_b(const worker *w, int64_t chunk_begin, int64_t p, int64_t k, bsrg_tile_run *run) {
+static void find_b(const worker *w, int64_t chunk_begin, int64_t p, int64_t k, bsrg_tile_run *run) {
   const panel_job *job = w->job;
   const int64_t width = job->a.block_width, sum_size = job->ops->sum_size;
   run->columns = job->a.indices + p;
@@ -134,31 +142,30 @@ static void stage_b(const worker *w, int64_t chunk_begin, int64_t p, int64_t k, 
   run->columns = job->identity;
 }
 
-/* sums (=, or += when add) the group's rows of blocks [begin, end). */
-static void multiply_group(const worker *w, const group *g, int64_t begin, int64_t end, int64_t chunk_begin,
-                           char *sums, bool add) {
+/* sums (=, or += when add) the group's product. */
+static void multiply_group(const worker *w, const group *g, int64_t chunk_begin, char *sums, bool add) {
   const panel_job *job = w->job;
   const bsrg_cpu_ops *ops = job->ops;
-  if (begin == end) {
+  if (g->begin == g->end) {
     if (!add) memset(sums, 0, (size_t)(g->rows * w->width * ops->sum_size));
     return;
   }
   const bsrg_tile_kernel *kernels = ops->tile + (w->panel_vectors - 1) * ops->tile_rows - 1;
-  bsrg_tile_run run = {.segment_blocks = job->segment_blocks,
-                       .segment_depth = job->segment_depth,
-                       .sums_stride = w->width,
-                       .add = add};
-  for (int64_t p = begin; p < end; p += run.count) {
-    run.count = bsrg_min(job->stage_blocks, end - p);
+  bsrg_tile_run run = {.sums_stride = w->width, .add = add};
+  for (int64_t p = g->begin; p < g->end; p += run.count) {
+    run.count = bsrg_min(job->segment_blocks, g->end - p);
     for (int64_t k = 0; k < job->a.block_width; k += run.depth) {
-      run.depth = bsrg_min(job->stage_depth, job->a.block_width - k);
-      stage_a(w, g, p, k, &run);
-      stage_b(w, chunk_begin, p, k, &run);
+      run.depth = bsrg_min(job->segment_depth, job->a.block_width - k);
+      find_a(w, g, p, k, &run);
+      find_b(w, chunk_begin, p, k, &run);
       const char *a = run.a;
+      const uintptr_t ahead = run.ahead;
       int64_t tiles = bsrg_ceil_div(g->rows, ops->tile_rows);
       for (int64_t r = 0; r < g->rows; tiles--) {
         const int64_t rows = bsrg_ceil_div(g->rows - r, tiles);
         run.a = a + r * run.a_row_stride * ops->sum_size;
+        run.ahead = ahead + (uintptr_t)(r * run.depth * ops->element_size);
+        run.ahead_step = rows * ops->element_size;
         run.sums = sums + r * w->width * ops->sum_size;
         kernels[rows](&run);
         r += rows;
@@ -195,9 +202,13 @@ static void finish_group(const worker *w, const group *g, const char *sums) {
 
 static void multiply_units(const worker *w, int64_t begin, int64_t end) {
   const bsrg_structure_view *a = &w->job->a;
+  const int64_t per_block = bsrg_units_per_block(a);
   for (int64_t unit = begin; unit < end;) {
-    const group g = group_at(a, unit, end);
-    multiply_group(w, &g, a->indptr[g.block_row], a->indptr[g.block_row + 1], 0, w->sums, false);
+    group g = group_at(a, unit, end);
+    g.begin = a->indptr[g.block_row];
+    g.end = a->indptr[g.block_row + 1];
+    g.next = element_at(a, g.unit_end, g.unit_end % per_block == 0 ? g.end : g.begin);
+    multiply_group(w, &g, 0, w->sums, false);
     finish_group(w, &g, w->sums);
     unit = g.unit_end;
   }
@@ -216,14 +227,16 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
     pack_rows(w, w->b, col_begin * a->block_width, (col_end - col_begin) * a->block_width);
     char *sums = w->sums;
     for (int64_t unit = begin; unit < end;) {
-      const group g = group_at(a, unit, end);
+      group g = group_at(a, unit, end);
       int64_t *cursor = &w->cursors[g.block_row - first_block_row];
-      int64_t p = *cursor;
-      while (p < a->indptr[g.block_row + 1] && a->indices[p] < col_end) p++;
-      multiply_group(w, &g, *cursor, p, col_begin, sums, chunk > 0);
-      if (chunk == job->chunks - 1) finish_group(w, &g, sums);
+      g.begin = g.end = *cursor;
+      while (g.end < a->indptr[g.block_row + 1] && a->indices[g.end] < col_end) g.end++;
       unit = g.unit_end;
-      if (unit % per_block == 0 || unit == end) *cursor = p; /* not while groups of the block row follow */
+      if (unit % per_block == 0 || unit == end) *cursor = g.end; /* not while groups of the block row follow */
+      const int64_t next = unit < end ? unit : begin; /* of this chunk, or of the next one */
+      g.next = element_at(a, next, w->cursors[next / per_block - first_block_row]);
+      multiply_group(w, &g, col_begin, sums, chunk > 0);
+      if (chunk == job->chunks - 1) finish_group(w, &g, sums);
       sums += g.rows * w->width * job->ops->sum_size;
     }
   }
@@ -286,30 +299,25 @@ static void panel_task(void *context, int slot) {
 static void plan_source(panel_job *job) {
   const bsrg_structure_view *a = &job->a;
   const bsrg_dense *x = &job->args->x;
-  const int64_t passes = bsrg_max(1, a->cols > CHUNK_K ? bsrg_ceil_div(a->rows, CHUNK_ROWS) : 1);
+  const int64_t chunk_k = CHUNK_BYTES / (job->max_width * job->ops->sum_size);
+  const int64_t passes = a->cols > chunk_k ? bsrg_ceil_div(a->rows, CHUNK_ROWS) : 1;
   /* Rows copied by packing, for all of A, and by gathering. */
-  const bool pack = a->nnzb > 0 && a->block_width <= CHUNK_K && a->cols * passes <= a->nnzb * a->block_width;
+  const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= a->nnzb * a->block_width;
   const bool loadable = !job->widen_a && x->col_stride == 1 && x->cols % job->ops->lanes == 0;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
 
-  job->chunks = job->source == PACKED ? bsrg_max(1, bsrg_ceil_div(a->cols, CHUNK_K)) : 1;
+  job->chunks = job->source == PACKED ? bsrg_max(1, bsrg_ceil_div(a->cols, chunk_k)) : 1;
   job->chunk_cols = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunks));
   job->chunks = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunk_cols));
 }
 
-static void plan_stages(panel_job *job) {
+static void plan_segments(panel_job *job) {
   const int64_t width = job->a.block_width;
   job->segment_blocks = bsrg_max(1, BSRG_SEGMENT_K / width);
   job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, BSRG_SEGMENT_K));
-  int64_t limit = INT64_MAX;
-  if (job->widen_a) limit = STAGE_A / bsrg_min(job->a.block_height, BSRG_GROUP_ROWS);
-  if (job->source == GATHERED) limit = bsrg_min(limit, STAGE_K);
-  /* Whole segments, so that sums are cut at the same k whatever is widened or gathered. */
-  job->stage_depth = width <= limit ? width : limit / job->segment_depth * job->segment_depth;
-  job->stage_blocks = 1;
-  if (width <= limit) job->stage_blocks = bsrg_max(1, limit / width / job->segment_blocks) * job->segment_blocks;
+  for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
 }
 
 static void plan_ranges(panel_job *job, int threads) {
@@ -340,14 +348,12 @@ static void plan_memory(panel_job *job) {
   const int64_t row_bytes = job->max_width * job->ops->sum_size;
   int64_t b_rows = 0, sums_rows = bsrg_min(a->block_height, BSRG_GROUP_ROWS), cursors = 0, a_items = 0;
   if (job->source == PACKED) b_rows = bsrg_min(job->chunk_cols * a->block_width, a->cols);
-  if (job->source == GATHERED) b_rows = bsrg_min(job->stage_blocks, a->longest_row) * job->stage_depth;
+  const int64_t segment_k = job->segment_blocks * job->segment_depth;
+  if (job->source == GATHERED) b_rows = segment_k;
+  if (job->widen_a) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
   if (job->chunks > 1) {
     sums_rows = bsrg_min(a->rows, CHUNK_ROWS);
     cursors = bsrg_min(a->block_rows, job->pass_units + 1);
-  }
-  if (job->widen_a) {
-    a_items = bsrg_min(job->stage_blocks, a->longest_row) * job->stage_depth *
-              bsrg_min(a->block_height, BSRG_GROUP_ROWS);
   }
   size_t end = 0;
   reserve(&end, b_rows * row_bytes);
@@ -365,14 +371,12 @@ bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *
   job.panels = bsrg_ceil_div(job.vectors, ops->tile_vectors);
   job.max_width = bsrg_ceil_div(job.vectors, job.panels) * ops->lanes;
   plan_source(&job);
-  plan_stages(&job);
+  plan_segments(&job);
   plan_ranges(&job, threads);
   plan_memory(&job);
 
   size_t bytes = job.slot_bytes * (size_t)threads;
   const size_t ranges_at = reserve(&bytes, job.panels * (int64_t)sizeof *job.next_range);
-  const int64_t gathered = job.source == GATHERED ? bsrg_min(job.stage_blocks, job.a.longest_row) : 0;
-  const size_t identity_at = reserve(&bytes, gathered * (int64_t)sizeof(int32_t));
   char *scratch = bsrg_scratch_take(bytes);
   if (!scratch) {
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space of %d threads", bytes,
@@ -381,9 +385,6 @@ bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *
   job.slots = scratch;
   job.next_range = (_Atomic int64_t *)(void *)(scratch + ranges_at);
   for (int64_t i = 0; i < job.panels; i++) atomic_init(&job.next_range[i], 0);
-  int32_t *identity = (int32_t *)(void *)(scratch + identity_at);
-  for (int64_t i = 0; i < gathered; i++) identity[i] = (int32_t)i;
-  job.identity = identity;
   bsrg_run_parallel(panel_task, &job, threads);
   bsrg_scratch_give(scratch);
   return BSRG_OK;

@@ -13,7 +13,8 @@
 
 enum { BSRG_MAX_DIMS = 8 };
 
-/* An element type. Rows of one table (elements.c) tie together the numberings of DLPack, NumPy and the core. */
+/* An element type. Rows of one table (elements.c) tie together the numberings of DLPack, NumPy and the
+ * core. */
 typedef struct bsrg_element {
   const char *name;
   uint8_t dlpack_code, bits;

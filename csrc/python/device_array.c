@@ -100,8 +100,8 @@ static void device_array_dealloc(PyObject *obj) {
   bsrg_device_array *self = (bsrg_device_array *)obj;
   PyTypeObject *type = Py_TYPE(obj);
   if (self->base == NULL && self->data != NULL) {
-    /* Failures are not reported: nothing can be done about them here, and what breaks a context (or ends it, at
-     * exit) also frees its memory. */
+    /* Failures are not reported: nothing can be done about them here, and what breaks a context (or ends
+     * it, at exit) also frees its memory. */
     bsrg_error error;
     void *stream = self->stream;
     if (self->exported) {
@@ -280,7 +280,7 @@ static PyObject *device_array_reshape(PyObject *obj, PyObject *args) {
   return (PyObject *)view;
 }
 
-/* ---- attributes ------------------------------------------------------------------------------------------ */
+/* ---- attributes ----------------------------------------------------------------------------------- */
 
 static PyObject *get_shape(PyObject *obj, void *Py_UNUSED(closure)) {
   const bsrg_device_array *self = (const bsrg_device_array *)obj;
@@ -335,29 +335,29 @@ static PyGetSetDef device_array_attributes[] = {
 
 static PyMethodDef device_array_methods[] = {
     {"empty", (PyCFunction)(void (*)(void))device_array_empty, METH_CLASS | METH_VARARGS | METH_KEYWORDS,
-     "empty(shape, dtype, device='cuda:0', stream=0)\n--\n\n"
+     "empty($type, /, shape, dtype, device='cuda:0', stream=0)\n--\n\n"
      "A new array with undefined contents.\n\n"
      "shape is an integer or up to 8 of them, dtype a name such as 'float16', device 'cuda' or 'cuda:<n>'.\n"
      "The memory comes from the device's default pool, in the order of stream (a CUDA stream handle).\n"
      "Raises DeviceUnavailableError without a GPU, MemoryError when its memory is used up."},
     {"from_host", (PyCFunction)(void (*)(void))device_array_from_host,
      METH_CLASS | METH_VARARGS | METH_KEYWORDS,
-     "from_host(array, device='cuda:0', stream=0)\n--\n\n"
+     "from_host($type, /, array, device='cuda:0', stream=0)\n--\n\n"
      "A new array with a copy of array (NumPy, a CPU tensor, a buffer; any strides). Returns when the copy "
      "is\n"
      "done, so the result may be used on every stream."},
     {"to_host", device_array_to_host, METH_NOARGS,
-     "to_host()\n--\n\n"
+     "to_host($self, /)\n--\n\n"
      "A NumPy array with a copy of the contents, made after all work known to be pending on the array.\n"
      "bfloat16 and float8 need ml_dtypes (TypeError without it)."},
     {"reshape", device_array_reshape, METH_VARARGS,
-     "reshape(*shape)\n--\n\n"
+     "reshape($self, /, *shape)\n--\n\n"
      "The same memory under another shape of as many elements; one size may be -1. ValueError otherwise."},
     {"__dlpack__", (PyCFunction)(void (*)(void))bsrg_device_array_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
+     "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
      "A DLPack capsule for from_dlpack(), as the array API standard describes."},
     {"__dlpack_device__", bsrg_device_array_dlpack_device, METH_NOARGS,
-     "__dlpack_device__()\n--\n\nThe DLPack device: (2, device number)."},
+     "__dlpack_device__($self, /)\n--\n\nThe DLPack device: (2, device number)."},
     {NULL, NULL, 0, NULL}};
 
 static const char device_array_doc[] =

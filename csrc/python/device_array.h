@@ -19,8 +19,8 @@ typedef struct bsrg_device_array {
 
 /* 1: taken. The work's stream waits for the array's pending work and becomes its stream. */
 int bsrg_import_device_array(bsrg_state *state, PyObject *obj, bsrg_work *work, bsrg_array *out);
-/* After work on the array has been put on `stream`: makes sure that the memory is freed only behind it. No-op for
- * arrays of other kinds. */
+/* After work on the array has been put on `stream`: makes sure that the memory is freed only behind it.
+ * No-op for arrays of other kinds. */
 void bsrg_note_device_use(bsrg_state *state, const bsrg_array *array, void *stream);
 /* Puts the array on `stream`, which waits for its pending work. -1 with an exception. */
 int bsrg_move_to_stream(bsrg_state *state, bsrg_device_array *self, void *stream);

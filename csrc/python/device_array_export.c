@@ -110,8 +110,8 @@ static PyObject *make_capsule(bsrg_device_array *self, bool versioned) {
   return capsule;
 }
 
-/* Orders our pending work before the consumer's stream, following the array API standard: None means the legacy
- * default stream, -1 no ordering. */
+/* Orders our pending work before the consumer's stream, following the array API standard: None means the
+ * legacy default stream, -1 no ordering. */
 static int order_for_consumer(bsrg_state *state, bsrg_device_array *self, PyObject *stream) {
   void *handle = NULL;
   if (stream != Py_None) {

@@ -58,7 +58,8 @@ typedef struct dlpack_managed {
   void (*deleter)(struct dlpack_managed *self);
 } dlpack_managed;
 
-/* In a capsule named "dltensor_versioned". Nothing after deleter may be read when the major version differs. */
+/* In a capsule named "dltensor_versioned". Nothing after deleter may be read when the major version
+ * differs. */
 typedef struct dlpack_managed_versioned {
   dlpack_version version;
   void *context;

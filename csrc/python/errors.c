@@ -28,8 +28,13 @@ PyObject *bsrg_raise(bsrg_state *state, bsrg_status status, const bsrg_error *er
 }
 
 void bsrg_wrap_error(PyObject *obj, const char *name) {
-  if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError)) return;
   PyObject *type, *cause, *traceback;
+  if (PyErr_Occurred() &&
+      (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))) {
+    return;
+  }
+  /* A careless producer fails without an exception. */
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_BufferError, "no reason given");
   PyErr_Fetch(&type, &cause, &traceback);
   PyErr_NormalizeException(&type, &cause, &traceback);
   if (traceback != NULL) PyException_SetTraceback(cause, traceback);

@@ -14,10 +14,10 @@ int64_t bsrg_array_size(const bsrg_array *array) {
 }
 
 void bsrg_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
-  int64_t stride = 1;
+  uint64_t stride = 1; /* unsigned: an impossible shape, refused later, wraps without undefined behaviour */
   for (int i = ndim - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= shape[i] > 0 ? shape[i] : 1;
+    strides[i] = (int64_t)stride;
+    stride *= shape[i] > 0 ? (uint64_t)shape[i] : 1;
   }
 }
 

@@ -71,8 +71,8 @@ static const dlpack_exchange *find_exchange(bsrg_state *state, PyObject *obj) {
   return (const dlpack_exchange *)table;
 }
 
-/* PyTorch's table hands out tensors whose values are negated lazily (the imaginary part of a conjugate) as if
- * they were not. Such a tensor is every second number of complex ones, so most are excluded by their strides. */
+/* PyTorch hands out tensors whose values are negated lazily (the imaginary part of a conjugate) as if they
+ * were not. Such a tensor is every second number of complex ones, so most are excluded by their strides. */
 static int refuse_lazy_negation(bsrg_state *state, PyObject *obj, const char *name, const bsrg_array *array) {
   for (int i = 0; i < array->ndim; ++i) {
     if (array->shape[i] > 1 && array->strides[i] == 1) return 0;
@@ -101,9 +101,9 @@ int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsr
     bsrg_wrap_error(obj, name);
     return -1;
   }
-  /* tensor borrows shape and strides from obj, so they are copied; obj keeps the memory alive. The table has no
-   * flags: nothing in it says read-only. Tensors that require a gradient come through as plain memory, which is
-   * right for a caller that does its own differentiation. */
+  /* tensor borrows shape and strides from obj, so they are copied; obj keeps the memory alive. The table
+   * has no flags: nothing in it says read-only. Tensors that require a gradient come through as plain
+   * memory, which is right for a caller that does its own differentiation. */
   if (describe_tensor(state, &tensor, name, out) < 0) return -1;
   if (refuse_lazy_negation(state, obj, name, out) < 0) return -1;
   if (out->device.kind == BSRG_CUDA && work->mode != BSRG_NO_WORK) {
@@ -120,8 +120,8 @@ int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsr
   return 1;
 }
 
-/* obj.__dlpack__(stream=..., max_version=(1, 3), copy=False). Producers older than DLPack 1.0 know neither of the
- * last two and say so with a TypeError. copy=False: a copy would swallow what is written to it. */
+/* obj.__dlpack__(stream=..., max_version=(1, 3), copy=False). Producers older than DLPack 1.0 know neither
+ * of the last two and say so with a TypeError. copy=False: a copy would swallow what is written to it. */
 static PyObject *call_dlpack(bsrg_state *state, PyObject *obj, int is_cuda, Py_ssize_t stream) {
   PyObject *method = PyObject_GetAttr(obj, state->names[BSRG_NAME___dlpack__]);
   PyObject *none = method == NULL ? NULL : PyTuple_New(0);
@@ -143,10 +143,10 @@ static PyObject *call_dlpack(bsrg_state *state, PyObject *obj, int is_cuda, Py_s
   return capsule;
 }
 
-/* The stream to name to the producer, which makes it wait for its own pending work (on the GPU, not the host).
- * 0 is not allowed there because it could mean two streams: 1 is the legacy default stream. -1 asks for no
- * waiting, for callers that will not touch the memory. A call without a stream of its own works on the default
- * stream, because __dlpack__ does not tell the producer's. */
+/* The stream to name to the producer, which makes it wait for its own pending work (on the GPU, not the
+ * host). 0 is not allowed there because it could mean two streams: 1 is the legacy default stream. -1 asks
+ * for no waiting, for callers that will not touch the memory. A call without a stream of its own works on
+ * the default stream, because __dlpack__ does not tell the producer's. */
 static Py_ssize_t stream_for_producer(bsrg_work *work) {
   if (work->mode == BSRG_NO_WORK) return -1;
   if (work->mode == BSRG_ADOPT_STREAM) *work = (bsrg_work){BSRG_ON_STREAM, NULL};
@@ -196,7 +196,8 @@ int bsrg_import_dlpack(bsrg_state *state, PyObject *obj, const char *name, bsrg_
     PyErr_Format(PyExc_TypeError, "%s has a __dlpack__ method that returns %R instead of a DLPack capsule",
                  name, capsule);
   }
-  if (tensor == NULL || describe_tensor(state, tensor, name, out) < 0) {
+  if (tensor == NULL || describe_tensor(state, tensor, name, out) < 0 ||
+      refuse_lazy_negation(state, obj, name, out) < 0) {
     Py_DECREF(capsule);
     return -1;
   }

@@ -156,8 +156,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
     Py_END_ALLOW_THREADS;
     result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
   }
-  /* The launch may still be running on a GPU. Libraries free device memory in stream order, so letting go of the
-   * operands here is safe; our own arrays are told which stream that is. */
+  /* The launch may still be running on a GPU. Libraries free device memory in stream order, so letting go
+   * of the operands here is safe; our own arrays are told which stream that is. */
   for (int i = 0; i < OPERANDS; ++i) {
     if (!operands[i].given) continue;
     if (result != NULL) bsrg_note_device_use(state, &operands[i].array, work.stream);
@@ -177,8 +177,7 @@ const char bsrg_matmul_doc[] =
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
     "family     'auto', or one of 'tall', 'portable' (GPU) and 'cpu'\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
-    "accumulated in float32. On a GPU the call returns once the work is on the stream; work that the "
-    "operands'\n"
-    "libraries have pending on other streams comes before it. Messages call values a.data and x b.\n\n"
+    "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
+    "operands' libraries have pending on other streams. Messages call values a.data and x b.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"
     "DeviceUnavailableError, RuntimeError (CUDA).";

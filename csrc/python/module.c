@@ -9,9 +9,9 @@ static const char unavailable_doc[] =
     "A GPU was asked for, but there is none that can be used: no CUDA driver, no device, or a build without\n"
     "kernels. The message says which.";
 
-/* NumPy's module state is one per process, so it refuses subinterpreters, and an extension that hands out NumPy
- * arrays cannot do better. The module slot that says so, Py_mod_multiple_interpreters, is newer than the limited
- * API used here. */
+/* NumPy's module state is one per process, so it refuses subinterpreters, and an extension that hands out
+ * NumPy arrays cannot do better. The module slot that says so, Py_mod_multiple_interpreters, is newer than
+ * the limited API used here. */
 static int refuse_subinterpreters(void) {
   const int64_t id = PyInterpreterState_GetID(PyInterpreterState_Get());
   if (id == 0) return 0;

@@ -22,7 +22,7 @@ static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure) {
   return (PyObject *)self;
 }
 
-/* ---- index arrays in ------------------------------------------------------------------------------------- */
+/* ---- index arrays in ------------------------------------------------------------------------------ */
 
 /* One of indices and indptr in host memory, contiguous and aligned. */
 typedef struct index_array {
@@ -183,7 +183,7 @@ static void structure_dealloc(PyObject *obj) {
   Py_DECREF(type);
 }
 
-/* ---- attributes --------------------------------------------------------------------------------------------- */
+/* ---- attributes ----------------------------------------------------------------------------------- */
 
 static bsrg_structure_view view_of(PyObject *obj) { return bsrg_structure_get(bsrg_structure_of(obj)); }
 
@@ -235,7 +235,7 @@ static PyObject *structure_repr(PyObject *obj) {
                               (long long)view.block_width, (long long)view.nnzb);
 }
 
-/* ---- methods -------------------------------------------------------------------------------------------------- */
+/* ---- methods -------------------------------------------------------------------------------------- */
 
 static PyObject *structure_transpose(PyObject *obj, PyObject *Py_UNUSED(unused)) {
   npy_intp length[1] = {(npy_intp)view_of(obj).nnzb};
@@ -274,12 +274,12 @@ static PyGetSetDef structure_attributes[] = {
 
 static PyMethodDef structure_methods[] = {
     {"transpose", structure_transpose, METH_NOARGS,
-     "transpose()\n--\n\n"
+     "transpose($self, /)\n--\n\n"
      "(transposed, order): the Structure of the transposed matrix, and for each of its blocks the index of "
      "the\n"
      "block in this one, as an int64 NumPy array of length nnzb."},
     {"explain", (PyCFunction)(void (*)(void))bsrg_structure_explain, METH_VARARGS | METH_KEYWORDS,
-     "explain(n, dtype, chip=None)\n--\n\n"
+     "explain($self, /, n, dtype, chip=None)\n--\n\n"
      "What the planner predicts for the product with a dense matrix of n columns of dtype.\n\n"
      "chip: a dict that replaces entries of the built-in description of an H200 (name, sm_arch, sm_count,\n"
      "hbm_bytes_per_s, l2_bytes_per_s, l2_bytes, mma_flops_per_s). Needs no GPU.\n\n"

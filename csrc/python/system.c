@@ -124,7 +124,7 @@ static PyObject *py_probe_wgmma(PyObject *module, PyObject *args, PyObject *keyw
 
 PyMethodDef bsrg_system_methods[] = {
     {"set_num_threads", py_set_num_threads, METH_O,
-     "set_num_threads(n)\n--\n\n"
+     "set_num_threads(n, /)\n--\n\n"
      "Sets how many threads products on the CPU use. 0 restores the default: BSRGEMM_NUM_THREADS, else\n"
      "OMP_NUM_THREADS, else the processors that this process may run on."},
     {"get_num_threads", py_get_num_threads, METH_NOARGS,

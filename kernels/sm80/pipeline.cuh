@@ -1,8 +1,8 @@
 // What the portable kernels share: which rows a CTA computes, and the ring of stages in which it walks the
 // flattened K of their block row (bsrg_portable_params).
 //
-// Grid: x = row tile, y = column tile; y strides over the column tiles because it is limited to 65535. CTAs start
-// in order of x, so the row tiles of one column tile run together and their panel of X stays in L2.
+// Grid: x = row tile, y = column tile; y strides over the column tiles because it is limited to 65535. CTAs
+// start in order of x, so the row tiles of one column tile run together and their panel of X stays in L2.
 #pragma once
 
 #include "params.h"
@@ -30,15 +30,15 @@ __device__ __forceinline__ RowTile row_tile(const bsrg_portable_params &p, int t
   return tile;
 }
 
-// Where the operands of one k lie, in elements: row k of X starts at x, and row r of the tile has its element k of
-// A at a + r * block_width. a is negative beyond the block row's K.
+// Where the operands of one k lie, in elements: row k of X starts at x, and row r of the tile has its
+// element k of A at a + r * block_width. a is negative beyond the block row's K.
 struct KEntry {
   int64_t x, a;
 };
 
-// Computes the entries k, k + kStageK, k + 2 * kStageK, ... of a block row, with the block column of the next one
-// already under way. Subtracting widths instead of dividing keeps three registers less alive; it loops only where
-// blocks are narrower than a stage.
+// Computes the entries k, k + kStageK, k + 2 * kStageK, ... of a block row, with the block column of the
+// next one already under way. Subtracting widths instead of dividing keeps three registers less alive; it
+// loops only where blocks are narrower than a stage.
 template <int kStageK>
 class KWalker {
  public:
@@ -71,8 +71,8 @@ class KWalker {
 };
 
 // Calls multiply(slot) for each stage of kStageK k of the tile's block row, with load(slot, entries), which
-// starts the copies of a stage, running kStages - 1 stages ahead. tables: 2 * kStageK entries in shared memory,
-// one table read by the loads while the next is written.
+// starts the copies of a stage, running kStages - 1 stages ahead. tables: 2 * kStageK entries in shared
+// memory, one table read by the loads while the next is written.
 template <int kStages, int kStageK, typename Load, typename Multiply>
 __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowTile &tile, KEntry *tables,
                                        const Load &load, const Multiply &multiply) {
@@ -91,8 +91,8 @@ __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowT
     ptx::cp_async_commit();
   };
 
-  // A thread that still multiplies the previous column tile is safe: nobody reads tables there any more, and slots
-  // are written behind the next barrier.
+  // A thread that still multiplies the previous column tile is safe: nobody reads tables there any more,
+  // and slots are written behind the next barrier.
   write_table(0);
 #pragma unroll
   for (int step = 0; step < kStages - 1; ++step) {

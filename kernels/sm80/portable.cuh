@@ -2,12 +2,14 @@
 //
 //   Y[tile rows, tile columns]  =  A block row[tile rows, flattened K] * the rows of X that it selects
 //
-// A CTA computes one tile of one block row (rows beyond the block height are zeros) and re-reads X for every block
-// row, so that the traffic of X from L2, 2 / block height bytes a multiply-add, is what limits small blocks; hence
-// the wide column tiles. Operands go through a ring of stages in shared memory to ldmatrix and mma.sync.
+// A CTA computes one tile of one block row (rows beyond the block height are zeros) and re-reads X for
+// every block row, so that the traffic of X from L2, 2 / block height bytes a multiply-add, is what limits
+// small blocks; hence the wide column tiles. Operands go through a ring of stages in shared memory to
+// ldmatrix and mma.sync.
 //
-// Shared memory of a stage: A [tile rows][stage k], then X [stage k][tile columns], 16-byte chunks permuted within
-// 128-byte lines so that eight rows of one chunk lie in different banks, for ldmatrix as well as for the copies.
+// Shared memory of a stage: A [tile rows][stage k], then X [stage k][tile columns], 16-byte chunks permuted
+// within 128-byte lines so that eight rows of one chunk lie in different banks, for ldmatrix as well as for
+// the copies.
 #pragma once
 
 #include "params.h"
@@ -37,11 +39,12 @@ __device__ __forceinline__ void transpose_in_quad(uint32_t (&r)[4], int lane) {
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
 class Kernel {
  public:
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kSharedBytes = BSRG_MMA_SHARED_BYTES(kTileM, kTileN, kStageK, kStages);
-
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
-      : p_(p), shared_(shared), tile_(row_tile(p, kTileM)), lane_(threadIdx.x % 32), warp_(ptx::warp_index()) {}
+      : p_(p),
+        shared_(shared),
+        tile_(row_tile(p, kTileM)),
+        lane_(threadIdx.x % 32),
+        warp_(ptx::warp_index()) {}
 
   __device__ __forceinline__ void run() {
     const int64_t column_tiles = (p_.n + kTileN - 1) / kTileN;
@@ -60,7 +63,7 @@ class Kernel {
   }
 
  private:
-  static constexpr int kWarps = kWarpsM * kWarpsN;
+  static constexpr int kWarps = kWarpsM * kWarpsN, kThreads = 32 * kWarps;
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
   static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
   static constexpr int kChunk = 8;  // elements in 16 bytes
@@ -74,6 +77,9 @@ class Kernel {
   static_assert(kTileN == 64 || kTileN == 128 || kTileN == 256, "a row of X is copied by 8, 16 or 32 lanes");
   static_assert(kFragmentsM >= 1 && kFragmentsN >= 4 && kFragmentsN % 4 == 0, "outputs are stored in fours");
   static_assert(kThreads >= kStageK && kOffsetX % 128 == 0, "entries a thread, swizzled lines");
+  static_assert(kStages * kStageBytes + 2 * kStageK * sizeof(KEntry) ==
+                    BSRG_MMA_SHARED_BYTES(kTileM, kTileN, kStageK, kStages),
+                "what the host reserves");
 
   // Byte offsets of a chunk in a stage's A and X.
   __device__ static constexpr int offset_a(int row, int chunk) {
@@ -83,7 +89,7 @@ class Kernel {
     return k * kRowBytesX + ((chunk ^ (k % 8)) << 4);
   }
 
-  // kFast: 16-byte copies of both operands, all or nothing.
+  // kFast: 16-byte copies of both operands, each whole or absent.
   template <bool kFast>
   __device__ __forceinline__ void accumulate(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     const auto load = [&](int slot, const KEntry *entries) {
@@ -93,26 +99,32 @@ class Kernel {
         copy_a(ptx::shared_address(a), entries);
         copy_x(ptx::shared_address(x), entries);
       } else {
-        gather_a(a, entries);
+        if (p_.vector_a)
+          copy_a(ptx::shared_address(a), entries);
+        else
+          gather_a(a, entries);
         if (p_.vector_x)
           copy_x_rows(ptx::shared_address(x), entries);
         else
           gather_x(x, entries);
       }
     };
-    const auto multiply = [&](int slot) { multiply_stage(ptx::shared_address(shared_) + slot * kStageBytes, sums); };
+    const auto multiply = [&](int slot) {
+      multiply_stage(ptx::shared_address(shared_) + slot * kStageBytes, sums);
+    };
     walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(shared_ + kStages * kStageBytes), load,
                              multiply);
   }
 
-  // ---- loads, block width a multiple of 8: the 8 k of a chunk lie in one block -----------------------------------
+  // ---- loads, block width a multiple of 8: the 8 k of a chunk lie in one block ------------------
 
   __device__ __forceinline__ void copy_a(uint32_t stage, const KEntry *entries) const {
     constexpr int kCopies = kTileM * kChunksA;
     constexpr int kRowStep = kThreads / kChunksA;
     const int chunk = threadIdx.x % kChunksA, first_row = threadIdx.x / kChunksA;
     const int64_t a = entries[chunk * kChunk].a;
-    const T *source = static_cast<const T *>(p_.values) + a + static_cast<int64_t>(first_row) * p_.block_width;
+    const T *source =
+        static_cast<const T *>(p_.values) + a + static_cast<int64_t>(first_row) * p_.block_width;
 #pragma unroll
     for (int i = 0; i < (kCopies + kThreads - 1) / kThreads; ++i) {
       const int row = first_row + i * kRowStep;
@@ -147,7 +159,7 @@ class Kernel {
     }
   }
 
-  // ---- loads, any block width, any strides ------------------------------------------------------------------------
+  // ---- loads, any block width, any strides ------------------------------------------------------
 
   __device__ __forceinline__ void copy_x_rows(uint32_t stage, const KEntry *entries) const {
     const int chunk = threadIdx.x % kChunksX;
@@ -196,9 +208,10 @@ class Kernel {
     }
   }
 
-  // ---- multiply ------------------------------------------------------------------------------------------------------
+  // ---- multiply ---------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void multiply_stage(uint32_t stage, float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+  __device__ __forceinline__ void multiply_stage(uint32_t stage,
+                                                 float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     // Chunks further along a row are reached by flipping address bits: swizzled addresses do not add.
     const uint32_t a0 = stage + warp_ / kWarpsN * (kWarpM * kRowBytesA) + offset_a(lane_ % 16, lane_ / 16);
     const uint32_t x0 =
@@ -222,15 +235,15 @@ class Kernel {
     }
   }
 
-  // ---- output --------------------------------------------------------------------------------------------------------
+  // ---- output -----------------------------------------------------------------------------------
 
   __device__ __forceinline__ int64_t warp_column() const { return column_ + warp_ % kWarpsN * kWarpN; }
   __device__ __forceinline__ int fragment_row(int i, int half) const {
     return warp_ / kWarpsN * kWarpM + i * 16 + half * 8 + lane_ / 4;
   }
 
-  // 16 bytes a lane and store: four fragments of a row are exchanged within the quad. C comes in the same way,
-  // and each lane reads the bytes of C that it then overwrites when Y is C.
+  // 16 bytes a lane and store: four fragments of a row are exchanged within the quad. C comes in the same
+  // way, and each lane reads the bytes of C that it then overwrites when Y is C.
   __device__ __forceinline__ void store_vectors(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
 #pragma unroll
@@ -271,7 +284,8 @@ class Kernel {
     } else {
 #pragma unroll
       for (int e = 0; e < kChunk; ++e)
-        if (e < count) r[e / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t *>(source)[e]) << e % 2 * 16;
+        if (e < count)
+          r[e / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t *>(source)[e]) << e % 2 * 16;
     }
   }
 
@@ -281,7 +295,8 @@ class Kernel {
     } else {
 #pragma unroll
       for (int e = 0; e < kChunk; ++e)
-        if (e < count) reinterpret_cast<uint16_t *>(destination)[e] = static_cast<uint16_t>(r[e / 2] >> e % 2 * 16);
+        if (e < count)
+          reinterpret_cast<uint16_t *>(destination)[e] = static_cast<uint16_t>(r[e / 2] >> e % 2 * 16);
     }
   }
 
@@ -317,9 +332,10 @@ class Kernel {
 }  // namespace bsrg::portable
 
 // One kernel, portable_<dtype>_m<rows>n<columns>, a row of BSRG_MMA_TILES.
-#define BSRG_MMA_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)                      \
-  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                                 \
-      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                        \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                                              \
-    bsrg::portable::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory).run(); \
+#define BSRG_MMA_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)             \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                          \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                 \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                       \
+    bsrg::portable::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory) \
+        .run();                                                                                           \
   }

@@ -1,11 +1,12 @@
 // BSR x dense for float32 and float64 with IEEE fused multiply-adds: any block shape, N and strides.
 //
-// The same walk over the flattened K of a block row as portable.cuh. cp.async has 4- and 8-byte copies, so operands
-// of any alignment and stride reach shared memory without passing registers. A thread multiplies rows 4 apart by
-// vectors of columns 8 vectors apart: a warp, 4 x 8 threads, then reads 64 bytes of A and 128 of X at a time.
+// The same walk over the flattened K of a block row as portable.cuh. cp.async has 4- and 8-byte copies, so
+// operands of any alignment and stride reach shared memory without passing registers. A thread multiplies
+// rows 4 apart by vectors of columns 8 vectors apart: a warp, 4 x 8 threads, then reads 64 bytes of A and
+// 128 of X at a time.
 //
-// Shared memory of a stage: A [tile rows][stage k + 16 bytes], the pad spreading four rows over the banks, then
-// X [stage k][tile columns].
+// Shared memory of a stage: A [tile rows][stage k + 16 bytes], the pad spreading four rows over the banks,
+// then X [stage k][tile columns].
 #pragma once
 
 #include "params.h"
@@ -44,7 +45,8 @@ class Kernel {
           copy_x_elements(x, entries);
       };
       const auto multiply = [&](int slot) { multiply_stage(stage_a(slot), sums); };
-      portable::walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)), load, multiply);
+      portable::walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)), load,
+                                         multiply);
       store(sums);
     }
   }
@@ -71,16 +73,18 @@ class Kernel {
     return reinterpret_cast<T *>(shared_) + slot * kStageElements;
   }
 
-  // ---- loads ---------------------------------------------------------------------------------------------------------
+  // ---- loads ------------------------------------------------------------------------------------
 
-  // kWidth elements a copy: kVector where a block's width is a multiple of it, else 1. Sources advance by addition,
-  // here and below: offsets computed for each copy would be kept in registers throughout the kernel.
+  // kWidth elements a copy: kVector where a block's width is a multiple of it, else 1. Sources advance by
+  // addition, here and below: offsets computed for each copy would be kept in registers throughout the
+  // kernel.
   template <int kWidth>
   __device__ __forceinline__ void copy_a(T *stage, const KEntry *entries) const {
     constexpr int kPerRow = kStageK / kWidth, kRowStep = kThreads / kPerRow;
     const int k = threadIdx.x % kPerRow * kWidth, first_row = threadIdx.x / kPerRow;
     const int64_t a = entries[k].a;
-    const T *source = static_cast<const T *>(p_.values) + a + static_cast<int64_t>(first_row) * p_.block_width;
+    const T *source =
+        static_cast<const T *>(p_.values) + a + static_cast<int64_t>(first_row) * p_.block_width;
     const uint32_t destination = ptx::shared_address(stage + first_row * kPitchA + k);
 #pragma unroll
     for (int row = 0; row < kTileM; row += kRowStep) {
@@ -120,7 +124,7 @@ class Kernel {
     }
   }
 
-  // ---- multiply ------------------------------------------------------------------------------------------------------
+  // ---- multiply ---------------------------------------------------------------------------------
 
   __device__ __forceinline__ void multiply_stage(const T *stage, T (&sums)[kRows][kColumns]) const {
     const T *const a_stage = stage + first_row_ * kPitchA;
@@ -145,7 +149,7 @@ class Kernel {
     }
   }
 
-  // ---- output --------------------------------------------------------------------------------------------------------
+  // ---- output -----------------------------------------------------------------------------------
 
   __device__ __forceinline__ void store(const T (&sums)[kRows][kColumns]) const {
     const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
@@ -186,7 +190,7 @@ class Kernel {
 }  // namespace bsrg::simt
 
 // One kernel, <prefix>_m<rows>n<columns>, a row of BSRG_SIMT_F32_TILES or BSRG_SIMT_F64_TILES.
-#define BSRG_SIMT_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)                 \
+#define BSRG_SIMT_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)               \
   extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                             \
       prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                    \
     extern __shared__ __align__(128) unsigned char shared_memory[];                                          \

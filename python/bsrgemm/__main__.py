@@ -10,11 +10,15 @@ import sys
 COMMANDS = {
     "demo": ("_demo", "multiply two matrices on the best device here and check the result"),
     "info": ("_info", "print versions, processor, GPUs and which kernels serve which blocks"),
+    "bench": ("_bench", "time products over block sizes and densities, beside the dense product"),
 }
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bsrgemm", description=__doc__.split(":")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bsrgemm",
+        description="Block-sparse matrix products on CPUs and NVIDIA GPUs.",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     modules = {}
     for name, (module, summary) in COMMANDS.items():

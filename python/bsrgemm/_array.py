@@ -12,7 +12,9 @@ from ._convert import Parts, parts_of
 from ._interop import (
     NUMPY,
     TORCH,
+    BlockSparse,
     check_dtype,
+    device_index,
     device_name,
     dtype_name,
     dtype_size,
@@ -23,7 +25,7 @@ from ._plan import Plan
 from ._storage import read, write
 
 
-class bsr_array:
+class bsr_array(BlockSparse):
     """A matrix of M x K elements that stores only some of its blocks of bh x bw elements.
 
     Parameters
@@ -104,7 +106,7 @@ class bsr_array:
 
     def _set(self, parts: Parts, check: bool) -> None:
         data, indices, indptr, shape, structure = parts
-        info = _core.describe(library_of(data).importable(data, "data"), "data")
+        info = _core.describe(library_of(data).importable(data, "data", False), "data")
         _check_data(info)
         if structure is None:
             for name, array in (("indices", indices), ("indptr", indptr)):
@@ -238,7 +240,7 @@ class bsr_array:
             values = TORCH.from_host(library.to_host(self._data), torch.empty(0))
         else:
             values = torch.from_dlpack(self._data)
-        indices, indptr = _common_index_type(self._structure)
+        indices, indptr = _index_arrays(self._structure)
         return torch.sparse_bsr_tensor(
             torch.as_tensor(indptr, device=values.device),
             torch.as_tensor(indices, device=values.device),
@@ -275,21 +277,24 @@ class bsr_array:
 
     def copy(self) -> bsr_array:
         """A matrix with values and index arrays of its own."""
-        arrays = (library_of(x).copy(x) for x in (self._data, self._indices, self._indptr))
-        return bsr_array._from_parts(Parts(*arrays, self.shape, self._structure))
+        data, indices, indptr = (
+            library_of(x).copy(x) for x in (self._data, self._indices, self._indptr)
+        )
+        return bsr_array._from_parts(Parts(data, indices, indptr, self.shape, self._structure))
 
     def _with_data(self, data: Any, device: str) -> Parts:
         """The same pattern around other values, its index arrays where ``data`` may have them."""
-        arrays = []
+        index_arrays = []
         for given, made in zip(
-            (self._indices, self._indptr), _common_index_type(self._structure), strict=True
+            (self._indices, self._indptr), _index_arrays(self._structure), strict=True
         ):
             if library_of(given) is TORCH:
                 given = given.to(device)
             elif _core.describe(given).device not in ("cpu", device):
                 given = made
-            arrays.append(given)
-        return Parts(data, *arrays, self.shape, self._structure)
+            index_arrays.append(given)
+        indices, indptr = index_arrays
+        return Parts(data, indices, indptr, self.shape, self._structure)
 
     # ---- files, pickles and copies -------------------------------------------------------------
 
@@ -301,8 +306,12 @@ class bsr_array:
         which :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to
         a name that lacks it.
         """
-        arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
-        write(path, *arrays, self.shape)
+        library = library_of(self._data)
+        data = self._data
+        if self._dtype in ("float16", "bfloat16"):
+            data = library.astype(data, "float32")
+        indices, indptr = (library_of(x).to_host(x) for x in (self._indices, self._indptr))
+        write(path, library.to_host(data), indices, indptr, self.shape, self._dtype)
 
     def __copy__(self) -> bsr_array:
         return bsr_array(self)
@@ -312,7 +321,7 @@ class bsr_array:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self._data, _core.DeviceArray):
-            indices, indptr = _common_index_type(self._structure)
+            indices, indptr = _index_arrays(self._structure)
             host = (self._data.to_host(), indices, indptr)
             return _on_device, (host, self.shape, self._device)
         return bsr_array, ((self._data, self._indices, self._indptr), self.shape)
@@ -320,16 +329,25 @@ class bsr_array:
     # ---- products ------------------------------------------------------------------------------
 
     def plan(self, n: int, *, chip: dict[str, Any] | None = None) -> Plan:
-        """How the product with a dense matrix of ``n`` columns is going to be computed, and how
-        fast.
+        """How a GPU is going to multiply the matrix with ``n`` columns, and how fast.
 
         Parameters
         ----------
         n : int
-            Number of columns, at least 0.
+            Number of columns, at least 1.
         chip : dict, optional
-            Properties of a GPU (see :class:`bsrgemm.Plan`); an H200 without it.
+            Properties of the GPU that differ from an H200's: ``name``, ``sm_arch`` (90),
+            ``sm_count``, ``hbm_bytes_per_s``, ``l2_bytes_per_s``, ``l2_bytes``,
+            ``mma_flops_per_s``. Without it, those of the matrix's own GPU, or an H200.
+
+        Raises
+        ------
+        ValueError
+            If ``n`` is less than 1, or ``chip`` has an entry of another name.
         """
+        if chip is None and self._device != "cpu":
+            gpu = _core.cuda_devices()[device_index(self._device)]
+            chip = {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
         return Plan(self._structure.explain(n, self._dtype, chip))
 
     def __matmul__(self, other: Any) -> Any:
@@ -414,15 +432,14 @@ def _check_index(info: _core.ArrayInfo, name: str, data_device: str) -> None:
         )
 
 
-def _common_index_type(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
-    """indices and indptr as host arrays of one dtype, int32 where it holds them."""
-    if structure.nnzb <= np.iinfo(np.int32).max:
-        return structure.indices, structure.indptr.astype(np.int32)
-    return structure.indices.astype(np.int64), structure.indptr
+def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
+    """Copies of indices and indptr on the host, of one dtype, int32 where it holds them."""
+    dtype = np.int32 if structure.nnzb <= np.iinfo(np.int32).max else np.int64
+    return structure.indices.astype(dtype), structure.indptr.astype(dtype)
 
 
 def _parts(data: Any, structure: _core.Structure) -> Parts:
-    indices, indptr = _common_index_type(structure)
+    indices, indptr = _index_arrays(structure)
     return Parts(data, indices, indptr, structure.shape, structure)
 
 

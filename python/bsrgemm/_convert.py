@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._interop import NUMPY, TORCH, Library, check_dtype, is_scipy_sparse, library_of
+from ._interop import TORCH, Library, check_dtype, is_scipy_sparse, library_of
 
 
 class Parts(NamedTuple):
@@ -88,20 +88,19 @@ def _from_arrays(arg: tuple, shape: tuple[int, int] | None) -> Parts:
 
 def _inferred_shape(data: Any, indices: Any, indptr: Any) -> tuple[int, int]:
     """The smallest matrix that holds every block, as SciPy infers it."""
-    columns, rows = (
-        _core.describe(x, name) for x, name in ((indices, "indices"), (indptr, "indptr"))
+    blocks, columns, rows = (
+        library_of(x).shape(x, name)
+        for x, name in ((data, "data"), (indices, "indices"), (indptr, "indptr"))
     )
-    blocks = _core.describe(data, "data")
-    regular = len(columns.shape) == 1 and len(rows.shape) == 1 and len(blocks.shape) == 3
-    if not regular or columns.shape[0] == 0 or rows.shape[0] == 0:
+    regular = len(columns) == 1 and len(rows) == 1 and len(blocks) == 3
+    if not regular or columns[0] == 0 or rows[0] == 0:
         raise ValueError(
             "shape is not given and cannot be inferred: that takes at least one block, data of "
-            f"three dimensions (it has shape {blocks.shape}) and indices and indptr of one (they "
-            f"have shapes {columns.shape} and {rows.shape})"
+            f"three dimensions (it has shape {blocks}) and indices and indptr of one (they have "
+            f"shapes {columns} and {rows})"
         )
     last = int(library_of(indices).to_host(indices).max())
-    height, width = blocks.shape[1:]
-    return (rows.shape[0] - 1) * height, max(last + 1, 0) * width
+    return (rows[0] - 1) * blocks[1], max(last + 1, 0) * blocks[2]
 
 
 def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
@@ -117,7 +116,7 @@ def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     data = np.ascontiguousarray(matrix.data)
-    return Parts(data, matrix.indices, matrix.indptr, tuple(map(int, matrix.shape)))
+    return Parts(data, matrix.indices, matrix.indptr, (int(matrix.shape[0]), int(matrix.shape[1])))
 
 
 def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
@@ -146,6 +145,8 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
             f"the matrix given is a {type(dense).__name__}; accepted: (data, indices, indptr), a "
             "SciPy sparse matrix, a torch tensor or a dense array"
         )
+    library: Library = library_of(dense)
+    dense = library.importable(dense, "the dense matrix", False)
     info = _core.describe(dense, "the dense matrix")
     check_dtype(info.dtype, "the dense matrix")
     if len(info.shape) != 2:
@@ -155,16 +156,13 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
             "blocksize is needed for a dense matrix; accepted: a pair (block height, block width)"
         )
     _check_divides(info.shape, blocksize)
-    library: Library = library_of(dense)
-    if library is NUMPY:
-        dense = np.asarray(library.importable(dense, "the dense matrix"))
     blocks, mask = library.gather_blocks(dense, blocksize)
     counts = mask.sum(axis=1)
     index_type = np.int32 if counts.sum() <= np.iinfo(np.int32).max else np.int64
     indptr = np.zeros(len(counts) + 1, index_type)
     np.cumsum(counts, out=indptr[1:])
     indices = np.nonzero(mask)[1].astype(index_type)
-    return Parts(blocks, indices, indptr, tuple(map(int, info.shape)))
+    return Parts(blocks, indices, indptr, (info.shape[0], info.shape[1]))
 
 
 def _check_divides(shape: Any, blocksize: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import operator
 import re
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,29 +24,36 @@ ACCEPTED_DTYPES = tuple(_SIZES)
 _ACCEPTED = ", ".join(ACCEPTED_DTYPES)
 
 
+class BlockSparse:
+    """Base of ``bsr_array``, by which the modules that it is built on know one."""
+
+    __slots__ = ()
+
+
 class Library:
     """What bsrgemm asks of an array library. The defaults go through host memory."""
 
     name = "array"
 
-    def importable(self, x: Any, name: str) -> Any:
-        """The object that the extension reads in place of ``x``: the same memory, no copy."""
-        return x
+    def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
+        """The object that the extension reads in place of ``x``: the same memory, no copy.
 
-    def refuse_grad(self, x: Any, name: str) -> None:
-        """Raise TypeError when a product of ``x`` would have to be differentiated."""
+        Raises TypeError if ``x`` means something else than its memory says or, where the result
+        would have to be ``differentiated``, if a gradient is wanted.
+        """
+        return x
 
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         """An uninitialised result of a product with the operand ``like``."""
         raise NotImplementedError
 
-    def current_stream(self, device: str) -> int | None:
-        """Handle of the stream on which the library's own work goes to ``device``.
+    def current_stream(self, x: Any) -> int | None:
+        """Handle of the library's current stream on the device of ``x``.
 
-        None leaves it to the extension, which asks the array.
+        None leaves the stream to the extension, which asks the array.
         """
         return None
 
@@ -72,7 +80,10 @@ class Library:
     def scatter_blocks(
         self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
     ) -> Any:
-        """A dense matrix of ``shape`` with ``blocks[i]`` at block position (rows[i], cols[i])."""
+        """A dense matrix of ``shape`` with ``blocks[i]`` at block position (rows[i], cols[i]).
+
+        Blocks at one position are added.
+        """
         return self.from_host(NUMPY.scatter_blocks(self.to_host(blocks), rows, cols, shape), blocks)
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
@@ -103,7 +114,12 @@ class _ArrayModule(Library):
         _, height, width = blocks.shape
         dense = self.xp.zeros(shape, dtype=blocks.dtype)
         tiles = dense.reshape(shape[0] // height, height, shape[1] // width, width)
-        tiles[self.xp.asarray(rows), :, self.xp.asarray(cols), :] = blocks
+        for chosen in _without_repeats(rows, cols):
+            at_rows, at_cols = self.xp.asarray(rows[chosen]), self.xp.asarray(cols[chosen])
+            if isinstance(chosen, slice):
+                tiles[at_rows, :, at_cols, :] = blocks
+            else:
+                tiles[at_rows, :, at_cols, :] += blocks[self.xp.asarray(chosen)]
         return dense
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
@@ -115,10 +131,24 @@ class _ArrayModule(Library):
         return blocks, self.to_host(mask)
 
 
+def _without_repeats(rows: np.ndarray, cols: np.ndarray) -> Iterator[slice | np.ndarray]:
+    """Choices of blocks that make up all and have no position twice: everything, as a rule."""
+    keys = rows * (cols.max(initial=0) + 1) + cols
+    if (np.diff(keys) > 0).all():
+        yield slice(None)
+        return
+    order = np.argsort(keys, kind="stable")
+    begins = np.diff(keys[order], prepend=-1) != 0
+    place = np.arange(len(keys))
+    repeat = place - np.maximum.accumulate(np.where(begins, place, 0))
+    for k in range(repeat.max() + 1):
+        yield order[repeat == k]
+
+
 class _NumPy(_ArrayModule):
     name = "numpy"
 
-    def importable(self, x: Any, name: str) -> Any:
+    def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
         if isinstance(x, np.ma.MaskedArray):
             raise TypeError(
                 f"{name} is a numpy.ma.MaskedArray, whose mask a product would ignore; accepted: a "
@@ -126,8 +156,11 @@ class _NumPy(_ArrayModule):
             )
         return x
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         return np.empty(shape, like.dtype)
+
+    def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
+        return super().gather_blocks(np.asarray(dense), blocksize)
 
     def to_host(self, x: Any) -> np.ndarray:
         return np.asarray(x)
@@ -142,13 +175,27 @@ class _NumPy(_ArrayModule):
 class _CuPy(_ArrayModule):
     name = "cupy"
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         with like.device:
             return self.xp.empty(shape, like.dtype)
 
-    def current_stream(self, device: str) -> int | None:
-        with self.xp.cuda.Device(device_index(device)):
+    def current_stream(self, x: Any) -> int | None:
+        with x.device:
             return self.xp.cuda.get_current_stream().ptr
+
+    def transpose_blocks(self, blocks: Any, order: np.ndarray) -> Any:
+        with blocks.device:
+            return super().transpose_blocks(blocks, order)
+
+    def scatter_blocks(
+        self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
+    ) -> Any:
+        with blocks.device:
+            return super().scatter_blocks(blocks, rows, cols, shape)
+
+    def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
+        with dense.device:
+            return super().gather_blocks(dense, blocksize)
 
     def to_host(self, x: Any) -> np.ndarray:
         return x.get()
@@ -171,32 +218,26 @@ class _Torch(Library):
     def torch(self) -> Any:
         return sys.modules["torch"]
 
-    def importable(self, x: Any, name: str) -> Any:
-        if x.layout is not self.torch.strided:
+    def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
+        torch = sys.modules["torch"]
+        if x.layout is not torch.strided:
             raise TypeError(
                 f"{name} is a torch tensor of layout {x.layout}; accepted: torch.strided"
             )
-        if x.is_neg():
-            raise TypeError(
-                f"{name} is a torch tensor with its negative bit set; accepted: "
-                f"{name}.resolve_neg()"
-            )
-        return x.detach() if x.requires_grad else x
-
-    def refuse_grad(self, x: Any, name: str) -> None:
-        if x.requires_grad and self.torch.is_grad_enabled():
+        if not x.requires_grad:
+            return x
+        if differentiated and torch.is_grad_enabled():
             raise TypeError(
                 f"{name} requires grad, and autograd is not supported by this call; pass "
                 f"{name}.detach() or call it under torch.no_grad()"
             )
+        return x.detach()
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
         return self.torch.empty(shape, dtype=like.dtype, device=like.device)
 
-    def current_stream(self, device: str) -> int | None:
-        if device == "cpu":
-            return None
-        return self.torch.cuda.current_stream(device_index(device)).cuda_stream
+    def current_stream(self, x: Any) -> int | None:
+        return self.torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
 
     def to_host(self, x: Any) -> np.ndarray:
         x = x.detach().cpu()
@@ -205,6 +246,8 @@ class _Torch(Library):
         return x.numpy()
 
     def from_host(self, x: np.ndarray, like: Any) -> Any:
+        if not x.flags.writeable:  # torch has no read-only tensors
+            x = x.copy()
         if x.dtype.name == "bfloat16":
             return self.torch.as_tensor(x.view(np.int16), device=like.device).view(
                 self.torch.bfloat16
@@ -230,9 +273,13 @@ class _Torch(Library):
         _, height, width = blocks.shape
         dense = self.torch.zeros(shape, dtype=blocks.dtype, device=blocks.device)
         tiles = dense.view(shape[0] // height, height, shape[1] // width, width)
-        rows = self.torch.as_tensor(rows, device=blocks.device)
-        cols = self.torch.as_tensor(cols, device=blocks.device)
-        tiles[rows, :, cols, :] = blocks.detach()
+        for chosen in _without_repeats(rows, cols):
+            at_rows = self.torch.as_tensor(rows[chosen], device=blocks.device)
+            at_cols = self.torch.as_tensor(cols[chosen], device=blocks.device)
+            if isinstance(chosen, slice):
+                tiles[at_rows, :, at_cols, :] = blocks.detach()
+            else:
+                tiles[at_rows, :, at_cols, :] += blocks.detach()[chosen]
         return dense
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
@@ -247,14 +294,14 @@ class _Torch(Library):
 class _OwnDevice(Library):
     name = "bsrgemm"
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
-        return _core.DeviceArray.empty(shape, dtype, device)
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        return _core.DeviceArray.empty(shape, like.dtype, like.device)
 
     def to_host(self, x: Any) -> np.ndarray:
         return x.to_host()
 
     def from_host(self, x: np.ndarray, like: Any) -> Any:
-        return _core.DeviceArray.from_host(x, str(like.device))
+        return _core.DeviceArray.from_host(x, like.device)
 
     def to_device(self, x: Any, device: str) -> Any:
         host = x.to_host()
@@ -267,20 +314,24 @@ class _Foreign(Library):
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return _core.describe(x, name).shape
 
-    def empty(self, shape: tuple[int, ...], dtype: str, device: str, like: Any) -> Any:
-        if device == "cpu":
-            return np.empty(shape, numpy_dtype(dtype))
-        return _core.DeviceArray.empty(shape, dtype, device)
+    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+        info = _core.describe(like, "b")
+        if info.device == "cpu":
+            check_dtype(info.dtype, "b")
+            return np.empty(shape, numpy_dtype(info.dtype))
+        return _core.DeviceArray.empty(shape, info.dtype, info.device)
 
     def to_host(self, x: Any) -> np.ndarray:
-        return np.asarray(x)
+        if hasattr(x, "__array__") or not hasattr(x, "__dlpack__"):
+            return np.asarray(x)
+        return np.from_dlpack(x)
 
     def from_host(self, x: np.ndarray, like: Any) -> Any:
         device = _core.describe(like).device
         return x if device == "cpu" else _core.DeviceArray.from_host(x, device)
 
     def to_device(self, x: Any, device: str) -> Any:
-        host = np.asarray(x)
+        host = self.to_host(x)
         return host if device == "cpu" else _core.DeviceArray.from_host(host, device)
 
 

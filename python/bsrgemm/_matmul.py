@@ -6,7 +6,7 @@ import numbers
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._interop import check_dtype, is_scipy_sparse, library_of, stream_handle
+from ._interop import BlockSparse, is_scipy_sparse, library_of, stream_handle
 
 if TYPE_CHECKING:
     from ._array import bsr_array
@@ -79,7 +79,8 @@ def product(
     family: str = "auto",
 ) -> Any:
     """``matmul`` with the kernel family of the caller's choice."""
-    _check_operands(a, b)
+    if not isinstance(a, BlockSparse) or isinstance(b, BlockSparse) or is_scipy_sparse(b):
+        raise _wrong_kinds(a, b)
     beta = _scalar(beta, "beta") if beta is not None else float(c is not None)
     if c is None and beta != 0.0:
         raise ValueError(f"beta is {beta} and c is not given; accepted: c, or beta = 0")
@@ -88,46 +89,36 @@ def product(
     if len(shape) not in (1, 2):
         raise ValueError(f"b has shape {shape}; accepted: (K, N) or (K,), with K = {a.shape[1]}")
     result_shape = (a.shape[0], *shape[1:])
-    values = _operand(a.data, "a.data")
-    x = _operand(b, "b")
-    y_c = None if c is None else _operand(c, "c", result_shape)
+    values = library_of(a.data).importable(a.data, "a.data")
+    x = library.importable(b, "b")
+    added = None if c is None else _of_shape(c, "c", result_shape)
+    handle = library.current_stream(b) if stream is None else stream_handle(stream)
+    alpha = _scalar(alpha, "alpha")
     if out is None:
-        info = _core.describe(x, "b")
-        check_dtype(info.dtype, "b")
-        out = library.empty(result_shape, info.dtype, info.device, b)
-    elif library_of(out).name == "foreign":
-        _core.describe(out, "out")
-    y = y_c if out is c else _operand(out, "out", result_shape)
-    handle = library.current_stream(a.device) if stream is None else stream_handle(stream)
-    _core.matmul(a._structure, values, x, y, y_c, _scalar(alpha, "alpha"), beta, handle, family)
-    return out
+        result = y = library.empty(result_shape, b)
+    else:
+        result, y = out, added if out is c else _of_shape(out, "out", result_shape)
+    _core.matmul(a._structure, values, x, y, added, alpha, beta, handle, family)
+    return result
 
 
-def _check_operands(a: Any, b: Any) -> None:
-    block_sparse_b = isinstance(getattr(b, "_structure", None), _core.Structure)
-    if not isinstance(getattr(a, "_structure", None), _core.Structure):
-        hint = "; dense @ bsr_array is not supported yet" if block_sparse_b else ""
-        raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
-    if block_sparse_b or is_scipy_sparse(b):
-        raise TypeError(
-            f"b is a {type(b).__name__}; accepted: a dense array, so use b.todense(); products of "
-            "two sparse matrices are not supported yet"
-        )
+def _wrong_kinds(a: Any, b: Any) -> TypeError:
+    if not isinstance(a, BlockSparse):
+        hint = "; dense @ bsr_array is not supported yet" if isinstance(b, BlockSparse) else ""
+        return TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
+    return TypeError(
+        f"b is a {type(b).__name__}; accepted: a dense array, so use b.todense(); products of two "
+        "sparse matrices are not supported yet"
+    )
 
 
-def _operand(
-    x: Any, name: str, result_shape: tuple[int, ...] | None, as_column: bool = False
-) -> Any:
-    """What the extension reads or writes for ``x``: 2-D (values: 3-D), the same memory."""
+def _of_shape(x: Any, name: str, shape: tuple[int, ...]) -> Any:
+    """What the extension reads or writes for ``x``, which has to be of ``shape``."""
     library = library_of(x)
-    library.refuse_grad(x, name)
-    if result_shape is not None:
-        found = library.shape(x, name)
-        if found != result_shape:
-            raise ValueError(f"{name} has shape {found}; accepted: {result_shape}")
-        as_column = len(result_shape) == 1
-    x = library.importable(x, name)
-    return library.column(x) if as_column else x
+    found = library.shape(x, name)
+    if found != shape:
+        raise ValueError(f"{name} has shape {found}; accepted: {shape}")
+    return library.importable(x, name)
 
 
 def _scalar(value: Any, name: str) -> float:

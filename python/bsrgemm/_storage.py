@@ -19,8 +19,13 @@ def write(
     indices: np.ndarray,
     indptr: np.ndarray,
     shape: tuple[int, int],
+    dtype: str,
 ) -> None:
-    """Write a matrix of host arrays; see :meth:`bsrgemm.bsr_array.save`."""
+    """Write a matrix of host arrays that is of ``dtype``; see :meth:`bsrgemm.bsr_array.save`.
+
+    SciPy has no sparse matrices of 16-bit floats and .npy files have no bfloat16: ``data`` is then
+    float32, which holds both exactly, and an entry of our own says so.
+    """
     entries: dict[str, Any] = {
         "indices": indices,
         "indptr": indptr,
@@ -29,11 +34,8 @@ def write(
         "data": data,
         "_is_array": np.array(True),
     }
-    if data.dtype.name in ("float16", "bfloat16"):
-        # SciPy has no sparse matrices of 16-bit floats and .npy no bfloat16; float32 holds both
-        # exactly.
-        entries["data"] = data.astype(np.float32)
-        entries["bsrgemm_dtype"] = np.array(data.dtype.name)
+    if dtype != data.dtype.name:
+        entries["bsrgemm_dtype"] = np.array(dtype)
     np.savez_compressed(path, **entries)
 
 

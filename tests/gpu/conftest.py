@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bsrgemm import DeviceUnavailableError, _core
+from spaces import import_torch
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +33,7 @@ def hopper(gpu: dict[str, Any]) -> None:
 @pytest.fixture
 def torch(rng: np.random.Generator) -> Any:
     """torch with a GPU, seeded from ``rng``, its dense products as exact as it can make them."""
-    module = pytest.importorskip("torch", reason="torch is not installed")
+    module = import_torch()
     if not module.cuda.is_available():
         pytest.skip("this torch cannot use the GPU")
     module.manual_seed(int(rng.integers(2**62)))

@@ -1,0 +1,32 @@
+"""``python -m benchmarks gpu|cpu|tables``, from the repository's root."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+# name: (module with add_arguments(parser) and run(args) -> exit status, one line of help)
+COMMANDS = {
+    "gpu": ("gpu", "measure on cuda:0, beside cuBLAS, Triton, stk and cuSPARSE"),
+    "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
+    "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
+    "tables": ("report", "write the tables of the documents from the committed results"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    modules = {}
+    for name, (module, summary) in COMMANDS.items():
+        modules[name] = importlib.import_module(f".{module}", __package__)
+        modules[name].add_arguments(
+            commands.add_parser(name, help=summary, description=modules[name].__doc__)
+        )
+    args = parser.parse_args(argv)
+    return modules[args.command].run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What is measured, as data. A name is ``group/dtype/block/density/pattern/MxNxK``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .patterns import PATTERNS, Pattern
+
+SEED = 20261121
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product: M x K in blocks, times K x N. ``count`` is the mean number of blocks a row."""
+
+    group: str
+    dtype: str
+    block: tuple[int, int]
+    count: int
+    m: int
+    n: int
+    k: int
+    pattern: str = "uniform"
+    timings: tuple[str, ...] = ("sustained", "burst")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Block rows and block columns."""
+        return self.m // self.block[0], self.k // self.block[1]
+
+    @property
+    def nnzb(self) -> int:
+        rows, cols = self.grid
+        return 2 * cols if self.pattern == "two_full_rows" else rows * self.count
+
+    @property
+    def density(self) -> float:
+        rows, cols = self.grid
+        return self.nnzb / (rows * cols)
+
+    @property
+    def useful_flops(self) -> float:
+        return 2.0 * self.nnzb * self.block[0] * self.block[1] * self.n
+
+    @property
+    def equal_flop_k(self) -> int:
+        """The inner dimension of a dense product of as much useful work, a multiple of 8."""
+        stored = self.nnzb * self.block[0] * self.block[1] / self.m
+        return max(8, round(stored / 8) * 8)
+
+    @property
+    def name(self) -> str:
+        height, width = self.block
+        return (
+            f"{self.group}/{self.dtype}/{height}x{width}/d{self.density:.3g}/{self.pattern}/"
+            f"{self.m}x{self.n}x{self.k}"
+        )
+
+    def make_pattern(self) -> Pattern:
+        """The same for every dtype, so that these are comparable."""
+        seed = [SEED, *self.block, self.count, *self.pattern.encode()]
+        return PATTERNS[self.pattern](np.random.default_rng(seed), *self.grid, self.count)
+
+
+def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
+    order = 8192
+    for dtype in dtypes:
+        if dtype in ("float32", "float64"):
+            for block in (32, 128):
+                yield _square("blocks", dtype, block, 0.125, order)
+            continue
+        for block in (128, 64, 32, 16):
+            for density in (0.05, 0.125, 0.25, 0.5):
+                yield _square("blocks", dtype, block, density, order)
+        yield _square("blocks", dtype, 8, 0.125, order)
+        yield Case("blocks", dtype, (128, 64), 16, order, order, order)
+        yield _square("blocks", dtype, 256, 0.125, order)
+        yield Case("blocks", dtype, (512, 112), 16, order, order, 74 * 112)
+        yield Case("blocks", dtype, (128, 32), 16, order, order, order)
+        for block in (128, 64, 16):
+            for pattern in PATTERNS:
+                if pattern != "uniform":
+                    yield _square("patterns", dtype, block, 0.125, order, pattern)
+        for block in (128, 64, 32, 16):
+            for n in (1, 4, 16, 64):
+                count = round(0.25 * order / block)
+                timings = ("cold",)
+                size = (order, n, order)
+                yield Case("columns", dtype, (block, block), count, *size, timings=timings)
+
+
+def cpu_cases(dtypes: Iterable[str], order: int = 4096) -> Iterator[Case]:
+    for dtype in dtypes:
+        for block in (16, 32, 64, 128):
+            count = order // block // 8
+            yield Case("blocks", dtype, (block, block), count, *[order] * 3, timings=("rounds",))
+
+
+def select(cases: Iterable[Case], pattern: str) -> list[Case]:
+    """The cases in whose name the regular expression is found."""
+    return [case for case in cases if re.search(pattern, case.name)]
+
+
+def _square(
+    group: str, dtype: str, block: int, density: float, order: int, pattern: str = "uniform"
+) -> Case:
+    count = round(density * order / block)
+    return Case(group, dtype, (block, block), count, order, order, order, pattern)

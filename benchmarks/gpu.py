@@ -1,0 +1,134 @@
+"""The suite on a GPU: bsrgemm, its predictions and its peers on one case after the other."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from bsrgemm import DeviceUnavailableError, _core
+
+from . import records
+from .cases import SEED, Case, gpu_cases, select
+from .peers import RIVALS, wanted
+from .records import Results
+from .suite import Suite, is_new
+from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
+
+FAMILIES = ("auto", "tall", "portable")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
+    parser.add_argument("--name", default="gpu", help="of the result file (default gpu)")
+    parser.add_argument("--commit", help="recorded in the results; default: git's")
+    parser.add_argument(
+        "--select",
+        default="^(blocks|patterns)/",
+        help="a regular expression for the names of cases (default: all but columns/)",
+    )
+    parser.add_argument(
+        "--dtypes",
+        type=lambda text: text.split(","),
+        default=["float16", "bfloat16", "float32"],
+        help="default: float16,bfloat16,float32",
+    )
+    parser.add_argument(
+        "--peers",
+        type=lambda text: [name for name in text.split(",") if name != "none"],
+        default=list(RIVALS),
+        help=f"none, or some of {','.join(RIVALS)} (default: all)",
+    )
+    parser.add_argument(
+        "--families",
+        type=lambda text: text.split(","),
+        default=["auto"],
+        help=f"kernel families to force, of {','.join(FAMILIES)} (default auto)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list cases with predicted times")
+
+
+def run(args: argparse.Namespace) -> int:
+    cases = select(gpu_cases(args.dtypes), args.select)
+    unknown = (set(args.peers) - set(RIVALS)) | (set(args.families) - set(FAMILIES))
+    if unknown or not cases:
+        what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
+        print(what, file=sys.stderr)
+        return 2
+    if args.dry_run:
+        dry_run(cases, args.peers)
+        return 0
+    try:
+        gpu = _core.cuda_devices()[0]
+    except DeviceUnavailableError as error:
+        print(f"no GPU: {error}\n--dry-run lists the cases without one", file=sys.stderr)
+        return 2
+    import torch
+
+    # PyTorch has no settings for this GPU; the peer is tried with several.
+    warnings.filterwarnings("ignore", message="bsr_dense_addmm uses non-optimal")
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.manual_seed(SEED)
+    suite = Suite(
+        torch,
+        "cuda:0",
+        DeviceTimer(torch),
+        chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
+        peers=args.peers,
+        families=args.families,
+        l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
+    )
+    path = args.out / f"{args.name}.json" if args.out else None
+    results = Results(path, records.facts(args.commit, gpu))
+    start = time.perf_counter()
+    with torch.no_grad():
+        wrong = run_cases(suite, cases, results)
+    print(f"{len(cases)} cases in {time.perf_counter() - start:.0f} s")
+    results.say_where()
+    return report_wrong(wrong)
+
+
+def run_cases(suite: Suite, cases: list[Case], results: Results) -> list[str]:
+    """Prints a line a case as it is done; the names of those whose result is wrong."""
+    wrong = []
+    for case in cases:
+        outcome = suite.run(case)
+        results.add(outcome.rows)
+        print(f"{case.name}: {'; '.join(outcome.notes)}", flush=True)
+        if outcome.wrong:
+            wrong.append(case.name)
+        if suite.broken:
+            print(f"stopped: the device does not work any more: {suite.broken}", file=sys.stderr)
+            return [*wrong, f"{case.name} and all after it"]
+    return wrong
+
+
+def report_wrong(wrong: list[str]) -> int:
+    for name in wrong:
+        print(f"WRONG: {name}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def dry_run(cases: list[Case], peers: list[str]) -> None:
+    """What would run, and about how long: needs no GPU."""
+    total = 0.0
+    seen: set[Any] = set()
+    for case in cases:
+        pattern = case.make_pattern()
+        structure = _core.Structure(
+            pattern.indices, pattern.indptr, (case.m, case.k), case.block, True
+        )
+        info = structure.explain(case.n, case.dtype)
+        chosen = next(c for c in info["candidates"] if c["family"] == info["chosen"])
+        rivals = [name for name in wanted(case) if name in peers and is_new(seen, case, name)]
+        rate = case.useful_flops / chosen["seconds"] / 1e12
+        print(
+            f"{case.name}: predicted {chosen['seconds'] * 1e6:.0f} us, {rate:.0f} TF/s, "
+            f"{chosen['family']}; {' '.join(rivals)}"
+        )
+        idle = BURST_IDLE + SUSTAINED_WARM + SUSTAINED_MEASURED
+        total += (1 + len(rivals)) * (idle + 60 * chosen["seconds"]) + 0.15
+    print(f"{len(cases)} cases, about {total:.0f} s and the compilation of Triton kernels")

@@ -1,0 +1,180 @@
+"""The rivals on a GPU. Each takes a problem and gives back its product as a call.
+
+What a rival raises is a result too: it is recorded with its message.
+"""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .cases import Case
+from .cusparse import Cusparse
+from .patterns import Pattern
+
+
+@dataclass
+class Problem:
+    """Operands of a case as torch tensors on one device."""
+
+    torch: Any
+    case: Case
+    pattern: Pattern
+    values: Any  # [nnzb, bh, bw]
+    dense: Any  # [M, K], the same matrix with its zeros
+    x: Any  # [K, N]
+    out: Any  # [M, N]
+    cache: dict[Any, Any] = field(default_factory=dict)  # of the whole run, for rivals
+
+    @property
+    def indices(self) -> tuple[Any, Any]:
+        """indptr and indices on the device."""
+        return tuple(
+            self.torch.as_tensor(array, device=self.x.device)
+            for array in (self.pattern.indptr, self.pattern.indices)
+        )
+
+    def bsr_tensor(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse .* tensor support is in beta")
+            return self.torch.sparse_bsr_tensor(
+                *self.indices, self.values, size=(self.case.m, self.case.k), check_invariants=False
+            )
+
+
+Call = Callable[[], Any]
+
+
+class Product(NamedTuple):
+    call: Call  # returns the tensor that has the result
+    flops: float  # useful work of a call
+    expected: Call | None = None  # float64, where it is not that of the problem
+
+
+def cublas_dense(p: Problem) -> Product:
+    """torch's dense product of the whole matrix."""
+    flops = 2.0 * p.case.m * p.case.n * p.case.k
+    return Product(lambda: p.torch.mm(p.dense, p.x, out=p.out), flops)
+
+
+def cublas_equal_flop(p: Problem) -> Product:
+    """torch's dense product whose inner dimension is density * K: as much useful work."""
+    k = p.case.equal_flop_k
+    left = p.torch.randn(p.case.m, k, device=p.x.device).to(p.x.dtype)
+    right = p.x[:k].contiguous()
+    return Product(
+        lambda: p.torch.mm(left, right, out=p.out),
+        2.0 * p.case.m * p.case.n * k,
+        lambda: left.double() @ right.double(),
+    )
+
+
+# By block height, the (columns a tile, stages, warps) that PyTorch's Triton kernel is tried with
+# besides its own choice. It ships tuned settings for the A100 only.
+_TRITON_SETTINGS = {
+    16: ((128, 4, 4), (256, 4, 4)),
+    32: ((128, 4, 4), (256, 4, 4)),
+    64: ((128, 3, 4), (256, 3, 8)),
+    128: ((128, 3, 8), (256, 2, 8)),
+    256: ((64, 1, 8), (128, 1, 8)),
+}
+
+
+def torch_triton(p: Problem) -> Product:
+    """PyTorch's Triton kernel with the fastest of a few settings, chosen once a block shape."""
+    from torch.sparse._triton_ops import bsr_dense_addmm
+
+    matrix = p.bsr_tensor()
+
+    def call(meta: dict[str, int] | None) -> Call:
+        return lambda: bsr_dense_addmm(p.out, matrix, p.x, beta=0, out=p.out, meta=meta)
+
+    key = ("torch_triton", p.case.block, p.case.n)
+    if key not in p.cache:
+        metas: list[dict[str, int] | None] = [None]
+        for columns, stages, warps in _TRITON_SETTINGS.get(p.case.block[0], ()):
+            if p.case.n % columns == 0:
+                sizes = {"SPLIT_N": p.case.n // columns, "GROUP_SIZE_ROW": 4}
+                metas.append({**sizes, "num_stages": stages, "num_warps": warps})
+        p.cache[key] = _fastest(p.torch, [call(meta) for meta in metas], metas)
+    return Product(call(p.cache[key]), p.case.useful_flops)
+
+
+def stk(p: Problem) -> Product:
+    """MegaBlocks' kernel, for float16 blocks of 128x128."""
+    import stk.ops
+
+    short = p.torch.int16
+    indptr, indices = p.indices
+    rows = p.torch.as_tensor(p.pattern.rows, device=p.x.device)
+    matrix = stk.Matrix(
+        (p.case.m, p.case.k), p.values, rows.to(short), indices.to(short), indptr.int()
+    )
+    return Product(lambda: stk.ops.dsd(matrix, p.x), p.case.useful_flops)
+
+
+def cusparse(p: Problem) -> Product:
+    """Blocked-ELL, for square blocks and as many in every row."""
+    if "cusparse" not in p.cache:
+        p.cache["cusparse"] = Cusparse(p.torch)
+    rows = p.values.view(p.case.grid[0], -1, *p.case.block)
+    values = rows.transpose(1, 2).contiguous()
+    columns = p.indices[1].view(p.case.grid[0], -1)
+    call = p.cache["cusparse"].blocked_ell(p.case.dtype, values, columns, p.case.k, p.x, p.out)
+    return Product(call, p.case.useful_flops)
+
+
+def torch_bsr(p: Problem) -> Product:
+    """``torch.mm`` with a BSR tensor: cuSPARSE's bsrmm on a GPU, MKL on the CPU."""
+    matrix = p.bsr_tensor()
+    return Product(lambda: p.torch.mm(matrix, p.x), p.case.useful_flops)
+
+
+RIVALS: dict[str, Callable[[Problem], Product]] = {
+    f.__name__: f for f in (cublas_dense, cublas_equal_flop, torch_triton, stk, cusparse, torch_bsr)
+}
+
+
+def wanted(case: Case) -> list[str]:
+    """The rivals that can compute a case, and are worth the time."""
+    if case.group == "columns":
+        return ["cublas_dense", "torch_triton"]
+    names = ["cublas_dense", "cublas_equal_flop"]
+    if case.dtype in ("float32", "float64"):
+        return [*names, "torch_bsr"]
+    uniform, half = case.pattern == "uniform", case.dtype == "float16"
+    if (half and case.pattern in ("uniform", "zipf_rows")) or (uniform and case.density == 0.125):
+        names.append("torch_triton")
+    if half and uniform and case.block == (128, 128):
+        names.append("stk")
+    if half and uniform and case.block[0] == case.block[1]:
+        names.append("cusparse")
+    return names
+
+
+def _fastest(torch: Any, calls: list[Call], settings: list[Any]) -> Any:
+    """The setting of the fastest call, by the median of three. Raises what the first one raised
+    when none works."""
+    best, best_seconds, failure = None, float("inf"), None
+    for call, setting in zip(calls, settings, strict=True):
+        try:
+            times = []
+            for _ in range(4):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                call()
+                end.record()
+                torch.cuda.synchronize()
+                times.append(start.elapsed_time(end))
+        except Exception as error:  # a setting that does not compile is no candidate
+            failure = failure or error
+            continue
+        seconds = statistics.median(times[1:])
+        if seconds < best_seconds:
+            best, best_seconds = setting, seconds
+    if failure is not None and best_seconds == float("inf"):
+        raise failure
+    return best

@@ -1,0 +1,142 @@
+"""Result files: facts about the machine and software, and one flat row a measurement."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import bsrgemm
+from bsrgemm import _core
+
+from .cases import Case
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("numpy", "scipy", "torch", "triton", "stanford-stk", "ml_dtypes")
+
+Row = dict[str, Any]
+
+
+def make_row(
+    case: Case, who: str, timing: str | None, seconds: float | None, flops: float, **extra: Any
+) -> Row:
+    """``flops``: the useful work that ``who`` did in ``seconds``. Without a time, ``extra`` has the
+    ``error`` that says why."""
+    row: Row = {
+        "case": case.name,
+        "op": "bsr @ dense",
+        "dtype": case.dtype,
+        "block": list(case.block),
+        "density": case.density,
+        "nnzb": case.nnzb,
+        "pattern": case.pattern,
+        "M": case.m,
+        "N": case.n,
+        "K": case.k,
+        "who": who,
+        "timing": timing,
+        "us": None if seconds is None else _digits(seconds * 1e6, 5),
+        "tflops": None if seconds is None else _digits(flops / seconds / 1e12, 4),
+    }
+    return row | {key: _digits(value, 4) for key, value in extra.items()}
+
+
+class Results:
+    """A result file, complete after every ``add``: an aborted run leaves its part."""
+
+    def __init__(self, path: Path | None, facts: dict[str, Any]) -> None:
+        self.path = path
+        self.facts = facts
+        self.rows: list[Row] = []
+
+    def add(self, rows: list[Row]) -> None:
+        self.rows += rows
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(dump(self.facts, self.rows))
+
+    def say_where(self) -> None:
+        if self.path is not None:
+            folder = f"benchmarks/results/{slug(self.facts['gpu'])}"
+            print(f"results: {self.path}, to be committed as {folder}/{self.path.name}")
+
+
+def dump(facts: dict[str, Any], rows: list[Row]) -> str:
+    """JSON with one line a row, so that differences can be read."""
+    head = json.dumps(facts, indent=1, ensure_ascii=False).removesuffix("\n}")
+    body = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows)
+    return f'{head},\n "rows": [\n{body}\n ]\n}}\n'
+
+
+def facts(commit: str | None, gpu: dict[str, Any] | None) -> dict[str, Any]:
+    """What a reader has to know about a run; ``gpu`` is an entry of ``_core.cuda_devices()``."""
+    software = {"python": platform.python_version(), "bsrgemm": bsrgemm.__version__}
+    for package in PACKAGES:
+        try:
+            software[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "commit": commit or _git_commit(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gpu": gpu["name"] if gpu else None,
+        "machine": {
+            "driver": _driver() if gpu else None,
+            "sm_arch": gpu["sm_arch"] if gpu else None,
+            "sm_count": gpu["sm_count"] if gpu else None,
+            "cpu": _cpu_model(),
+            "cores": len(os.sched_getaffinity(0)),
+            "threads": _core.get_num_threads(),
+            "isa": _core.cpu_isa(),
+        },
+        "software": software,
+    }
+
+
+def slug(gpu: str | None) -> str:
+    """The folder of a machine's results: h200 for "NVIDIA H200", cpu without a GPU."""
+    if gpu is None:
+        return "cpu"
+    name = re.sub(r"nvidia|geforce|tesla", "", gpu.lower())
+    return re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+
+
+def _digits(value: Any, count: int) -> Any:
+    """Floats rounded to ``count`` digits, and null for what JSON has no number for."""
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.{count}g}") if math.isfinite(value) else None
+
+
+def _git_commit() -> str:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+def _driver() -> str | None:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1] if found else platform.processor()

@@ -1,0 +1,267 @@
+"""Write the tables of README.md and docs/*.md from the committed results.
+
+A table stands between ``<!-- table:NAME -->`` and ``<!-- end -->``. Every figure of a row, ours and
+the peers', is from one run: the newest one that has the case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from .records import ROOT, Row
+
+RESULTS = Path("benchmarks", "results")
+# The GPU whose results the tables called gpu-... show.
+GPU_SLUG = "h200"
+_MARKED = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+class UnknownTable(Exception):
+    """A document asks for a table that nobody makes."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit 1 if a document is out of date"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    stale = update(ROOT, write=not args.check)
+    for path in stale:
+        print(f"{path.relative_to(ROOT)}: {'out of date' if args.check else 'written'}")
+    if args.check and stale:
+        print("run: python -m benchmarks tables", file=sys.stderr)
+    return 1 if args.check and stale else 0
+
+
+def update(root: Path, write: bool) -> list[Path]:
+    """The documents whose tables are not those of the results; rewrites them if asked."""
+    stale = []
+    for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        if not path.exists():
+            continue
+        text = path.read_text()
+        rendered = _MARKED.sub(lambda m: m[1] + table(root / RESULTS, m[2]) + m[4], text)
+        if rendered != text:
+            stale.append(path)
+            if write:
+                path.write_text(rendered)
+    return stale
+
+
+def table(results: Path, name: str) -> str:
+    """A table in Markdown with what it was measured on; nothing where there are no results yet."""
+    if name not in TABLES:
+        raise UnknownTable(f"table {name!r}; there are {', '.join(TABLES)}")
+    make, slug = TABLES[name]
+    runs = load(results / slug)
+    header, lines, used = make(runs)
+    if not lines:
+        return ""
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    body = [f"| {' | '.join(cells)} |" for cells in (header, rule, *lines)]
+    return "\n".join([*body, "", *sorted({_describe(run) for run in used}), ""])
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+class Run:
+    """One result file."""
+
+    def __init__(self, content: dict[str, Any]) -> None:
+        self.facts = content
+        self.rows: list[Row] = content["rows"]
+
+    def find(self, who: str, timing: str | None = None, **fields: Any) -> Row | None:
+        """The first row of ``who`` that has these fields; without a timing, any or an error."""
+        for row in self.rows:
+            if (
+                row["who"] == who
+                and (timing is None or row["timing"] in (timing, None))
+                and all(row[key] == value for key, value in fields.items())
+            ):
+                return row
+        return None
+
+    def rival(self, ours: Row, who: str) -> Row | None:
+        """The row of a rival for the case of one of our rows, timed in the same way."""
+        found = self.find(who, ours["timing"], case=ours["case"])
+        if found is None and who.startswith("cublas_"):
+            # Dense products are measured once for all cases that need the same one.
+            same = ["dtype", "M", "N", "K"]
+            same += ["block", "nnzb"] if who == "cublas_equal_flop" else []
+            found = self.find(who, ours["timing"], **{key: ours[key] for key in same})
+        return found
+
+
+def load(folder: Path) -> list[Run]:
+    """The runs on one machine, the newest first."""
+    runs = [Run(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    return sorted(runs, key=lambda run: run.facts["date"], reverse=True)
+
+
+def _ours(runs: list[Run], timing: str, **fields: Any) -> list[tuple[Run, Row]]:
+    """Our rows of the newest run that has each case."""
+    newest: dict[str, tuple[Run, Row]] = {}
+    for run in runs:
+        for row in run.rows:
+            if (
+                row["who"] == "bsrgemm"
+                and row["timing"] in (timing, None)
+                and all(row[key] == value for key, value in fields.items())
+            ):
+                newest.setdefault(row["case"], (run, row))
+    return list(newest.values())
+
+
+def _describe(run: Run) -> str:
+    software, machine = run.facts["software"], run.facts["machine"]
+    names = {"torch": "PyTorch", "triton": "Triton", "stanford-stk": "stk", "numpy": "NumPy"}
+    names["scipy"] = "SciPy"
+    if run.facts["gpu"]:
+        where = f"{run.facts['gpu']}, driver {machine['driver']}"
+        shown = ("torch", "triton", "stanford-stk")
+    else:
+        where = f"{machine['cpu']}, {machine['isa']}, {machine['threads']} threads"
+        shown = ("numpy", "scipy", "torch")
+    versions = ", ".join(f"{names[key]} {software[key]}" for key in shown if key in software)
+    return (
+        f"*{where}; {versions}; bsrgemm {software['bsrgemm']} at {run.facts['commit']}, "
+        f"{run.facts['date'][:10]}.*"
+    )
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+def _number(value: float) -> str:
+    """Three digits, more before the point."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def _obstacle(row: Row | None) -> str | None:
+    """Why a row has no figure to show: not measured, it raised, or its result was wrong."""
+    if row is None:
+        return "-"
+    if row["us"] is None:
+        return "fails"
+    return "wrong" if row.get("wrong") else None
+
+
+def _rate(row: Row | None, scale: float = 1.0) -> str:
+    """TFLOP/s times scale."""
+    return _obstacle(row) or _number(row["tflops"] * scale)
+
+
+def _ratio(ours: Row, other: Row | None, of: str = "tflops", digits: int = 2) -> str:
+    """Ours over the other's: more is better."""
+    obstacle = _obstacle(other) or _obstacle(ours)
+    if obstacle:
+        return obstacle
+    more, less = (ours[of], other[of]) if of == "tflops" else (other[of], ours[of])
+    return f"{more / less:.{digits}f}"
+
+
+def _block(row: Row) -> str:
+    return f"{row['block'][0]}×{row['block'][1]}"
+
+
+def _both_rates(run: Run, row: Row) -> str:
+    """Sustained, and burst in parentheses."""
+    return f"{_rate(row)} ({_rate(run.find('bsrgemm', 'burst', case=row['case']))})"
+
+
+def _prediction(row: Row) -> str:
+    if row["us"] is None:
+        return "-"
+    return f"{row['predicted_us']:.0f} / {row['us']:.0f}"
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+Cells = list[str]
+Made = tuple[Cells, list[Cells], Iterable[Run]]
+
+
+def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
+    peers = {"torch_triton": "Triton", "stk": "stk", "cusparse": "cuSPARSE"}
+    if dtype == "float32":
+        peers = {"torch_bsr": "torch BSR (cuSPARSE)"}
+    found = [
+        (run, row)
+        for run, row in _ours(runs, "sustained", dtype=dtype, pattern="uniform")
+        if row["case"].startswith("blocks/")
+    ]
+    shown = {
+        who: name for who, name in peers.items() if any(run.rival(row, who) for run, row in found)
+    }
+    header = [
+        "block",
+        "density",
+        "TF/s (burst)",
+        "of cuBLAS, equal FLOP",
+        "times faster than dense",
+    ]
+    header += [f"{name} TF/s" for name in shown.values()]
+    header += ["predicted / measured µs", "plan ms"]
+    lines = []
+    for run, row in found:
+        cells = [_block(row), f"{row['density']:.3g}", _both_rates(run, row)]
+        cells.append(_ratio(row, run.rival(row, "cublas_equal_flop")))
+        cells.append(_ratio(row, run.rival(row, "cublas_dense"), of="us"))
+        cells += [_rate(run.rival(row, who)) for who in shown]
+        plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
+        lines.append([*cells, _prediction(row), plan])
+    return header, lines, [run for run, _ in found]
+
+
+def _gpu_patterns(runs: list[Run]) -> Made:
+    found = [
+        (run, row) for run, row in _ours(runs, "sustained") if row["case"].startswith("patterns/")
+    ]
+    header = ["block", "pattern", "dtype", "µs", "TF/s (burst)", "of uniform"]
+    header += ["of cuBLAS, equal FLOP", "Triton TF/s", "predicted / measured µs"]
+    lines = []
+    for run, row in found:
+        same = {key: row[key] for key in ("dtype", "block", "nnzb", "M", "N", "K")}
+        uniform = run.find("bsrgemm", "sustained", pattern="uniform", **same)
+        cells = [_block(row), row["pattern"].replace("_", " "), row["dtype"]]
+        cells.append("-" if row["us"] is None else f"{row['us']:.0f}")
+        cells += [_both_rates(run, row), _ratio(row, uniform)]
+        cells.append(_ratio(row, run.rival(row, "cublas_equal_flop")))
+        lines.append([*cells, _rate(run.rival(row, "torch_triton")), _prediction(row)])
+    return header, lines, [run for run, _ in found]
+
+
+def _cpu(runs: list[Run]) -> Made:
+    found = _ours(runs, "rounds")
+    header = ["dtype", "block", "GF/s", "dense GF/s", "of the dense rate", "of our float32 rate"]
+    header += ["times SciPy", "times torch BSR", "peak memory / operands"]
+    lines = []
+    for run, row in found:
+        dense = run.rival(row, "numpy_dense") or run.rival(row, "torch_dense")
+        same = {key: row[key] for key in ("block", "nnzb", "M", "N", "K")}
+        float32 = run.find("bsrgemm", "rounds", dtype="float32", **same)
+        cells = [row["dtype"], _block(row), _rate(row, 1e3), _rate(dense, 1e3)]
+        cells += [_ratio(row, dense), _ratio(row, float32)]
+        cells += [_ratio(row, run.rival(row, who), digits=1) for who in ("scipy_bsr", "torch_bsr")]
+        memory = row.get("peak_memory")
+        lines.append([*cells, "-" if memory is None else f"{memory:.3f}"])
+    return header, lines, [run for run, _ in found]
+
+
+TABLES: dict[str, tuple[Callable[[list[Run]], Made], str]] = {
+    "gpu-float16": (lambda runs: _gpu_blocks(runs, "float16"), GPU_SLUG),
+    "gpu-bfloat16": (lambda runs: _gpu_blocks(runs, "bfloat16"), GPU_SLUG),
+    "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG),
+    "gpu-patterns": (_gpu_patterns, GPU_SLUG),
+    "cpu": (_cpu, "cpu"),
+}

@@ -1,0 +1,250 @@
+"""One case: operands, the float64 check, ours and the peers, each checked and timed."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bsrgemm import bsr_array
+from bsrgemm._matmul import product
+
+from .cases import Case
+from .peers import RIVALS, Problem, Product, wanted
+from .records import Row, make_row
+
+# Ours may lose as much against float64 as twice what the dense product of the same precision does.
+# A rival is marked from ten times on: then it is wrong, and not only rounded.
+ALLOWED, RIVAL_ALLOWED = 2.0, 10.0
+
+
+def is_new(seen: set[Any], case: Case, who: str) -> bool:
+    """False for a dense product that has been measured already, for another case."""
+    if who == "cublas_dense":
+        key: tuple[Any, ...] = (who, case.dtype, case.m, case.n, case.k)
+    elif who == "cublas_equal_flop":
+        key = (who, case.dtype, case.block, case.m, case.n, case.equal_flop_k)
+    else:
+        return True
+    if key in seen:
+        return False
+    seen.add(key)
+    return True
+
+
+@dataclass
+class Outcome:
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # for the line that is printed
+    wrong: bool = False
+
+
+@dataclass
+class Reference:
+    expected: Any  # float64
+    dense_error: float  # what the dense product loses in the same precision
+
+
+class Suite:
+    """Measures cases. ``timer`` has prepare, sustained, burst, cold and synchronize."""
+
+    def __init__(
+        self,
+        torch: Any,
+        device: str,
+        timer: Any,
+        chip: dict[str, Any] | None = None,
+        peers: Iterable[str] = tuple(RIVALS),
+        families: Iterable[str] = ("auto",),
+        l2_bytes: float = 50e6,
+    ) -> None:
+        self.torch, self.device, self.timer, self.chip = torch, device, timer, chip
+        self.peers, self.families, self.l2_bytes = tuple(peers), tuple(families), l2_bytes
+        self.seen: set[Any] = set()
+        self.cache: dict[Any, Any] = {}
+        self.broken: Exception | None = None  # set when the device fails after an error
+
+    def run(self, case: Case) -> Outcome:
+        outcome = Outcome()
+        p = self._problem(case)
+        reference = self._reference(p)
+        for family in self._possible_families(p):
+            self._attempt(p, _our_name(family), outcome, reference, self._ours, family)
+        for who in wanted(case):
+            if who in self.peers and not self.broken and is_new(self.seen, case, who):
+                self._attempt(p, who, outcome, reference, self._rival, who)
+        ours = [row for row in outcome.rows if row["who"].startswith("bsrgemm")]
+        outcome.wrong = any(row.get("wrong") or "error" in row for row in ours)
+        return outcome
+
+    def _problem(self, case: Case) -> Problem:
+        torch = self.torch
+        kind = getattr(torch, case.dtype)
+        pattern = case.make_pattern()
+        height, width = case.block
+        rows, cols = case.grid
+        values = torch.randn(case.nnzb, height, width, device=self.device).to(kind)
+        dense = torch.zeros(case.m, case.k, dtype=kind, device=self.device)
+        i, j = (
+            torch.as_tensor(index, device=self.device).long()
+            for index in (pattern.rows, pattern.indices)
+        )
+        dense.view(rows, height, cols, width)[i, :, j, :] = values
+        x = torch.randn(case.k, case.n, device=self.device).to(kind)
+        out = torch.empty(case.m, case.n, dtype=kind, device=self.device)
+        return Problem(torch, case, pattern, values, dense, x, out, self.cache)
+
+    def _reference(self, p: Problem) -> Reference:
+        expected = p.dense.double() @ p.x.double()
+        # cuBLAS may add parts of a sum in 16 bits, which is no yardstick.
+        matmul = self.torch.backends.cuda.matmul
+        flags = [f"allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")]
+        saved = [getattr(matmul, flag) for flag in flags]
+        try:
+            for flag in flags:
+                setattr(matmul, flag, False)
+            same_precision = self.torch.mm(p.dense, p.x)
+        finally:
+            for flag, value in zip(flags, saved, strict=True):
+                setattr(matmul, flag, value)
+        return Reference(expected, relative_error(self.torch, same_precision, expected))
+
+    def _attempt(
+        self,
+        p: Problem,
+        who: str,
+        outcome: Outcome,
+        reference: Reference,
+        measure: Callable[[Problem, Reference, str], tuple[list[Row], str]],
+        which: str,
+    ) -> None:
+        """Adds what ``measure`` finds, or the error that it raises."""
+        try:
+            rows, note = measure(p, reference, which)
+        except Exception as error:
+            first_line = (str(error).strip().splitlines() or [""])[0]
+            text = f"{type(error).__name__}: {first_line}"[:200]
+            rows, note = [make_row(p.case, who, None, None, 0.0, error=text)], text
+            try:
+                self.timer.synchronize()
+            except Exception as failure:
+                self.broken = failure
+        outcome.rows += rows
+        outcome.notes.append(f"{who} {note}")
+
+    def _possible_families(self, p: Problem) -> list[str]:
+        """Those of the wanted families that take the case."""
+        candidates = self._matrix(p).plan(p.case.n, chip=self.chip).candidates
+        possible = {"auto"} | {c["family"] for c in candidates if c["supported"]}
+        return [family for family in self.families if family in possible]
+
+    def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
+        plan = self._matrix(p).plan(p.case.n, chip=self.chip)
+        chosen = plan.choice if family == "auto" else family
+        candidate = next(c for c in plan.candidates if c["family"] == chosen)
+        # The first product with any such matrix also loads the kernel: it is not timed.
+        self._our_product(p, family).call()
+        ours = self._our_product(p, family)
+        p.out.fill_(math.nan)
+        plan_seconds = self._first_minus_later(ours.call)
+        error = relative_error(self.torch, p.out, reference.expected)
+        wrong = not error <= ALLOWED * reference.dense_error
+        extra: dict[str, Any] = {
+            "rel_err": error,
+            "dense_rel_err": reference.dense_error,
+            "family": chosen,
+            "predicted_us": candidate["seconds"] * 1e6,
+            "plan_us": plan_seconds * 1e6,
+        }
+        rows = self._time(
+            p, _our_name(family), ours, extra, wrong, lambda q: self._our_product(q, family)
+        )
+        return rows, (
+            f"{_rates(rows)} {chosen}, predicted/measured "
+            f"{extra['predicted_us'] / rows[0]['us']:.2f}, plan {plan_seconds * 1e3:.2f} ms, "
+            f"error {error:.1e}"
+        )
+
+    def _rival(self, p: Problem, reference: Reference, who: str) -> tuple[list[Row], str]:
+        rival = RIVALS[who](p)
+        # Memory that a rival allocates for its result has just been this.
+        self.torch.full_like(p.out, math.nan)
+        p.out.fill_(math.nan)
+        expected = rival.expected() if rival.expected else reference.expected
+        error = relative_error(self.torch, rival.call(), expected)
+        wrong = not error <= RIVAL_ALLOWED * reference.dense_error
+        rows = self._time(p, who, rival, {"rel_err": error}, wrong, RIVALS[who])
+        return rows, _rates(rows)
+
+    def _time(
+        self,
+        p: Problem,
+        who: str,
+        what: Product,
+        extra: dict[str, Any],
+        wrong: bool,
+        again: Callable[[Problem], Product],
+    ) -> list[Row]:
+        """A row for each of the case's timings. ``again`` makes the product for other operands."""
+        extra = extra | ({"wrong": True} if wrong else {})
+        if "cold" in p.case.timings:
+            timings = {"cold": self.timer.cold([again(q).call for q in self._copies(p)])}
+        else:
+            call, estimate = self.timer.prepare(what.call)
+            timings = {
+                "sustained": self.timer.sustained(call, estimate),
+                "burst": self.timer.burst(call),
+            }
+        return [
+            make_row(p.case, who, name, timing.seconds, what.flops, **extra)
+            for name, timing in timings.items()
+        ]
+
+    def _matrix(self, p: Problem) -> bsr_array:
+        arrays = (p.values, p.pattern.indices, p.pattern.indptr)
+        return bsr_array(arrays, (p.case.m, p.case.k))
+
+    def _our_product(self, p: Problem, family: str) -> Product:
+        a = self._matrix(p)
+        return Product(
+            lambda: product(a, p.x, None, 1.0, None, p.out, None, family), p.case.useful_flops
+        )
+
+    def _copies(self, p: Problem) -> list[Problem]:
+        """Enough copies that no L2 cache holds one from the last time round."""
+        size = sum(t.numel() * t.element_size() for t in (p.values, p.x, p.out))
+        return [
+            replace(
+                p, **{name: getattr(p, name).clone() for name in ("values", "dense", "x", "out")}
+            )
+            for _ in range(math.ceil(3 * self.l2_bytes / size) + 1)
+        ]
+
+    def _first_minus_later(self, call: Callable[[], Any]) -> float:
+        """Seconds that only the first call takes, to plan and upload, by the host's clock."""
+        seconds = []
+        for _ in range(2):
+            self.timer.synchronize()
+            start = time.perf_counter()
+            call()
+            self.timer.synchronize()
+            seconds.append(time.perf_counter() - start)
+        return max(seconds[0] - seconds[1], 0.0)
+
+
+def relative_error(torch: Any, found: Any, expected: Any) -> float:
+    """Of the whole result, in the Frobenius norm; infinite where anything is not finite."""
+    error = torch.linalg.norm(found.double() - expected) / torch.linalg.norm(expected)
+    return float(error) if torch.isfinite(error) else math.inf
+
+
+def _our_name(family: str) -> str:
+    return "bsrgemm" if family == "auto" else f"bsrgemm:{family}"
+
+
+def _rates(rows: list[Row]) -> str:
+    """ "s538 b612 TF/s": sustained and burst."""
+    text = " ".join(f"{row['timing'][0]}{row['tflops']:.3g}" for row in rows)
+    return f"{text} TF/s{' WRONG' if rows[0].get('wrong') else ''}"

@@ -1,0 +1,130 @@
+"""The compiled core. The package bsrgemm is its public face; names here may change.
+
+Arrays in (Importable) are NumPy arrays, DeviceArray, and objects with __dlpack__,
+__cuda_array_interface__ or the buffer protocol. Streams are CUDA stream handles; 0 and 1 are the
+legacy default stream.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, SupportsFloat, SupportsIndex, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Importable: TypeAlias = Any
+
+__version__: str
+built_with_cuda: bool
+
+class DeviceUnavailableError(RuntimeError): ...
+
+@final
+class ArrayInfo(tuple[str, tuple[int, ...], tuple[int, ...], str, int, bool]):
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def strides(self) -> tuple[int, ...]: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def pointer(self) -> int: ...
+    @property
+    def readonly(self) -> bool: ...
+    __match_args__ = ("dtype", "shape", "strides", "device", "pointer", "readonly")
+
+@final
+class Structure:
+    def __new__(
+        cls,
+        indices: Importable,
+        indptr: Importable,
+        shape: Sequence[SupportsIndex],
+        blocksize: Sequence[SupportsIndex],
+        check: bool = True,
+    ) -> Structure: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def blocksize(self) -> tuple[int, int]: ...
+    @property
+    def nnzb(self) -> int: ...
+    @property
+    def longest_row(self) -> int: ...
+    @property
+    def indices(self) -> NDArray[np.int32]: ...
+    @property
+    def indptr(self) -> NDArray[np.int64]: ...
+    def transpose(self) -> tuple[Structure, NDArray[np.int64]]: ...
+    def explain(
+        self, n: SupportsIndex, dtype: str, chip: dict[str, Any] | None = None
+    ) -> dict[str, Any]: ...
+
+@final
+class DeviceArray:
+    @classmethod
+    def empty(
+        cls,
+        shape: SupportsIndex | Sequence[SupportsIndex],
+        dtype: str,
+        device: str = "cuda:0",
+        stream: SupportsIndex = 0,
+    ) -> DeviceArray: ...
+    @classmethod
+    def from_host(
+        cls, array: Importable, device: str = "cuda:0", stream: SupportsIndex = 0
+    ) -> DeviceArray: ...
+    def to_host(self) -> NDArray[Any]: ...
+    def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> DeviceArray: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+
+def matmul(
+    structure: Structure,
+    values: Importable,
+    x: Importable,
+    out: Importable,
+    c: Importable | None = None,
+    alpha: SupportsFloat = 1.0,
+    beta: SupportsFloat = 0.0,
+    stream: SupportsIndex | None = 0,
+    family: str = "auto",
+) -> None: ...
+def describe(obj: Importable, name: str = "array") -> ArrayInfo: ...
+def set_num_threads(n: int, /) -> None: ...
+def get_num_threads() -> int: ...
+def cpu_isa() -> Literal["avx512", "avx2", "generic"]: ...
+def cuda_devices() -> list[dict[str, Any]]: ...
+def synchronize(device: str, stream: SupportsIndex = 0) -> None: ...
+def probe_wgmma(
+    dtype: str,
+    transpose_a: bool,
+    transpose_b: bool,
+    descriptor_a: int,
+    descriptor_b: int,
+    image_a: bytes,
+    image_b: bytes,
+    device: str = "cuda:0",
+) -> NDArray[np.float32]: ...

@@ -1,0 +1,162 @@
+/* bsrg_matmul refuses every call that a backend could not survive, and no other. */
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bsrgemm.h"
+
+static int failures;
+
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                                   \
+    }                                                                               \
+  } while (0)
+
+enum { M = 4, K = 6, N = 3, PITCH = 8 };
+
+/* A = two blocks of 2 x 3 on the diagonal. All operands lie in one arena, so that any overlap can be made. */
+static float arena[400];
+static float *const kValues = arena, *const kX = arena + 100, *const kC = arena + 200,
+                    *const kY = arena + 300;
+static bsrg_structure *structure;
+
+static bsrg_matmul_args good(void) {
+  return (bsrg_matmul_args){
+      .a = structure,
+      .values = kValues,
+      .dtype = BSRG_F32,
+      .x = {kX, K, N, PITCH, 1},
+      .c = {kC, M, N, PITCH, 1},
+      .y = {kY, M, N, PITCH, 1},
+      .alpha = 1,
+      .beta = 0.5,
+      .device = {BSRG_CPU, 0},
+  };
+}
+
+static void refuse(int line, const bsrg_matmul_args *args, bsrg_status status, const char *text) {
+  bsrg_error error = {""};
+  const bsrg_status found = bsrg_matmul(args, &error);
+  if (found == status && strstr(error.message, text) != NULL && bsrg_matmul(args, NULL) == status) return;
+  fprintf(stderr, "line %d: status %d, \"%s\" instead of \"%s\"\n", line, (int)found, error.message, text);
+  ++failures;
+}
+
+/* Changes one thing in a good call and expects a refusal. */
+#define REFUSE(change, status, text)           \
+  do {                                         \
+    bsrg_matmul_args args = good();            \
+    change;                                    \
+    refuse(__LINE__, &args, (status), (text)); \
+  } while (0)
+#define ACCEPT(change)                                           \
+  do {                                                           \
+    bsrg_matmul_args args = good();                              \
+    change;                                                      \
+    bsrg_error error = {""};                                     \
+    if (bsrg_matmul(&args, &error) != BSRG_OK) {                 \
+      fprintf(stderr, "line %d: %s\n", __LINE__, error.message); \
+      ++failures;                                                \
+    }                                                            \
+  } while (0)
+
+static void test_arguments(void) {
+  REFUSE(args.a = NULL, BSRG_ERR_VALUE, "a is NULL");
+  REFUSE(args.dtype = (bsrg_dtype)9, BSRG_ERR_TYPE, "dtype is 9");
+  REFUSE(args.device.kind = (bsrg_device_kind)9, BSRG_ERR_VALUE, "device is kind 9");
+  REFUSE(args.device.index = -1, BSRG_ERR_VALUE, "index -1");
+  REFUSE(args.family = (bsrg_family)-1, BSRG_ERR_VALUE, "family is -1");
+  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 3");
+  REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "family is 'tall', but the operands are on cpu");
+  REFUSE(args.family = BSRG_PORTABLE, BSRG_ERR_VALUE, "where 'auto' and 'cpu' exist");
+  REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,
+         "family is 'cpu', but the operands are on cuda:0, where 'auto', 'tall' and 'portable' exist");
+  ACCEPT(args.family = BSRG_HOST);
+}
+
+static void test_shapes(void) {
+  REFUSE(args.x.rows = 5, BSRG_ERR_VALUE,
+         "b has shape (K, N) = (5, 3), but a has 6 columns: b must have 6 rows");
+  REFUSE(args.x.cols = -1, BSRG_ERR_VALUE, "out has shape (4, 3), but a @ b has shape (4, -1)");
+  REFUSE((args.x.cols = -1, args.y.cols = -1, args.beta = 0, args.c = (bsrg_dense){0}), BSRG_ERR_VALUE,
+         "b has shape (6, -1), but both numbers must be at least 0");
+  REFUSE(args.y.rows = 5, BSRG_ERR_VALUE, "out has shape (5, 3), but a @ b has shape (4, 3)");
+  REFUSE(args.y.cols = 2, BSRG_ERR_VALUE, "out has shape (4, 2)");
+  REFUSE(args.c.cols = 2, BSRG_ERR_VALUE, "c has shape (4, 2), but a @ b has shape (4, 3)");
+  REFUSE((args.c.cols = 2, args.beta = 0), BSRG_ERR_VALUE, "c has shape (4, 2)");
+  REFUSE(args.c = (bsrg_dense){0}, BSRG_ERR_VALUE, "beta is 0.5, but c is not given");
+  REFUSE((args.c = (bsrg_dense){0}, args.beta = NAN), BSRG_ERR_VALUE, "beta is nan, but c is not given");
+  ACCEPT((args.c = (bsrg_dense){0}, args.beta = 0));
+  /* No columns: nothing is read or written, whatever the pointers. */
+  ACCEPT((args.x.cols = args.y.cols = args.c.cols = 0, args.x.data = args.y.data = args.c.data = NULL));
+}
+
+static void test_pointers(void) {
+  REFUSE(args.values = NULL, BSRG_ERR_VALUE, "a.data has elements, but its pointer is NULL");
+  REFUSE(args.x.data = NULL, BSRG_ERR_VALUE, "b has elements, but its pointer is NULL");
+  REFUSE(args.y.data = NULL, BSRG_ERR_VALUE, "out has elements, but its pointer is NULL");
+  REFUSE(args.c.data = NULL, BSRG_ERR_VALUE, "c has elements, but its pointer is NULL");
+  REFUSE(args.values = (char *)kValues + 2, BSRG_ERR_VALUE, "a.data starts at address");
+  REFUSE(args.x.data = (char *)kX + 1, BSRG_ERR_VALUE, "b starts at address");
+  REFUSE(args.y.data = (char *)kY + 3, BSRG_ERR_VALUE, "out starts at address");
+  REFUSE(args.c.data = (char *)kC + 2, BSRG_ERR_VALUE, "must be aligned to its item size of 4 bytes");
+}
+
+static void test_strides(void) {
+  REFUSE(args.x.row_stride = INT64_MAX, BSRG_ERR_VALUE,
+         "b has shape (6, 3) and strides (9223372036854775807, 1)");
+  REFUSE(args.x.row_stride = INT64_MAX / 20 + 1, BSRG_ERR_VALUE, "beyond the address space");
+  REFUSE(args.x.row_stride = INT64_MIN, BSRG_ERR_VALUE, "beyond the address space");
+  REFUSE((args.x.data = (void *)64, args.x.row_stride = -PITCH), BSRG_ERR_VALUE, "beyond the address space");
+  REFUSE(args.y.row_stride = 0, BSRG_ERR_VALUE, "strides (0, 1), which put several elements at one address");
+  REFUSE(args.y.row_stride = 2, BSRG_ERR_VALUE, "which put several elements at one address");
+  REFUSE((args.y.row_stride = 4, args.y.col_stride = 6), BSRG_ERR_VALUE, "which put several elements");
+  REFUSE((args.y.row_stride = 2, args.y.col_stride = -1), BSRG_ERR_VALUE, "which put several elements");
+  ACCEPT((args.y.row_stride = 5, args.y.col_stride = 7)); /* interleaved, but no two elements meet */
+  ACCEPT((args.y.row_stride = 1, args.y.col_stride = M));
+  ACCEPT((args.x.row_stride = 0, args.c.col_stride = 0)); /* inputs may repeat themselves */
+  ACCEPT((args.x.data = kX + PITCH * (K - 1), args.x.row_stride = -PITCH));
+}
+
+static void test_overlap(void) {
+  REFUSE(args.y.data = kX, BSRG_ERR_VALUE, "out overlaps b in memory");
+  REFUSE(args.y.data = kX + PITCH * (K - 1) + N - 1, BSRG_ERR_VALUE, "out overlaps b in memory");
+  REFUSE(args.y.data = kX - PITCH * (M - 1) - N + 1, BSRG_ERR_VALUE, "out overlaps b in memory");
+  ACCEPT(args.y.data = kX + PITCH * (K - 1) + N);
+  ACCEPT(args.y.data = kX - PITCH * (M - 1) - N);
+  /* Two windows of one larger matrix, side by side. */
+  ACCEPT(args.y.data = kX + N);
+  ACCEPT(args.y.data = kX + PITCH + N);
+  ACCEPT(args.y.data = kX - N);
+  REFUSE(args.y.data = kX + N - 1, BSRG_ERR_VALUE, "out overlaps b in memory");
+  REFUSE(args.y.data = kX - N + 1, BSRG_ERR_VALUE, "out overlaps b in memory");
+  REFUSE(args.y.data = kX + PITCH - 1, BSRG_ERR_VALUE, "out overlaps b in memory");
+  REFUSE((args.y.data = kX + N, args.y.row_stride = PITCH + 1), BSRG_ERR_VALUE, "out overlaps b in memory");
+
+  REFUSE(args.y.data = kValues + 11, BSRG_ERR_VALUE, "out overlaps a.data in memory");
+  ACCEPT(args.y.data = kValues + 12);
+
+  ACCEPT(args.y = args.c);
+  REFUSE(args.y.data = kC + 1, BSRG_ERR_VALUE, "out overlaps c in memory without being the same view");
+  REFUSE((args.y = args.c, args.y.row_stride = PITCH - 1), BSRG_ERR_VALUE, "out overlaps c in memory");
+  ACCEPT((args.y.data = kC + 1, args.beta = 0)); /* c is not read */
+}
+
+int main(void) {
+  static const int32_t indptr[] = {0, 1, 2}, indices[] = {0, 1};
+  const bsrg_pattern pattern = {M, K, 2, 3, 2, 3, BSRG_I32, indices, indptr};
+  CHECK(bsrg_structure_create(&pattern, 1, &structure, NULL) == BSRG_OK);
+  test_arguments();
+  test_shapes();
+  test_pointers();
+  test_strides();
+  test_overlap();
+  bsrg_structure_destroy(structure);
+  if (failures > 0) fprintf(stderr, "%d failures\n", failures);
+  return failures > 0;
+}

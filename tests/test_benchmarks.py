@@ -1,0 +1,446 @@
+"""The benchmark harness: its patterns, its suites on small cases, and the tables it renders."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import bsrgemm  # noqa: E402
+from bsrgemm import __main__ as command_line  # noqa: E402
+from bsrgemm import _bench  # noqa: E402
+
+from benchmarks import cpu, records, report, timing  # noqa: E402
+from benchmarks import suite as suite_module  # noqa: E402
+from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
+from benchmarks.patterns import PATTERNS  # noqa: E402
+from benchmarks.suite import Suite  # noqa: E402
+from benchmarks.timing import DeviceTimer, Timing, rounds  # noqa: E402
+
+GRIDS = ((64, 64, 8), (128, 64, 8), (16, 74, 16), (50, 33, 4), (7, 5, 5), (3, 9, 1))
+
+
+# ---- patterns ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_pattern_is_a_structure_of_the_promised_size(name: str, grid: tuple[int, int, int]) -> None:
+    rows, cols, count = grid
+    found = PATTERNS[name](np.random.default_rng(5), *grid)
+    again = PATTERNS[name](np.random.default_rng(5), *grid)
+    assert np.array_equal(found.indices, again.indices) and np.array_equal(
+        found.indptr, again.indptr
+    )
+    # Construction checks the range, order and uniqueness of the columns.
+    data = np.zeros((len(found.indices), 1, 1), np.float32)
+    matrix = bsrgemm.bsr_array((data, found.indices, found.indptr), shape=(rows, cols))
+    assert matrix.nnzb == (2 * cols if name == "two_full_rows" else rows * count)
+    lengths = np.diff(found.indptr)
+    if name in ("uniform", "banded", "block_diagonal", "zipf_columns"):
+        assert set(lengths) == {count}
+    if name == "two_full_rows":
+        assert sorted(set(lengths)) == [0, cols] and (lengths == cols).sum() == 2
+
+
+def test_patterns_have_their_character() -> None:
+    rows, cols, count = 64, 64, 8
+    made = {name: f(np.random.default_rng(5), rows, cols, count) for name, f in PATTERNS.items()}
+    uniform, banded = made["uniform"], made["banded"]
+    assert np.abs(banded.indices - banded.rows).max() <= count
+    assert np.array_equal(made["block_diagonal"].indices // count, made["block_diagonal"].rows // 8)
+
+    lengths = np.sort(np.diff(made["zipf_rows"].indptr))[::-1]
+    assert lengths[0] == cols and lengths[-1] < count / 2, "a few long rows and many short ones"
+    free = lengths[lengths < cols]
+    rank = np.arange(len(lengths) - len(free), len(lengths)) + 1
+    assert np.ptp(free * rank) <= 2 * rank.max(), "lengths times rank are constant but for rounding"
+    assert not np.array_equal(np.diff(made["zipf_rows"].indptr), lengths), "in random order"
+
+    def largest_share(indices: np.ndarray) -> float:
+        return np.bincount(indices, minlength=cols).max() / rows
+
+    assert largest_share(made["zipf_columns"].indices) > 0.7 > 0.4 > largest_share(uniform.indices)
+    assert np.bincount(uniform.indices, minlength=cols).min() > 0
+
+
+# ---- cases ---------------------------------------------------------------------------------------
+
+
+def test_cases_are_consistent() -> None:
+    cases = [*gpu_cases(["float16", "bfloat16", "float32"]), *cpu_cases(["float32", "float64"])]
+    names = [case.name for case in cases]
+    assert len({*names}) == len(names)
+    for case in cases:
+        rows, cols = case.grid
+        assert (rows * case.block[0], cols * case.block[1]) == (case.m, case.k), case.name
+        assert len(case.make_pattern().indices) == case.nnzb, case.name
+        equal = 2.0 * case.m * case.n * case.equal_flop_k
+        assert abs(equal / case.useful_flops - 1) < 0.02 or case.equal_flop_k == 8, case.name
+    assert len(select(cases, "float16/512x112")) == 2
+    assert {case.pattern for case in select(cases, "^patterns/float16/64x64")} == {*PATTERNS} - {
+        "uniform"
+    }
+
+
+# ---- suites --------------------------------------------------------------------------------------
+
+
+class HostTimer:
+    """Stands in for the timer of a GPU: every call is done when it returns."""
+
+    def prepare(self, call: Callable[[], Any]) -> tuple[Callable[[], Any], float]:
+        return call, self._once(call).seconds
+
+    def sustained(self, call: Callable[[], Any], estimate: float) -> Timing:
+        return self._once(call)
+
+    def burst(self, call: Callable[[], Any]) -> Timing:
+        return self._once(call)
+
+    def cold(self, calls: list[Callable[[], Any]]) -> Timing:
+        return max((self._once(call) for call in calls), key=lambda timing: timing.seconds)
+
+    def synchronize(self) -> None:
+        pass
+
+    def _once(self, call: Callable[[], Any]) -> Timing:
+        start = time.perf_counter()
+        call()
+        return Timing(time.perf_counter() - start, 1)
+
+
+def small(dtype: str = "float32", **changes: Any) -> Case:
+    case = {"group": "blocks", "dtype": dtype, "block": (64, 64), "count": 2}
+    return Case(**(case | {"m": 256, "n": 128, "k": 512} | changes))
+
+
+def host_suite(**changes: Any) -> Suite:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    return Suite(torch, "cpu", HostTimer(), **changes)
+
+
+def test_gpu_suite_measures_and_records_errors(tmp_path: Path) -> None:
+    suite = host_suite(peers=["cublas_dense", "cublas_equal_flop", "torch_bsr", "torch_triton"])
+    results = records.Results(tmp_path / "gpu.json", records.facts("abc", None))
+    for case in (small(), small(pattern="zipf_rows"), small("float16", block=(32, 32), count=4)):
+        outcome = suite.run(case)
+        assert not outcome.wrong, outcome.notes
+        results.add(outcome.rows)
+    content = json.loads((tmp_path / "gpu.json").read_text())
+    assert content["commit"] == "abc" and content["gpu"] is None
+    rows = content["rows"]
+    by_who = {who: [row for row in rows if row["who"] == who] for who in (r["who"] for r in rows)}
+    assert [row["timing"] for row in by_who["bsrgemm"]] == ["sustained", "burst"] * 3
+    ours = by_who["bsrgemm"][0]
+    assert ours["nnzb"] == 8 and ours["density"] == 0.25 and ours["block"] == [64, 64]
+    useful = 2 * 8 * 64 * 64 * 128
+    assert ours["tflops"] == pytest.approx(useful / ours["us"] / 1e6, rel=1e-3)
+    assert 0 < ours["rel_err"] < 1e-6 and ours["predicted_us"] > 0 and ours["family"] == "portable"
+    # Once for both float32 cases, which need the same dense products, and once for the other.
+    assert len(by_who["cublas_dense"]) == len(by_who["cublas_equal_flop"]) == 4
+    assert all(row["rel_err"] < 1e-3 and row["us"] > 0 for row in by_who["cublas_dense"])
+    # There is no Triton on the host; what it raises is in the results.
+    (failed,) = by_who["torch_triton"]
+    assert failed["us"] is None and failed["dtype"] == "float16" and failed["error"]
+
+
+def test_gpu_suite_rotates_over_cold_operands() -> None:
+    suite = host_suite(peers=["cublas_dense"], l2_bytes=300e3)
+    outcome = suite.run(small(group="columns", n=1, timings=("cold",)))
+    assert [(row["who"], row["timing"]) for row in outcome.rows] == [
+        ("bsrgemm", "cold"),
+        ("cublas_dense", "cold"),
+    ]
+
+
+def test_gpu_suite_forces_the_families_that_a_case_admits() -> None:
+    suite = host_suite(peers=[], families=["tall", "auto"])
+    assert [row["who"] for row in suite.run(small()).rows] == ["bsrgemm"] * 2
+
+
+def test_gpu_suite_finds_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = suite_module.product
+
+    def one_element_missing(*arguments: Any) -> Any:
+        out = right(*arguments)
+        out[-1, -1] = float("nan")
+        return out
+
+    suite = host_suite(peers=[])
+    monkeypatch.setattr(suite_module, "product", one_element_missing)
+    outcome = suite.run(small())
+    assert outcome.wrong and outcome.rows[0]["wrong"] and outcome.rows[0]["rel_err"] is None
+    assert suite_module.relative_error(suite.torch, suite.torch.ones(2), suite.torch.ones(2)) == 0
+
+
+def test_cpu_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("scipy", reason="SciPy is not installed")
+    case = next(cpu_cases(["float32"], order=256))
+    rows, notes = cpu.measure(case, ["numpy_dense", "scipy_bsr"], 3)
+    assert [row["who"] for row in rows] == ["bsrgemm", "numpy_dense", "scipy_bsr"], notes
+    assert all(row["rel_err"] < 1e-6 and row["runs"] == 3 for row in rows)
+    assert 0.9 < rows[0]["peak_memory"] < 20, "a small product, in a process with room of its own"
+    assert "wrong" not in rows[0]
+
+    monkeypatch.setattr(cpu, "matmul", lambda a, b, out: out.fill(1.0))
+    assert cpu.measure(case, [], 1)[0][0]["wrong"]
+
+
+class SimulatedGpu:
+    """The part of torch.cuda that timers use, around one stream with a clock that only launches
+    move. ``host_seconds`` is what a launch costs the host, on the same clock."""
+
+    def __init__(self, host_seconds: float = 0.0) -> None:
+        self.cuda = self
+        self.host_seconds = host_seconds
+        self.stream = self.host = 0.0
+        self.capturing: list[float] | None = None
+
+    def launch(self, seconds: float, host_seconds: float | None = None) -> None:
+        if self.capturing is not None:
+            self.capturing.append(seconds)
+            return
+        self.host += self.host_seconds if host_seconds is None else host_seconds
+        self.stream = max(self.stream, self.host) + seconds
+
+    def _sleep(self, cycles: int) -> None:
+        self.stream = max(self.stream, self.host) + cycles / 2e9
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.stream)
+
+    def Event(self, enable_timing: bool) -> SimpleNamespace:
+        event = SimpleNamespace(at=0.0)
+
+        def record() -> None:
+            event.at = max(self.stream, self.host)
+
+        event.record = record
+        event.elapsed_time = lambda later: (later.at - event.at) * 1e3
+        event.query = lambda: event.at <= self.host
+        event.synchronize = lambda: setattr(self, "host", max(self.host, event.at))
+        return event
+
+    def CUDAGraph(self) -> SimpleNamespace:
+        graph = SimpleNamespace(launches=[])
+        graph.replay = lambda: [self.launch(s, 0.0) for s in graph.launches]
+        return graph
+
+    @contextlib.contextmanager
+    def graph(self, graph: SimpleNamespace) -> Iterator[None]:
+        self.capturing = graph.launches
+        try:
+            yield
+        finally:
+            self.capturing = None
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch, gpu: SimulatedGpu) -> DeviceTimer:
+    def sleep(seconds: float) -> None:
+        gpu.host += seconds
+
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: gpu.host, sleep=sleep))
+    return DeviceTimer(gpu)
+
+
+@pytest.mark.parametrize("seconds", [3e-6, 250e-6, 20e-3, 0.5])
+def test_device_timer(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    gpu = SimulatedGpu(host_seconds=1e-6)
+    timer = simulate(monkeypatch, gpu)
+    call, estimate = timer.prepare(lambda: gpu.launch(seconds))
+    assert estimate == pytest.approx(seconds)
+    before = gpu.stream
+    found = timer.sustained(call, estimate)
+    assert found.seconds == pytest.approx(seconds)
+    assert gpu.stream - before >= 160e-3 and found.launches * seconds >= 60e-3
+    timer.synchronize()
+    before = gpu.host
+    found = timer.burst(call)
+    assert (found.seconds, found.launches) == (pytest.approx(seconds), 10)
+    assert gpu.host - before >= 60e-3 + 12 * seconds
+    assert timer.cold([call] * 3).seconds == pytest.approx(seconds)
+
+
+def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that costs the host more than the GPU is timed as a graph, if it can be captured."""
+    gpu = SimulatedGpu(host_seconds=300e-6)
+    timer = simulate(monkeypatch, gpu)
+    call, estimate = timer.prepare(lambda: gpu.launch(100e-6))
+    assert timer.sustained(call, estimate).seconds == pytest.approx(100e-6)
+
+    def uncapturable() -> None:
+        if gpu.capturing is not None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        gpu.launch(100e-6)
+
+    call, estimate = timer.prepare(uncapturable)
+    assert timer.sustained(call, estimate).seconds == pytest.approx(300e-6)
+
+
+def test_rounds_take_turns() -> None:
+    order: list[str] = []
+    times = rounds({name: lambda n=name: order.append(n) for name in "ab"}, 3, rest=0.0)
+    assert order == ["a", "b"] * 3
+    assert {name: len(found) for name, found in times.items()} == {"a": 3, "b": 3}
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def result(case: Case, who: str, timing: str | None, us: float | None, **extra: Any) -> Any:
+    flops = case.useful_flops if who != "cublas_dense" else 2.0 * case.m * case.n * case.k
+    return records.make_row(case, who, timing, us and us * 1e-6, flops, **extra)
+
+
+def write_run(root: Path, slug: str, name: str, date: str, rows: list[Any]) -> None:
+    folder = root / report.RESULTS / slug
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = {"driver": "580.1", "cpu": "A CPU", "isa": "avx2", "threads": 2}
+    facts = {"commit": f"c0ffee-{name}", "date": f"{date}T00:00:00Z", "machine": machine}
+    facts["gpu"] = None if slug == "cpu" else "NVIDIA H200"
+    facts["software"] = {"bsrgemm": "0.1.0", "torch": "2.11.0", "numpy": "2.4"}
+    (folder / f"{name}.json").write_text(records.dump(facts, rows))
+
+
+def test_gpu_tables_show_the_newest_run_with_its_own_peers(tmp_path: Path) -> None:
+    dense, sparse = next(gpu_cases(["float16"])), select(gpu_cases(["float16"]), "256x256")[0]
+    pattern = select(gpu_cases(["float16"]), "patterns/float16/128x128.*banded")[0]
+    uniform = select(gpu_cases(["float16"]), "blocks/float16/128x128/d0.125")[0]
+    ours = {"predicted_us": 110.0, "plan_us": 1500.0, "rel_err": 1e-4}
+    write_run(
+        tmp_path,
+        "h200",
+        "old",
+        "2026-01-01",
+        [
+            result(dense, "bsrgemm", "sustained", 999.0, **ours),
+            result(dense, "torch_triton", "sustained", 500.0),
+            result(sparse, "bsrgemm", "sustained", 200.0, **ours),
+            result(sparse, "torch_triton", None, None, error="OutOfResources: shared memory"),
+        ],
+    )
+    write_run(
+        tmp_path,
+        "h200",
+        "new",
+        "2026-02-01",
+        [
+            result(dense, "bsrgemm", "sustained", 100.0, **ours),
+            result(dense, "bsrgemm", "burst", 80.0, **ours),
+            result(dense, "cublas_dense", "sustained", 1000.0),
+            result(dense, "cublas_equal_flop", "sustained", 90.0),
+            result(dense, "stk", "sustained", 200.0, wrong=True),
+            result(uniform, "bsrgemm", "sustained", 250.0, **ours),
+            result(pattern, "bsrgemm", "sustained", 200.0, **ours),
+        ],
+    )
+    assert report.table(tmp_path / report.RESULTS, "gpu-float16").splitlines() == [
+        "| block | density | TF/s (burst) | of cuBLAS, equal FLOP | times faster than dense | "
+        "Triton TF/s | stk TF/s | predicted / measured µs | plan ms |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 128×128 | 0.0469 | 515 (644) | 0.90 | 10.00 | - | wrong | 110 / 100 | 1.50 |",
+        "| 128×128 | 0.125 | 550 (-) | - | 4.00 | - | - | 110 / 250 | 1.50 |",
+        "| 256×256 | 0.125 | 687 (-) | - | - | fails | - | 110 / 200 | 1.50 |",
+        "",
+        "*NVIDIA H200, driver 580.1; PyTorch 2.11.0; bsrgemm 0.1.0 at c0ffee-new, 2026-02-01.*",
+        "*NVIDIA H200, driver 580.1; PyTorch 2.11.0; bsrgemm 0.1.0 at c0ffee-old, 2026-01-01.*",
+    ]
+    lines = report.table(tmp_path / report.RESULTS, "gpu-patterns").splitlines()
+    assert lines[2] == "| 128×128 | banded | float16 | 200 | 687 (-) | 1.25 | - | - | 110 / 200 |"
+    assert report.table(tmp_path / report.RESULTS, "gpu-bfloat16") == ""
+
+
+def test_results_of_a_machine_have_a_folder_of_their_own() -> None:
+    names = {None: "cpu", "NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100-80gb-hbm3"}
+    assert {name: records.slug(name) for name in names} == names
+
+
+def test_cpu_table(tmp_path: Path) -> None:
+    single, half = (next(cpu_cases([dtype])) for dtype in ("float32", "float16"))
+    rows = [
+        result(single, "bsrgemm", "rounds", 200e3, peak_memory=1.02, rel_err=1e-7),
+        result(single, "scipy_bsr", "rounds", 20e6),
+        records.make_row(single, "numpy_dense", "rounds", 1.0, 2.0 * 4096**3),
+        result(half, "bsrgemm", "rounds", 400e3, rel_err=1e-4),
+        result(half, "torch_bsr", None, None, error="NotImplementedError: no"),
+    ]
+    write_run(tmp_path, "cpu", "cpu", "2026-01-01", rows)
+    lines = report.table(tmp_path / report.RESULTS, "cpu").splitlines()
+    assert lines[2] == "| float32 | 16×16 | 85.9 | 137 | 0.63 | 1.00 | 100.0 | - | 1.020 |"
+    assert lines[3] == "| float16 | 16×16 | 43.0 | - | - | 0.50 | - | fails | - |"
+    assert lines[-1] == "*A CPU, avx2, 2 threads; NumPy 2.4, PyTorch 2.11.0; bsrgemm 0.1.0 at " + (
+        "c0ffee-cpu, 2026-01-01.*"
+    )
+
+
+def test_documents_are_updated_and_checked(tmp_path: Path) -> None:
+    case = next(cpu_cases(["float32"]))
+    write_run(tmp_path, "cpu", "cpu", "2026-01-01", [result(case, "bsrgemm", "rounds", 200e3)])
+    readme, page = tmp_path / "README.md", tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("no table here\n")
+    readme.write_text("before\n<!-- table:cpu -->\nold\n<!-- end -->\nafter\n")
+    assert report.update(tmp_path, write=False) == [readme]
+    assert report.update(tmp_path, write=True) == [readme]
+    assert report.update(tmp_path, write=False) == []
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- table:cpu -->\n| dtype |") and "old" not in text
+    assert text.endswith(".*\n<!-- end -->\nafter\n")
+    readme.write_text("<!-- table:gpu-float61 -->\n<!-- end -->\n")
+    with pytest.raises(report.UnknownTable, match="gpu-float61"):
+        report.update(tmp_path, write=False)
+
+
+def test_tables_of_the_repository_are_those_of_its_results() -> None:
+    assert report.update(ROOT, write=False) == [], "run: python -m benchmarks tables"
+
+
+def test_harness_command_line() -> None:
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--dry-run", "--select", "128x128"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "blocks/float16/128x128/d0.125/uniform/8192x8192x8192: predicted" in done.stdout
+    assert "cublas_equal_flop torch_triton stk cusparse" in done.stdout
+    done = subprocess.run([*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "nobody" in done.stderr
+
+
+# ---- python -m bsrgemm bench ---------------------------------------------------------------------
+
+
+def test_bench_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", "--device", "cpu", "--quick", "--n", "256", "--dtype", "float32"]
+    assert command_line.main(arguments) == 0
+    out = capsys.readouterr().out
+    measured, predicted = out.split("predicted, not measured, for one NVIDIA H200")
+    assert "GFLOP/s" in measured and measured.count("relative error") == 4
+    assert "TFLOP/s" in predicted and predicted.count("portable") + predicted.count("tall") == 4
+
+
+def test_bench_reports_a_wrong_product(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_bench, "matmul", lambda a, b, out: out)
+    assert command_line.main(["bench", "--device", "cpu", "--quick", "--n", "128"]) == 1
+    assert "WRONG: 16x16" in capsys.readouterr().err
+
+
+def test_bench_refuses_what_it_cannot_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line.main(["bench", "--n", "100", "--device", "cpu"]) == 2
+    assert "multiples of 128" in capsys.readouterr().err
+    assert command_line.main(["bench", "--device", "tpu"]) == 2
+    assert command_line.main(["bench", "--device", "cuda:99", "--n", "128"]) == 2
+    assert "cuda:99" in capsys.readouterr().err
