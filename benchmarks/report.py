@@ -243,7 +243,8 @@ def _gpu_patterns(runs: list[Run]) -> Made:
 
 def _cpu(runs: list[Run]) -> Made:
     found = _ours(runs, "rounds")
-    header = ["dtype", "block", "GF/s", "dense GF/s", "of the dense rate", "of our float32 rate"]
+    header = ["dtype", "block", "GF/s", "dense GF/s (NumPy; bfloat16: torch)"]
+    header += ["of the dense rate", "of our float32 rate"]
     header += ["times SciPy", "times torch BSR", "peak memory / operands"]
     lines = []
     for run, row in found:

@@ -9,10 +9,6 @@ import numpy as np
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: needs a CUDA GPU; skipped with the reason without one")
-
-
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Random numbers of a fresh seed, which pytest shows when the test fails."""

@@ -55,7 +55,9 @@ class Torch(Space):
         self.device = device
 
     def check(self) -> None:
-        import_torch()
+        torch = import_torch()
+        if self.device != "cpu" and not torch.cuda.is_available():
+            pytest.skip("this torch cannot use the GPU")
 
     def array(self, x: np.ndarray) -> Any:
         import torch
@@ -83,7 +85,9 @@ class CuPy(Space):
     device = "cuda:0"
 
     def check(self) -> None:
-        pytest.importorskip("cupy", reason="cupy is not installed")
+        cupy = pytest.importorskip("cupy", reason="cupy is not installed")
+        if not cupy.cuda.is_available():
+            pytest.skip("this CuPy cannot use the GPU")
 
     def array(self, x: np.ndarray) -> Any:
         import cupy

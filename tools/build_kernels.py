@@ -36,7 +36,8 @@ NVCC_WHEELS = [
 ]
 
 # The folder below kernels/ says what its sources are compiled for: (virtual, real) architectures.
-# The driver compiles the PTX of sm80 for every GPU that is newer than sm_8x.
+# sm80 carries Hopper's code too, which spares its users the driver's compiler at the first product;
+# the PTX is for GPUs that are newer.
 TARGETS = {
     "sm80": [("compute_80", "sm_80"), ("compute_80", "sm_90"), ("compute_80", "compute_80")],
     "sm90": [("compute_90a", "sm_90a")],

@@ -19,20 +19,23 @@ enum { BSRG_SEGMENT_K = 128 };
 /* Rows of A that are treated together: the unit in which work is handed out, and in which A is widened. */
 enum { BSRG_UNIT_ROWS = 8, BSRG_GROUP_ROWS = 64 };
 
-/* Beyond this many columns the dot way never wins. */
-enum { BSRG_DOT_MAX_COLUMNS = 16 };
+/* Beyond this many columns the dot way hardly wins. */
+enum { BSRG_DOT_MAX_COLUMNS = 8 };
 
 /* One register tile: `rows` rows (which kernel it is says how many) of a segment, consecutive blocks of a block
- * row or a piece of one block, times the rows of B that their block columns select, in vectors. */
+ * row or a piece of one block, times the rows of B that their block columns select, in vectors. Or several such, the
+ * segments being whole block rows of as many rows: blocks may be so small that a call for each would cost more. */
 typedef struct bsrg_tile_run {
-  const void *a; /* sum[count][rows][depth], by strides */
+  int64_t count; /* segments */
+  const int64_t *begin, *end; /* [count]: their blocks */
+  int64_t depth;              /* k of a block */
+  const void *a;              /* sum[block][rows][depth], by strides */
   int64_t a_row_stride, a_block_stride;
   const void *b; /* block p meets b + (columns[p] - first_column) * b_block_stride */
   int64_t b_row_stride, b_block_stride;
   const int32_t *columns;
   int32_t first_column;
-  int64_t count, depth; /* blocks, and k within each */
-  void *sums;           /* sum[rows][vectors * lanes], by stride */
+  void *sums; /* sum[count][rows][vectors * lanes], by stride between rows */
   int64_t sums_stride;
   bool add; /* to what sums holds, instead of overwriting it */
   /* An address to prefetch at each k: A comes from L3 or memory in pieces too short for the processor's own

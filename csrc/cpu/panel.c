@@ -14,10 +14,14 @@
 #include "cpu.h"
 
 enum {
-  /* Of a packed chunk: 4096 rows of 3 vectors of 64 bytes, which stay in an L2 of 1 MiB (Zen 4). */
-  CHUNK_BYTES = 768 << 10,
+  /* Of a packed chunk. More than an L2 of 1 MiB holds (Zen 4), but a chunk less costs more than coming from L3. */
+  CHUNK_BYTES = 1536 << 10,
   /* Rows whose sums wait between chunks: 1.5 MiB a thread at the widest panel. */
   CHUNK_ROWS = 8192,
+  /* Of A, that stay in L2 from one panel to the next when X is not packed. */
+  RANGE_BYTES = 256 << 10,
+  /* The least k of a block row in a chunk, on average, or its height if that is more. */
+  CHUNK_SHARE = 16,
   /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths. */
   DIRECT_SPACING = 2
 };
@@ -36,11 +40,12 @@ typedef struct panel_job {
   int64_t ranges;                  /* of row units, in each panel */
   int64_t pass_units;              /* units whose sums wait between chunks */
   int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
+  bool small;                            /* short block rows may be multiplied together */
   char *slots;                     /* scratch memory, one slot a thread */
   size_t slot_bytes, sums_at, a_at, cursors_at;
   int32_t identity[BSRG_SEGMENT_K]; /* 0, 1, 2, ...: the block columns of gathered blocks */
-  _Atomic int64_t next_panel;
-  _Atomic int64_t *next_range; /* [panels] */
+  _Atomic int64_t next;        /* panel, or range of a panel */
+  _Atomic int64_t *next_range; /* [panels]: of packed ones */
 } panel_job;
 
 typedef struct worker {
@@ -49,8 +54,8 @@ typedef struct worker {
   char *sums;      /* of a group, or of a pass */
   void *a;         /* widened blocks */
   int64_t *cursors; /* of each block row of a pass: where its next chunk begins */
-  int64_t packed;  /* the panel that b holds, -1: none */
-  int64_t panel, first_vector, panel_vectors, columns, width;
+  int64_t first_vector, panel_vectors, columns, width; /* of the present panel */
+  int64_t direct_end; /* block columns before it may be read past the last column of X: it is still X's memory */
 } worker;
 
 /* Up to BSRG_GROUP_ROWS rows of one block row, and the blocks of it that are multiplied. */
@@ -89,7 +94,8 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 /* ---- One group of rows ------------------------------------------------------------------------------------- */
 
 /* Sets where a segment finds A: blocks [p, p + count) from k on, in place or widened. */
-static void find_a(const worker *w, const group *g, int64_t p, int64_t k, bsrg_tile_run *run) {
+static void find_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k,
+                   bsrg_tile_run *run) {
   const panel_job *job = w->job;
   const int64_t width = job->a.block_width, area = job->a.block_height * width;
   const int64_t element_size = job->ops->element_size;
@@ -97,7 +103,7 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t k, bsrg_t
   const char *values = (const char *)job->args->values + (element + k) * element_size;
   /* Of a block cut into pieces, the next one's rows are fetched one after the other instead of piece by piece: all
    * of them in time. */
-  const int64_t next = p + run->count < g->end ? element + run->count * area : g->next;
+  const int64_t next = p + count < g->end ? element + count * area : g->next;
   run->ahead = (uintptr_t)job->args->values + (uintptr_t)((next + k * g->rows) * element_size);
   run->ahead_block_stride = area * element_size;
   if (!job->widen_a) {
@@ -109,55 +115,67 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t k, bsrg_t
   run->a = w->a;
   run->a_row_stride = run->depth;
   run->a_block_stride = g->rows * run->depth;
-  for (int64_t i = 0; i < run->count; i++) {
+  for (int64_t i = 0; i < count; i++) {
     job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size, values + i * area * element_size,
                     width, g->rows, run->depth);
   }
 }
 
-/* Sets where it finds X. chunk_begin is the first block column of the packed chunk. */
-static void find_b(const worker *w, int64_t chunk_begin, int64_t p, int64_t k, bsrg_tile_run *run) {
-  const panel_job *job = w->job;
-  const int64_t width = job->a.block_width, sum_size = job->ops->sum_size;
-  run->columns = job->a.indices + p;
-  run->first_column = 0;
-  if (job->source == DIRECT) {
-    run->b_row_stride = job->args->x.row_stride;
-    run->b = x_at(job, k, w->first_vector * job->ops->lanes);
-    run->b_block_stride = width * run->b_row_stride;
-    return;
-  }
-  run->b_row_stride = w->width;
-  if (job->source == PACKED) {
-    run->b = (const char *)w->b + k * w->width * sum_size;
-    run->b_block_stride = width * w->width;
-    run->first_column = (int32_t)chunk_begin;
-    return;
-  }
-  run->b = w->b;
-  run->b_block_stride = run->depth * w->width;
-  for (int64_t i = 0; i < run->count; i++) {
-    pack_rows(w, (char *)w->b + i * run->b_block_stride * sum_size, run->columns[i] * width + k, run->depth);
-  }
-  run->columns = job->identity;
+/* The three places where a kernel finds its rows of X, from k on in each block. */
+static void read_in_place(const worker *w, int64_t k, bsrg_tile_run *run) {
+  run->b_row_stride = w->job->args->x.row_stride;
+  run->b_block_stride = w->job->a.block_width * run->b_row_stride;
+  run->b = x_at(w->job, k, w->first_vector * w->job->ops->lanes);
 }
 
-/* sums (=, or += when add) the group's product. */
-static void multiply_group(const worker *w, const group *g, int64_t chunk_begin, char *sums, bool add) {
+static void read_packed(const worker *w, int64_t first_column, int64_t k, bsrg_tile_run *run) {
+  run->b_row_stride = w->width;
+  run->b_block_stride = w->job->a.block_width * w->width;
+  run->b = (const char *)w->b + k * w->width * w->job->ops->sum_size;
+  run->first_column = (int32_t)first_column;
+}
+
+static void read_gathered(const worker *w, int64_t count, int64_t k, bsrg_tile_run *run) {
+  run->b_row_stride = w->width;
+  run->b_block_stride = run->depth * w->width;
+  run->b = w->b;
+  for (int64_t i = 0; i < count; i++) {
+    pack_rows(w, (char *)w->b + i * run->b_block_stride * w->job->ops->sum_size,
+              run->columns[i] * w->job->a.block_width + k, run->depth);
+  }
+  run->columns = w->job->identity;
+}
+
+/* The tile kernel of so many rows in the present panel. */
+static bsrg_tile_kernel kernel_of(const worker *w, int64_t rows) {
+  const bsrg_cpu_ops *ops = w->job->ops;
+  return ops->tile[(w->panel_vectors - 1) * ops->tile_rows + rows - 1];
+}
+
+/* sums (=, or += when add) the group's product. first_column: where the packed chunk begins, in blocks. */
+static void multiply_group(const worker *w, const group *g, int64_t first_column, char *sums, bool add) {
   const panel_job *job = w->job;
   const bsrg_cpu_ops *ops = job->ops;
   if (g->begin == g->end) {
     if (!add) memset(sums, 0, (size_t)(g->rows * w->width * ops->sum_size));
     return;
   }
-  const bsrg_tile_kernel *kernels = ops->tile + (w->panel_vectors - 1) * ops->tile_rows - 1;
-  bsrg_tile_run run = {.sums_stride = w->width, .add = add};
-  for (int64_t p = g->begin; p < g->end; p += run.count) {
-    run.count = bsrg_min(job->segment_blocks, g->end - p);
+  const int64_t zero = 0;
+  int64_t count;
+  bsrg_tile_run run = {.count = 1, .begin = &zero, .end = &count, .sums_stride = w->width, .add = add};
+  for (int64_t p = g->begin; p < g->end; p += count) {
+    count = bsrg_min(job->segment_blocks, g->end - p);
     for (int64_t k = 0; k < job->a.block_width; k += run.depth) {
       run.depth = bsrg_min(job->segment_depth, job->a.block_width - k);
-      find_a(w, g, p, k, &run);
-      find_b(w, chunk_begin, p, k, &run);
+      find_a(w, g, p, count, k, &run);
+      run.columns = job->a.indices + p;
+      if (job->source == PACKED) {
+        read_packed(w, first_column, k, &run);
+      } else if (run.columns[count - 1] < w->direct_end) {
+        read_in_place(w, k, &run);
+      } else {
+        read_gathered(w, count, k, &run);
+      }
       const char *a = run.a;
       const uintptr_t ahead = run.ahead;
       int64_t tiles = bsrg_ceil_div(g->rows, ops->tile_rows);
@@ -167,12 +185,51 @@ static void multiply_group(const worker *w, const group *g, int64_t chunk_begin,
         run.ahead = ahead + (uintptr_t)(r * run.depth * ops->element_size);
         run.ahead_step = rows * ops->element_size;
         run.sums = sums + r * w->width * ops->sum_size;
-        kernels[rows](&run);
+        kernel_of(w, rows)(&run);
         r += rows;
       }
       run.add = true;
     }
   }
+}
+
+/* How many block rows from `block_row` on, of at most `count`, can be multiplied by one call of a kernel: those that
+ * are one segment each, and read where they lie. */
+static int64_t together(const worker *w, int64_t block_row, int64_t count) {
+  const panel_job *job = w->job;
+  if (!job->small) return 0;
+  const int64_t *indptr = job->a.indptr + block_row;
+  count = bsrg_min(count, BSRG_GROUP_ROWS / job->a.block_height);
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t blocks = indptr[i + 1] - indptr[i];
+    if (blocks > job->segment_blocks) return i;
+    if (job->source != PACKED && blocks > 0 && job->a.indices[indptr[i + 1] - 1] >= w->direct_end) return i;
+  }
+  return count;
+}
+
+static void multiply_together(const worker *w, int64_t block_row, int64_t count) {
+  const panel_job *job = w->job;
+  const int64_t height = job->a.block_height, width = job->a.block_width, size = job->ops->element_size;
+  bsrg_tile_run run = {.count = count,
+                       .begin = job->a.indptr + block_row,
+                       .end = job->a.indptr + block_row + 1,
+                       .depth = width,
+                       .a = job->args->values,
+                       .a_row_stride = width,
+                       .a_block_stride = height * width,
+                       .columns = job->a.indices,
+                       .sums = w->sums,
+                       .sums_stride = w->width,
+                       .ahead = (uintptr_t)job->args->values + (uintptr_t)(job->segment_blocks * height * width * size),
+                       .ahead_step = height * size,
+                       .ahead_block_stride = height * width * size};
+  if (job->source == PACKED) {
+    read_packed(w, 0, 0, &run);
+  } else {
+    read_in_place(w, 0, &run);
+  }
+  kernel_of(w, height)(&run);
 }
 
 static void finish_group(const worker *w, const group *g, const char *sums) {
@@ -205,6 +262,14 @@ static void multiply_units(const worker *w, int64_t begin, int64_t end) {
   const int64_t per_block = bsrg_units_per_block(a);
   for (int64_t unit = begin; unit < end;) {
     group g = group_at(a, unit, end);
+    const int64_t count = together(w, g.block_row, end - unit);
+    if (count > 0) {
+      g.rows = count * a->block_height;
+      multiply_together(w, g.block_row, count);
+      finish_group(w, &g, w->sums);
+      unit += count;
+      continue;
+    }
     g.begin = a->indptr[g.block_row];
     g.end = a->indptr[g.block_row + 1];
     g.next = element_at(a, g.unit_end, g.unit_end % per_block == 0 ? g.end : g.begin);
@@ -244,21 +309,27 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
 
 static void enter_panel(worker *w, int64_t panel) {
   const panel_job *job = w->job;
+  const bsrg_dense *x = &job->args->x;
   /* The first panels have one vector more when they cannot all have the same. */
   const int64_t base = job->vectors / job->panels, wider = job->vectors % job->panels;
-  w->panel = panel;
   w->panel_vectors = base + (panel < wider);
   w->first_vector = panel * base + bsrg_min(panel, wider);
   w->width = w->panel_vectors * job->ops->lanes;
-  w->columns = bsrg_min(w->width, job->args->x.cols - w->first_vector * job->ops->lanes);
+  w->columns = bsrg_min(w->width, x->cols - w->first_vector * job->ops->lanes);
+  w->direct_end = 0;
+  if (job->source == DIRECT) {
+    const int64_t rows_past = bsrg_ceil_div(w->width - w->columns, x->row_stride);
+    w->direct_end = (x->rows - rows_past) / job->a.block_width;
+  }
 }
 
+/* Takes what is left of a packed panel, range by range. */
 static void sweep_panel(worker *w, int64_t panel) {
   panel_job *job = w->job;
   enter_panel(w, panel);
-  for (;;) {
-    const int64_t range = atomic_fetch_add(&job->next_range[panel], 1);
-    if (range >= job->ranges) return;
+  bool packed = false;
+  int64_t range;
+  while ((range = atomic_fetch_add(&job->next_range[panel], 1)) < job->ranges) {
     const int64_t begin = bsrg_range_begin(&job->a, range, job->ranges);
     const int64_t end = bsrg_range_begin(&job->a, range + 1, job->ranges);
     if (job->chunks > 1) {
@@ -267,11 +338,33 @@ static void sweep_panel(worker *w, int64_t panel) {
       }
       continue;
     }
-    if (job->source == PACKED && w->packed != panel) {
-      pack_rows(w, w->b, 0, job->a.cols);
-      w->packed = panel;
-    }
+    if (!packed) pack_rows(w, w->b, 0, job->a.cols);
+    packed = true;
     multiply_units(w, begin, end);
+  }
+}
+
+static void take_panels(worker *w, int slot) {
+  panel_job *job = w->job;
+  int64_t panel;
+  while ((panel = atomic_fetch_add(&job->next, 1)) < job->panels) sweep_panel(w, panel);
+  /* The last ones taken are the likeliest to be unfinished. For one last range, packing would not pay. */
+  for (int64_t i = 0; i < job->panels; i++) {
+    panel = job->panels - 1 - (i + slot) % job->panels;
+    if (atomic_load(&job->next_range[panel]) < job->ranges - 1) sweep_panel(w, panel);
+  }
+}
+
+/* Nothing is kept from one range of a panel to the next, so the panels of a range follow one another: its part of A
+ * is then still in cache. */
+static void take_ranges(worker *w) {
+  panel_job *job = w->job;
+  int64_t item;
+  while ((item = atomic_fetch_add(&job->next, 1)) < job->ranges * job->panels) {
+    const int64_t range = item / job->panels;
+    enter_panel(w, item % job->panels);
+    multiply_units(w, bsrg_range_begin(&job->a, range, job->ranges),
+                   bsrg_range_begin(&job->a, range + 1, job->ranges));
   }
 }
 
@@ -282,14 +375,11 @@ static void panel_task(void *context, int slot) {
               .b = memory,
               .sums = memory + job->sums_at,
               .a = memory + job->a_at,
-              .cursors = (int64_t *)(void *)(memory + job->cursors_at),
-              .packed = -1};
-  int64_t panel;
-  while ((panel = atomic_fetch_add(&job->next_panel, 1)) < job->panels) sweep_panel(&w, panel);
-  /* The last ones taken are the likeliest to be unfinished. For one last range, packing would not pay. */
-  for (int64_t i = 0; i < job->panels; i++) {
-    panel = job->panels - 1 - (i + slot) % job->panels;
-    if (atomic_load(&job->next_range[panel]) < job->ranges - (job->source == PACKED)) sweep_panel(&w, panel);
+              .cursors = (int64_t *)(void *)(memory + job->cursors_at)};
+  if (job->source == PACKED) {
+    take_panels(&w, slot);
+  } else {
+    take_ranges(&w);
   }
 }
 
@@ -300,15 +390,20 @@ static void plan_source(panel_job *job) {
   const bsrg_structure_view *a = &job->a;
   const bsrg_dense *x = &job->args->x;
   const int64_t chunk_k = CHUNK_BYTES / (job->max_width * job->ops->sum_size);
-  const int64_t passes = a->cols > chunk_k ? bsrg_ceil_div(a->rows, CHUNK_ROWS) : 1;
-  /* Rows copied by packing, for all of A, and by gathering. */
-  const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= a->nnzb * a->block_width;
-  const bool loadable = !job->widen_a && x->col_stride == 1 && x->cols % job->ops->lanes == 0;
+  const int64_t chunks = bsrg_max(1, bsrg_ceil_div(a->cols, chunk_k));
+  const int64_t passes = chunks > 1 ? bsrg_ceil_div(a->rows, CHUNK_ROWS) : 1;
+  const int64_t used = a->nnzb * a->block_width;
+  /* Packing copies cols * passes rows, gathering `used`, and the taller the blocks the less that matters; a block row's
+   * share of a chunk must be worth a visit. */
+  const int64_t share = bsrg_max(CHUNK_SHARE, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
+  const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
+                    (chunks == 1 || a->block_rows * chunks <= used / share);
+  const bool loadable = !job->widen_a && x->col_stride == 1 && x->row_stride >= x->cols;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
 
-  job->chunks = job->source == PACKED ? bsrg_max(1, bsrg_ceil_div(a->cols, chunk_k)) : 1;
+  job->chunks = job->source == PACKED ? chunks : 1;
   job->chunk_cols = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunks));
   job->chunks = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunk_cols));
 }
@@ -318,20 +413,25 @@ static void plan_segments(panel_job *job) {
   job->segment_blocks = bsrg_max(1, BSRG_SEGMENT_K / width);
   job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, BSRG_SEGMENT_K));
   for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
+  job->small = !job->widen_a && job->source != GATHERED && job->chunks == 1 && width <= BSRG_SEGMENT_K &&
+               job->a.block_height <= job->ops->tile_rows;
 }
 
 static void plan_ranges(panel_job *job, int threads) {
-  const int64_t units = bsrg_unit_count(&job->a);
-  const int64_t unit_rows = bsrg_min(job->a.block_height, BSRG_UNIT_ROWS);
-  job->pass_units = CHUNK_ROWS / unit_rows;
-  job->ranges = 1;
-  if (threads == 1) return;
-  if (job->chunks == 1) {
-    job->ranges = bsrg_max(16, bsrg_ceil_div(8 * threads, job->panels));
+  const bsrg_structure_view *a = &job->a;
+  const int64_t units = bsrg_unit_count(a);
+  job->pass_units = CHUNK_ROWS / bsrg_min(a->block_height, BSRG_UNIT_ROWS);
+  const int64_t balanced = threads == 1 ? 1 : bsrg_ceil_div(8 * threads, job->panels);
+  if (job->source != PACKED) {
+    const double a_bytes = (double)a->nnzb * (double)(a->block_height * a->block_width * job->ops->element_size);
+    const int64_t cached = job->panels == 1 ? 1 : 1 + (int64_t)(a_bytes / RANGE_BYTES);
+    job->ranges = bsrg_max(cached, balanced);
+  } else if (job->chunks == 1) {
+    job->ranges = threads == 1 ? 1 : bsrg_max(16, balanced);
   } else {
     /* Each range packs all of the panel again. */
     job->ranges = bsrg_ceil_div(units, job->pass_units);
-    if (job->panels < 4 * threads) job->ranges = bsrg_max(job->ranges, bsrg_ceil_div(4 * threads, job->panels));
+    if (balanced > 2) job->ranges = bsrg_max(job->ranges, balanced / 2);
   }
   job->ranges = bsrg_min(job->ranges, units);
 }
@@ -346,10 +446,10 @@ static size_t reserve(size_t *end, int64_t bytes) {
 static void plan_memory(panel_job *job) {
   const bsrg_structure_view *a = &job->a;
   const int64_t row_bytes = job->max_width * job->ops->sum_size;
-  int64_t b_rows = 0, sums_rows = bsrg_min(a->block_height, BSRG_GROUP_ROWS), cursors = 0, a_items = 0;
+  int64_t b_rows = 0, sums_rows = BSRG_GROUP_ROWS, cursors = 0, a_items = 0;
   if (job->source == PACKED) b_rows = bsrg_min(job->chunk_cols * a->block_width, a->cols);
   const int64_t segment_k = job->segment_blocks * job->segment_depth;
-  if (job->source == GATHERED) b_rows = segment_k;
+  if (job->source != PACKED) b_rows = segment_k;
   if (job->widen_a) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
   if (job->chunks > 1) {
     sums_rows = bsrg_min(a->rows, CHUNK_ROWS);

@@ -91,7 +91,8 @@ struct Kernel {
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
       ptx::barrier_init(full(i), 1);
-      ptx::barrier_init(empty(i), 2 * kCluster);  // both consumers of every CTA that reads the slot
+      ptx::barrier_init(empty(i),
+                        2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
@@ -230,11 +231,16 @@ struct Kernel {
 
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
 
-  __device__ void release_stage(int stage, int thread) const {
+  // A warpgroup frees a stage by its first warp where every stage is a WGMMA, which holds its four warps together.
+  // Where stages may pass it by, each warp does: one that falls behind must still find the masks.
+  static constexpr int kReleases = kUnion ? 4 : 1;
+  __device__ void release_stage(int stage) const {
+    __syncwarp();
+    if (!kUnion && warp % 4 != 0) return;
     if constexpr (kCluster > 1) {
-      if (thread < kCluster) ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), thread));
+      if (lane < kCluster) ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), lane));
     } else {
-      if (thread == 0) ptx::barrier_arrive(empty(stage));
+      if (lane == 0) ptx::barrier_arrive(empty(stage));
     }
   }
 
@@ -270,8 +276,7 @@ struct Kernel {
 
   // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and
   // d may be read.
-  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage,
-                             int thread) const {
+  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
     int step = 0;
@@ -284,20 +289,20 @@ struct Kernel {
         multiply_up_to(d, strip, stage.slot, tail ? p.tail_k16 : kStepK / 16, started);
         started = true;
         ptx::warpgroup_wait<1>();
-        if (in_flight >= 0) release_stage(in_flight, thread);
+        if (in_flight >= 0) release_stage(in_flight);
         in_flight = stage.slot;
       } else {
         // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
         if (in_flight >= 0) {
           ptx::warpgroup_wait<0>();
-          release_stage(in_flight, thread);
+          release_stage(in_flight);
           in_flight = -1;
         }
-        release_stage(stage.slot, thread);
+        release_stage(stage.slot);
       }
     }
     ptx::warpgroup_wait<0>();
-    if (in_flight >= 0) release_stage(in_flight, thread);
+    if (in_flight >= 0) release_stage(in_flight);
     return started;
   }
 
@@ -355,7 +360,7 @@ struct Kernel {
       if (thread == 0) release_message(slot);
       if (m.last()) break;
 
-      const bool started = accumulate(d, m, strip, stage, thread);
+      const bool started = accumulate(d, m, strip, stage);
       if (!started) {
 #pragma unroll
         for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;

@@ -246,7 +246,8 @@ class bsr_array(BlockSparse):
             torch.as_tensor(indices, device=values.device),
             values,
             size=self.shape,
-            check_invariants=False,
+            # Cheap beside what it guards, and torch warns where nobody has asked either way.
+            check_invariants=True,
         )
 
     def to(self, device: Any) -> bsr_array:

@@ -26,9 +26,9 @@ def matmul(
     """``alpha * a @ b + beta * c`` for a block-sparse ``a`` and dense ``b`` and ``c``.
 
     All operands have one dtype and live on one device, which computes the product: nothing is cast
-    or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. Calls
-    never wait for the GPU and allocate nothing but the result, so they can be captured in CUDA
-    graphs.
+    or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
+    first product of a matrix on a GPU brings its pattern there; the others never wait for the GPU
+    and allocate nothing but the result. All can be captured in CUDA graphs.
 
     Parameters
     ----------
@@ -39,6 +39,7 @@ def matmul(
     c : array, optional
         Shape (M, N), or (M,) where ``b`` has one dimension.
     alpha : float
+        Factor of the product.
     beta : float, optional
         1 if ``c`` is given and 0 otherwise. With 0, as in BLAS, ``c`` is not read: NaN in it does
         not matter.
@@ -46,8 +47,10 @@ def matmul(
         Where the result goes: the shape of the result, writable. It may be ``c`` itself and may
         overlap nothing else. Without it the result is made new.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
-        The CUDA stream that the work is put on. Without it, the current stream of the library of
-        ``b``, and the legacy default stream where that library has none. Ignored on the CPU.
+        The CUDA stream that the work is put on, behind what the operands' libraries have pending.
+        Without it, torch's or CuPy's current stream if ``b`` is theirs, else the stream that ``b``
+        names, else the legacy default stream. Another stream than the library's current one is
+        unknown to its allocator: keep the operands until the work is done. Ignored on the CPU.
 
     Returns
     -------
