@@ -51,6 +51,7 @@ core = Extension(
     extra_compile_args=[
         "-std=c11",
         "-O3",
+        "-g0",  # Python's own flags ask for debug information, which is half of the wheel.
         "-fno-math-errno",
         "-fvisibility=hidden",
         "-pthread",

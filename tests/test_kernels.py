@@ -82,7 +82,8 @@ def test_every_kernel(nvcc, capsys):
     kernels = [kernel for image in images for kernel in check_kernels.inspect(image)]
     with capsys.disabled():
         print(f"\n{check_kernels.table(kernels)}")
-    assert not [problem for kernel in kernels for problem in kernel.problems()]
+    found = "\n".join(problem for kernel in kernels for problem in kernel.problems())
+    assert not found, found
 
 
 def test_portable_images_hold_ptx_for_newer_gpus(nvcc):

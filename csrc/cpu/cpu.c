@@ -21,26 +21,31 @@ enum {
 /* ---- Instruction set ----------------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
-/* __builtin_cpu_supports also asks whether the system saves the registers, but knows of F16C only since GCC 11. */
-static bool has_avx2(void) {
-  unsigned a, b, c, d;
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
-         (c & bit_F16C);
-}
-static bool has_avx512(void) {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+/* By CPUID itself: __builtin_cpu_supports knows of F16C only since GCC 11, and not every runtime library fills in
+ * what it reads. */
+static void find_features(bool *avx2, bool *avx512) {
+  enum { SSE_YMM = 0x06, SSE_YMM_ZMM_MASKS = 0xe6 }; /* registers that the system must save, in XCR0 */
+  const unsigned avx512_bits = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
+  unsigned a, b, c, d, c1;
+  *avx2 = *avx512 = false;
+  if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    return;
+  unsigned saved, high;
+  __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+  *avx2 = (b & bit_AVX2) && (c1 & bit_FMA) && (c1 & bit_F16C) && (saved & SSE_YMM) == SSE_YMM;
+  *avx512 = *avx2 && (b & avx512_bits) == avx512_bits && (saved & SSE_YMM_ZMM_MASKS) == SSE_YMM_ZMM_MASKS;
 }
 #endif
 
 /* BSRGEMM_ISA may lower the choice, so that one machine tests all; other values are passed over. */
 static const bsrg_cpu_isa_ops *choose_isa(void) {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
+  bool avx2, avx512;
+  find_features(&avx2, &avx512);
   const char *limit = getenv("BSRGEMM_ISA");
   if (limit && strcmp(limit, bsrg_cpu_generic.name) == 0) return &bsrg_cpu_generic;
-  if (has_avx512() && !(limit && strcmp(limit, bsrg_cpu_avx2.name) == 0)) return &bsrg_cpu_avx512;
-  if (has_avx2()) return &bsrg_cpu_avx2;
+  if (avx512 && !(limit && strcmp(limit, bsrg_cpu_avx2.name) == 0)) return &bsrg_cpu_avx512;
+  if (avx2) return &bsrg_cpu_avx2;
 #endif
   return &bsrg_cpu_generic;
 }
@@ -116,9 +121,10 @@ static void dot_pack(void *context, int slot) {
   while ((begin = atomic_fetch_add(&job->next_pack, ROWS)) < x->rows) {
     const int64_t rows = bsrg_min(ROWS, x->rows - begin);
     for (int64_t j = 0; j < x->cols; j++) {
-      ops->pack_column(job->columns + (j * job->run.x_col_stride + begin) * ops->sum_size,
-                       (const char *)x->data + (begin * x->row_stride + j * x->col_stride) * ops->element_size,
-                       x->row_stride, rows);
+      ops->pack_column(
+          job->columns + (j * job->run.x_col_stride + begin) * ops->sum_size,
+          (const char *)x->data + (begin * x->row_stride + j * x->col_stride) * ops->element_size,
+          x->row_stride, rows);
     }
   }
 }
@@ -133,8 +139,8 @@ static void dot_multiply(void *context, int slot) {
   }
 }
 
-static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure_view *a, const bsrg_cpu_ops *ops,
-                              int threads, bsrg_error *error) {
+static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure_view *a,
+                              const bsrg_cpu_ops *ops, int threads, bsrg_error *error) {
   dot_job job = {.run = {.a = a,
                          .values = args->values,
                          .x = args->x.data,
@@ -174,12 +180,16 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
 
   /* Multiply-adds of vectors: along k for each column, or along the columns for each k. */
   const double rows = (double)a.nnzb * (double)a.block_height;
-  const double dot_cost = (rows * (double)bsrg_ceil_div(a.block_width, ops->lanes) + (double)a.rows) * (double)n;
-  const double panel_cost = (rows * (double)a.block_width + (double)a.rows) * (double)bsrg_ceil_div(n, ops->lanes);
+  const double dot_cost =
+      (rows * (double)bsrg_ceil_div(a.block_width, ops->lanes) + (double)a.rows) * (double)n;
+  const double panel_cost =
+      (rows * (double)a.block_width + (double)a.rows) * (double)bsrg_ceil_div(n, ops->lanes);
   /* Packed columns of X are the one thing here that grows with K: they must be small beside A. */
-  const double pack_bytes = dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
+  const double pack_bytes =
+      dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
   const double a_bytes = rows * (double)a.block_width * (double)ops->element_size + 4 * (double)a.nnzb;
-  const bool dot = n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= DOT_FAVOUR * panel_cost && pack_bytes <= a_bytes / 8;
+  const bool dot =
+      n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= DOT_FAVOUR * panel_cost && pack_bytes <= a_bytes / 8;
 
   const double cost = dot ? dot_cost : panel_cost;
   const int available = bsrg_get_num_threads();

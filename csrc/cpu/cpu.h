@@ -26,7 +26,7 @@ enum { BSRG_DOT_MAX_COLUMNS = 8 };
  * row or a piece of one block, times the rows of B that their block columns select, in vectors. Or several such, the
  * segments being whole block rows of as many rows: blocks may be so small that a call for each would cost more. */
 typedef struct bsrg_tile_run {
-  int64_t count; /* segments */
+  int64_t count;              /* segments */
   const int64_t *begin, *end; /* [count]: their blocks */
   int64_t depth;              /* k of a block */
   const void *a;              /* sum[block][rows][depth], by strides */

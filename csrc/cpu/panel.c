@@ -20,8 +20,8 @@ enum {
   CHUNK_ROWS = 8192,
   /* Of A, that stay in L2 from one panel to the next when X is not packed. */
   RANGE_BYTES = 256 << 10,
-  /* The least k of a block row in a chunk, on average, or its height if that is more. */
-  CHUNK_SHARE = 16,
+  /* The least k of a block row in a chunk, on average, for each of its rows. */
+  CHUNK_SHARE = 4,
   /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths. */
   DIRECT_SPACING = 2
 };
@@ -34,28 +34,28 @@ typedef struct panel_job {
   bsrg_structure_view a;
   b_source source;
   bool widen_a;
-  int64_t vectors, panels;         /* vectors of columns, and the panels they are dealt to */
-  int64_t max_width;               /* sums in a row of the widest panel */
-  int64_t chunks, chunk_cols;      /* block columns of a packed chunk */
-  int64_t ranges;                  /* of row units, in each panel */
-  int64_t pass_units;              /* units whose sums wait between chunks */
+  int64_t vectors, panels;               /* vectors of columns, and the panels they are dealt to */
+  int64_t max_width;                     /* sums in a row of the widest panel */
+  int64_t chunks, chunk_cols;            /* block columns of a packed chunk */
+  int64_t ranges;                        /* of row units, in each panel */
+  int64_t pass_units;                    /* units whose sums wait between chunks */
   int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
   bool small;                            /* short block rows may be multiplied together */
-  char *slots;                     /* scratch memory, one slot a thread */
+  char *slots;                           /* scratch memory, one slot a thread */
   size_t slot_bytes, sums_at, a_at, cursors_at;
   int32_t identity[BSRG_SEGMENT_K]; /* 0, 1, 2, ...: the block columns of gathered blocks */
-  _Atomic int64_t next;        /* panel, or range of a panel */
-  _Atomic int64_t *next_range; /* [panels]: of packed ones */
+  _Atomic int64_t next;             /* panel, or range of a panel */
+  _Atomic int64_t *next_range;      /* [panels]: of packed ones */
 } panel_job;
 
 typedef struct worker {
   panel_job *job;
-  void *b;         /* the packed chunk, or gathered rows */
-  char *sums;      /* of a group, or of a pass */
-  void *a;         /* widened blocks */
+  void *b;          /* the packed chunk, or gathered rows */
+  char *sums;       /* of a group, or of a pass */
+  void *a;          /* widened blocks */
   int64_t *cursors; /* of each block row of a pass: where its next chunk begins */
   int64_t first_vector, panel_vectors, columns, width; /* of the present panel */
-  int64_t direct_end; /* block columns before it may be read past the last column of X: it is still X's memory */
+  int64_t direct_end; /* block columns before this one are read in place, all vectors being X's own memory */
 } worker;
 
 /* Up to BSRG_GROUP_ROWS rows of one block row, and the blocks of it that are multiplied. */
@@ -94,8 +94,7 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 /* ---- One group of rows ------------------------------------------------------------------------------------- */
 
 /* Sets where a segment finds A: blocks [p, p + count) from k on, in place or widened. */
-static void find_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k,
-                   bsrg_tile_run *run) {
+static void find_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k, bsrg_tile_run *run) {
   const panel_job *job = w->job;
   const int64_t width = job->a.block_width, area = job->a.block_height * width;
   const int64_t element_size = job->ops->element_size;
@@ -116,8 +115,8 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t count, in
   run->a_row_stride = run->depth;
   run->a_block_stride = g->rows * run->depth;
   for (int64_t i = 0; i < count; i++) {
-    job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size, values + i * area * element_size,
-                    width, g->rows, run->depth);
+    job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size,
+                    values + i * area * element_size, width, g->rows, run->depth);
   }
 }
 
@@ -211,19 +210,20 @@ static int64_t together(const worker *w, int64_t block_row, int64_t count) {
 static void multiply_together(const worker *w, int64_t block_row, int64_t count) {
   const panel_job *job = w->job;
   const int64_t height = job->a.block_height, width = job->a.block_width, size = job->ops->element_size;
-  bsrg_tile_run run = {.count = count,
-                       .begin = job->a.indptr + block_row,
-                       .end = job->a.indptr + block_row + 1,
-                       .depth = width,
-                       .a = job->args->values,
-                       .a_row_stride = width,
-                       .a_block_stride = height * width,
-                       .columns = job->a.indices,
-                       .sums = w->sums,
-                       .sums_stride = w->width,
-                       .ahead = (uintptr_t)job->args->values + (uintptr_t)(job->segment_blocks * height * width * size),
-                       .ahead_step = height * size,
-                       .ahead_block_stride = height * width * size};
+  bsrg_tile_run run = {
+      .count = count,
+      .begin = job->a.indptr + block_row,
+      .end = job->a.indptr + block_row + 1,
+      .depth = width,
+      .a = job->args->values,
+      .a_row_stride = width,
+      .a_block_stride = height * width,
+      .columns = job->a.indices,
+      .sums = w->sums,
+      .sums_stride = w->width,
+      .ahead = (uintptr_t)job->args->values + (uintptr_t)(job->segment_blocks * height * width * size),
+      .ahead_step = height * size,
+      .ahead_block_stride = height * width * size};
   if (job->source == PACKED) {
     read_packed(w, 0, 0, &run);
   } else {
@@ -237,16 +237,16 @@ static void finish_group(const worker *w, const group *g, const char *sums) {
   const int64_t size = w->job->ops->element_size;
   const int64_t row = g->block_row * w->job->a.block_height + g->first;
   const int64_t column = w->first_vector * w->job->ops->lanes;
-  bsrg_finish_run run = {.sums = sums,
-                         .sums_stride = w->width,
-                         .rows = g->rows,
-                         .columns = w->columns,
-                         .alpha = args->alpha,
-                         .beta = args->beta,
-                         .y = (char *)args->y.data +
-                              (row * args->y.row_stride + column * args->y.col_stride) * size,
-                         .y_row_stride = args->y.row_stride,
-                         .y_col_stride = args->y.col_stride};
+  bsrg_finish_run run = {
+      .sums = sums,
+      .sums_stride = w->width,
+      .rows = g->rows,
+      .columns = w->columns,
+      .alpha = args->alpha,
+      .beta = args->beta,
+      .y = (char *)args->y.data + (row * args->y.row_stride + column * args->y.col_stride) * size,
+      .y_row_stride = args->y.row_stride,
+      .y_col_stride = args->y.col_stride};
   if (args->beta != 0) {
     run.c = (const char *)args->c.data + (row * args->c.row_stride + column * args->c.col_stride) * size;
     run.c_row_stride = args->c.row_stride;
@@ -285,7 +285,8 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
   const bsrg_structure_view *a = &job->a;
   const int64_t per_block = bsrg_units_per_block(a), first_block_row = begin / per_block;
   const int64_t end_block_row = bsrg_ceil_div(end, per_block);
-  memcpy(w->cursors, a->indptr + first_block_row, (size_t)(end_block_row - first_block_row) * sizeof *w->cursors);
+  memcpy(w->cursors, a->indptr + first_block_row,
+         (size_t)(end_block_row - first_block_row) * sizeof *w->cursors);
   for (int64_t chunk = 0; chunk < job->chunks; chunk++) {
     const int64_t col_begin = chunk * job->chunk_cols;
     const int64_t col_end = bsrg_min(col_begin + job->chunk_cols, a->block_cols);
@@ -297,8 +298,10 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
       g.begin = g.end = *cursor;
       while (g.end < a->indptr[g.block_row + 1] && a->indices[g.end] < col_end) g.end++;
       unit = g.unit_end;
-      if (unit % per_block == 0 || unit == end) *cursor = g.end; /* not while groups of the block row follow */
-      const int64_t next = unit < end ? unit : begin; /* of this chunk, or of the next one */
+      /* Not while groups of the same block row follow. */
+      if (unit % per_block == 0 || unit == end) *cursor = g.end;
+      /* The next group is of this chunk, or of the next one. */
+      const int64_t next = unit < end ? unit : begin;
       g.next = element_at(a, next, w->cursors[next / per_block - first_block_row]);
       multiply_group(w, &g, col_begin, sums, chunk > 0);
       if (chunk == job->chunks - 1) finish_group(w, &g, sums);
@@ -316,10 +319,11 @@ static void enter_panel(worker *w, int64_t panel) {
   w->first_vector = panel * base + bsrg_min(panel, wider);
   w->width = w->panel_vectors * job->ops->lanes;
   w->columns = bsrg_min(w->width, x->cols - w->first_vector * job->ops->lanes);
-  w->direct_end = 0;
-  if (job->source == DIRECT) {
-    const int64_t rows_past = bsrg_ceil_div(w->width - w->columns, x->row_stride);
-    w->direct_end = (x->rows - rows_past) / job->a.block_width;
+  w->direct_end = job->source == DIRECT ? job->a.block_cols : 0;
+  if (w->columns < w->width && w->direct_end > 0) {
+    /* Vectors reach into the rows that follow, which lie next to one another (see plan_source). */
+    const int64_t rows_past = bsrg_ceil_div(w->width - w->columns, x->cols);
+    w->direct_end = bsrg_max(0, x->rows - rows_past) / job->a.block_width;
   }
 }
 
@@ -395,10 +399,11 @@ static void plan_source(panel_job *job) {
   const int64_t used = a->nnzb * a->block_width;
   /* Packing copies cols * passes rows, gathering `used`, and the taller the blocks the less that matters; a block row's
    * share of a chunk must be worth a visit. */
-  const int64_t share = bsrg_max(CHUNK_SHARE, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
+  const int64_t share = CHUNK_SHARE * bsrg_max(4, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
   const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
                     (chunks == 1 || a->block_rows * chunks <= used / share);
-  const bool loadable = !job->widen_a && x->col_stride == 1 && x->row_stride >= x->cols;
+  const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
+  const bool loadable = !job->widen_a && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
@@ -413,8 +418,8 @@ static void plan_segments(panel_job *job) {
   job->segment_blocks = bsrg_max(1, BSRG_SEGMENT_K / width);
   job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, BSRG_SEGMENT_K));
   for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
-  job->small = !job->widen_a && job->source != GATHERED && job->chunks == 1 && width <= BSRG_SEGMENT_K &&
-               job->a.block_height <= job->ops->tile_rows;
+  job->small = job->a.nnzb > 0 && !job->widen_a && job->source != GATHERED && job->chunks == 1 &&
+               width <= BSRG_SEGMENT_K && job->a.block_height <= job->ops->tile_rows;
 }
 
 static void plan_ranges(panel_job *job, int threads) {
@@ -423,7 +428,8 @@ static void plan_ranges(panel_job *job, int threads) {
   job->pass_units = CHUNK_ROWS / bsrg_min(a->block_height, BSRG_UNIT_ROWS);
   const int64_t balanced = threads == 1 ? 1 : bsrg_ceil_div(8 * threads, job->panels);
   if (job->source != PACKED) {
-    const double a_bytes = (double)a->nnzb * (double)(a->block_height * a->block_width * job->ops->element_size);
+    const double a_bytes =
+        (double)a->nnzb * (double)(a->block_height * a->block_width * job->ops->element_size);
     const int64_t cached = job->panels == 1 ? 1 : 1 + (int64_t)(a_bytes / RANGE_BYTES);
     job->ranges = bsrg_max(cached, balanced);
   } else if (job->chunks == 1) {

@@ -51,17 +51,27 @@ static inline __m256i bsrg_first4(int64_t n) {
 }
 
 static inline f32_vec f32_load(const float *p) { return _mm256_loadu_ps(p); }
-static inline f32_vec f32_load_part(const float *p, int64_t n) { return _mm256_maskload_ps(p, bsrg_first8(n)); }
+static inline f32_vec f32_load_part(const float *p, int64_t n) {
+  return _mm256_maskload_ps(p, bsrg_first8(n));
+}
 static inline void f32_store(float *p, f32_vec v) { _mm256_storeu_ps(p, v); }
-static inline void f32_store_part(float *p, f32_vec v, int64_t n) { _mm256_maskstore_ps(p, bsrg_first8(n), v); }
+static inline void f32_store_part(float *p, f32_vec v, int64_t n) {
+  _mm256_maskstore_ps(p, bsrg_first8(n), v);
+}
 
 static inline f64_vec f64_load(const double *p) { return _mm256_loadu_pd(p); }
-static inline f64_vec f64_load_part(const double *p, int64_t n) { return _mm256_maskload_pd(p, bsrg_first4(n)); }
+static inline f64_vec f64_load_part(const double *p, int64_t n) {
+  return _mm256_maskload_pd(p, bsrg_first4(n));
+}
 static inline void f64_store(double *p, f64_vec v) { _mm256_storeu_pd(p, v); }
-static inline void f64_store_part(double *p, f64_vec v, int64_t n) { _mm256_maskstore_pd(p, bsrg_first4(n), v); }
+static inline void f64_store_part(double *p, f64_vec v, int64_t n) {
+  _mm256_maskstore_pd(p, bsrg_first4(n), v);
+}
 
 /* Eight 16-bit elements, or the first n: AVX2 has no 16-bit mask loads, so parts go through the stack. */
-static inline __m128i bsrg_load_u16(const uint16_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+static inline __m128i bsrg_load_u16(const uint16_t *p) {
+  return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
 static inline __m128i bsrg_load_u16_part(const uint16_t *p, int64_t n) {
   uint16_t lanes[8] = {0};
   memcpy(lanes, p, (size_t)n * sizeof *p);

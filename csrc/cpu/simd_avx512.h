@@ -42,14 +42,18 @@ static inline __mmask16 bsrg_first16(int64_t n) { return (__mmask16)((1u << n) -
 static inline __mmask8 bsrg_first8(int64_t n) { return (__mmask8)((1u << n) - 1); }
 
 static inline f32_vec f32_load(const float *p) { return _mm512_loadu_ps(p); }
-static inline f32_vec f32_load_part(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(bsrg_first16(n), p); }
+static inline f32_vec f32_load_part(const float *p, int64_t n) {
+  return _mm512_maskz_loadu_ps(bsrg_first16(n), p);
+}
 static inline void f32_store(float *p, f32_vec v) { _mm512_storeu_ps(p, v); }
 static inline void f32_store_part(float *p, f32_vec v, int64_t n) {
   _mm512_mask_storeu_ps(p, bsrg_first16(n), v);
 }
 
 static inline f64_vec f64_load(const double *p) { return _mm512_loadu_pd(p); }
-static inline f64_vec f64_load_part(const double *p, int64_t n) { return _mm512_maskz_loadu_pd(bsrg_first8(n), p); }
+static inline f64_vec f64_load_part(const double *p, int64_t n) {
+  return _mm512_maskz_loadu_pd(bsrg_first8(n), p);
+}
 static inline void f64_store(double *p, f64_vec v) { _mm512_storeu_pd(p, v); }
 static inline void f64_store_part(double *p, f64_vec v, int64_t n) {
   _mm512_mask_storeu_pd(p, bsrg_first8(n), v);

@@ -119,7 +119,8 @@ static inline void f16_store_part(uint16_t *p, f32_vec v, int64_t n) {
 static inline void f16_store(uint16_t *p, f32_vec v) { f16_store_part(p, v, F32_LANES); }
 
 static inline f32_vec bf16_load(const uint16_t *p) {
-  return (f32_vec){bsrg_widen_bf16(p[0]), bsrg_widen_bf16(p[1]), bsrg_widen_bf16(p[2]), bsrg_widen_bf16(p[3])};
+  return (f32_vec){bsrg_widen_bf16(p[0]), bsrg_widen_bf16(p[1]), bsrg_widen_bf16(p[2]),
+                   bsrg_widen_bf16(p[3])};
 }
 static inline f32_vec bf16_load_part(const uint16_t *p, int64_t n) {
   f32_vec v = f32_zero();

@@ -53,7 +53,7 @@ static inline void set_float_mode(unsigned mode) {
 
 /* ---- Number of threads ------------------------------------------------------------------------------------- */
 
-static atomic_int chosen_threads; /* 0: the default */
+static atomic_int chosen_threads;  /* 0: the default */
 static atomic_int default_threads; /* 0: not yet found */
 
 /* A positive number at the start of a variable: OMP_NUM_THREADS may be a list, one entry a nesting level. */
@@ -146,7 +146,8 @@ static void *work(void *unused) {
   for (;;) {
     if (atomic_load(&pool.open_slots) == 0) {
       pthread_mutex_unlock(&pool.lock);
-      for (int i = 0; i < SPIN_ROUNDS && atomic_load_explicit(&pool.open_slots, memory_order_relaxed) == 0; i++) {
+      for (int i = 0; i < SPIN_ROUNDS && atomic_load_explicit(&pool.open_slots, memory_order_relaxed) == 0;
+           i++) {
         relax();
       }
       pthread_mutex_lock(&pool.lock);
@@ -236,7 +237,8 @@ void *bsrg_scratch_take(size_t bytes) {
   if (buffer && buffer->bytes >= bytes) return buffer + 1;
   free(buffer);
   void *memory;
-  if (bytes > SIZE_MAX - sizeof *buffer || posix_memalign(&memory, 64, sizeof *buffer + bytes) != 0) return NULL;
+  if (bytes > SIZE_MAX - sizeof *buffer || posix_memalign(&memory, 64, sizeof *buffer + bytes) != 0)
+    return NULL;
   buffer = memory;
   buffer->bytes = bytes;
   return buffer + 1;

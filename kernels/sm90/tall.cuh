@@ -117,6 +117,14 @@ struct Kernel {
 
   __device__ int first_column(const Message &m) const { return (m.n_tile * kCluster + rank) * kTileN; }
 
+  // Waits until a ring, whose next slot to fill is `next`, has been released all over. Nobody else waits for the
+  // last releases, and one from another CTA that lands after this one's exit would hit the barriers of whatever
+  // runs here next.
+  template <int kSlots>
+  static __device__ void wait_until_released(uint32_t barriers, RingPosition<kSlots> next) {
+    for (int i = 0; i < kSlots; ++i, next.advance()) ptx::barrier_wait(barriers + 8 * next.slot, next.parity);
+  }
+
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
 
   // Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up
@@ -154,12 +162,10 @@ struct Kernel {
     const int tiles = p.tile_count * p.n_tile_count;
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
-    for (int t = blockIdx.x / kCluster;; slot.advance()) {
+    int t = blockIdx.x / kCluster;
+    for (;; slot.advance()) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
-      if (t >= tiles) {
-        send(slot, {0, 0, 0, 0, -1});
-        return;
-      }
+      if (t >= tiles) break;
       send(slot, tile(t));
       if (p.counter == nullptr) {
         t += clusters;
@@ -171,6 +177,9 @@ struct Kernel {
         t = static_cast<int>(ticket) + clusters;
       }
     }
+    send(slot, {0, 0, 0, 0, -1});
+    slot.advance();
+    wait_until_released(tile_empty(0), slot);
   }
 
   // ---- producer: one lane of every CTA ----------------------------------------------------------
@@ -201,7 +210,7 @@ struct Kernel {
     for (Slot slot;; slot.advance()) {
       const Message m = receive(slot);
       release_message(slot);
-      if (m.last()) return;
+      if (m.last()) break;
       const int column = first_column(m);
       const int offset0 = m.strip0 % p.strips_per_block * kStrip;
       const int offset1 = m.strip1 % p.strips_per_block * kStrip;
@@ -227,6 +236,7 @@ struct Kernel {
         }
       }
     }
+    wait_until_released(empty(0), stage);
   }
 
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
