@@ -273,7 +273,7 @@ bsrg_chip bsrg_chip_h200(void) {
                      .sm_arch = 90,
                      .sm_count = 132,
                      .hbm_bytes_per_s = 4.2e12,
-                     .l2_bytes_per_s = 7.0e12,
+                     .l2_bytes_per_s = 8.0e12,
                      .l2_bytes = 50e6,
                      .mma_flops_per_s = 650e12};
 }

@@ -99,17 +99,18 @@ typedef struct bsrg_portable_params {
   X(48, 256, 1, 4, 32, 4, 2) \
   X(64, 256, 1, 4, 64, 2, 2) \
   X(128, 128, 2, 2, 64, 3, 2)
-/* simt_f32_m<rows>n<columns> and simt_f64_...; a stage has 64 bytes of k. */
+/* simt_f32_m<rows>n<columns> and simt_f64_...; a stage has 64 bytes of k. A thread keeps a sum and a total of
+ * each of its elements, which leaves registers for two or three CTAs of the large tiles. */
 #define BSRG_SIMT_F32_TILES(X) \
   X(32, 32, 2, 1, 16, 4, 8)    \
-  X(16, 256, 1, 4, 16, 3, 4)   \
-  X(32, 128, 2, 2, 16, 3, 4)   \
-  X(64, 128, 2, 2, 16, 3, 3)
+  X(16, 256, 1, 4, 16, 3, 3)   \
+  X(32, 128, 2, 2, 16, 3, 3)   \
+  X(64, 128, 2, 2, 16, 3, 2)
 #define BSRG_SIMT_F64_TILES(X) \
   X(32, 32, 2, 1, 8, 4, 8)     \
-  X(16, 256, 1, 4, 8, 3, 3)    \
-  X(32, 128, 2, 2, 8, 3, 3)    \
-  X(64, 64, 2, 2, 8, 3, 3)
+  X(16, 256, 1, 4, 8, 3, 2)    \
+  X(32, 128, 2, 2, 8, 3, 2)    \
+  X(64, 64, 2, 2, 8, 3, 2)
 
 /* Dynamic shared memory: the stages, and two tables of k entries of 16 bytes. */
 #define BSRG_MMA_SHARED_BYTES(rows, columns, k, stages) \

@@ -3,10 +3,15 @@
 // The same walk over the flattened K of a block row as portable.cuh. cp.async has 4- and 8-byte copies, so
 // operands of any alignment and stride reach shared memory without passing registers. A thread multiplies
 // rows 4 apart by vectors of columns 8 vectors apart: a warp, 4 x 8 threads, then reads 64 bytes of A and
-// 128 of X at a time.
+// 128 of X at a time. Lanes that differ in bit 0 read the same X, lanes that differ in bit 1 the same A:
+// only then does a 16-byte read take two passes over shared memory instead of four.
 //
-// Shared memory of a stage: A [tile rows][stage k + 16 bytes], the pad spreading four rows over the banks,
-// then X [stage k][tile columns].
+// Sums have two levels: a chain of multiply-adds over kChunkK k starts at zero and is then added to the
+// totals. The relative error grows like sqrt(chunk + K / chunk) instead of sqrt(K); with chunks of 128 it is
+// at most 1.2 times that of OpenBLAS and MKL up to a K of 100,000.
+//
+// Shared memory of a stage: A [tile rows][stage k + 16 bytes], the pad spreading rows over the banks, then
+// X [stage k][tile columns].
 #pragma once
 
 #include "params.h"
@@ -25,42 +30,52 @@ class Kernel {
       : p_(p),
         shared_(shared),
         tile_(portable::row_tile(p, kTileM)),
-        first_row_(ptx::warp_index() / kWarpsN * (4 * kRows) + threadIdx.x % 32 / 8),
-        first_column_(ptx::warp_index() % kWarpsN * (8 * kColumns) + threadIdx.x % 8 * kVector) {}
+        first_row_(ptx::warp_index() / kWarpsN * (4 * kRows) + threadIdx.x % 32 / 16 * 2 + threadIdx.x % 2),
+        first_column_(ptx::warp_index() % kWarpsN * (8 * kColumns) + threadIdx.x / 2 % 8 * kVector) {}
 
   __device__ __forceinline__ void run() {
     const int64_t column_tiles = (p_.n + kTileN - 1) / kTileN;
     for (int64_t column_tile = blockIdx.y; column_tile < column_tiles; column_tile += gridDim.y) {
       column_ = column_tile * kTileN;
-      T sums[kRows][kColumns] = {};
+      const bool whole = column_ + kTileN <= p_.n;
+      T totals[kRows][kColumns] = {}, sums[kRows][kColumns] = {};
+      int stages = 0;
       const auto load = [&](int slot, const KEntry *entries) {
         T *const a = stage_a(slot), *const x = a + kElementsA;
         if (p_.vector_a)
           copy_a<kVector>(a, entries);
         else
           copy_a<1>(a, entries);
-        if (p_.vector_x)
-          copy_x_vectors(x, entries);
-        else
+        if (!p_.vector_x)
           copy_x_elements(x, entries);
+        else if (whole)
+          copy_x_vectors<true>(x, entries);
+        else
+          copy_x_vectors<false>(x, entries);
       };
-      const auto multiply = [&](int slot) { multiply_stage(stage_a(slot), sums); };
+      const auto multiply = [&](int slot) {
+        multiply_stage(stage_a(slot), sums);
+        if (++stages % (kChunkK / kStageK) == 0) add_chunk(sums, totals);
+      };
       portable::walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)), load,
                                          multiply);
-      store(sums);
+      add_chunk(sums, totals);
+      store(totals);
     }
   }
 
  private:
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kVector = 16 / sizeof(T);
+  static constexpr int kChunkK = 128;
   static constexpr int kRows = kTileM / (4 * kWarpsM), kColumns = kTileN / (8 * kWarpsN);  // of a thread
   static constexpr int kPitchA = kStageK + kVector;
   static constexpr int kElementsA = kTileM * kPitchA;
   static constexpr int kStageElements = kElementsA + kStageK * kTileN;
   static constexpr int kTableBytes = 2 * kStageK * sizeof(KEntry);
 
-  static_assert(kColumns % kVector == 0 && kStageK % kVector == 0 && kThreads >= kStageK, "whole vectors");
+  static_assert(kColumns % kVector == 0 && kStageK % kVector == 0, "whole vectors");
+  static_assert(kChunkK % kStageK == 0 && kThreads % kStageK == 0, "whole stages, and a thread for each k");
   static_assert(kStages * kStageElements * sizeof(T) + kTableBytes ==
                     BSRG_SIMT_SHARED_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages),
                 "what the host reserves");
@@ -95,18 +110,25 @@ class Kernel {
     }
   }
 
+  // A thread copies vectors of one row of X, so that it looks up one entry a stage and its addresses are a
+  // constant apart. kWhole: all columns of the tile exist.
+  template <bool kWhole>
   __device__ __forceinline__ void copy_x_vectors(T *stage, const KEntry *entries) const {
-    constexpr int kPerRow = kTileN / kVector, kRowStep = kThreads / kPerRow;
-    static_assert(kThreads % kPerRow == 0 && kStageK % kRowStep == 0, "whole rows");
-    const int n = threadIdx.x % kPerRow * kVector, first_k = threadIdx.x / kPerRow;
-    const int64_t column = column_ + n;
-    const int bytes = static_cast<int>(max(min(p_.n - column, int64_t{kVector}), int64_t{0}) * sizeof(T));
-    const T *const source = static_cast<const T *>(p_.x) + column;
-    const uint32_t destination = ptx::shared_address(stage + first_k * kTileN + n);
+    constexpr int kPerRow = kThreads / kStageK, kStep = kPerRow * kVector;
+    static_assert(kTileN % kStep == 0, "as many vectors for each thread");
+    const int k = threadIdx.x / kPerRow, first = threadIdx.x % kPerRow * kVector;
+    const KEntry entry = entries[k];
+    const T *const source = static_cast<const T *>(p_.x) + entry.x + column_ + first;
+    const uint32_t destination = ptx::shared_address(stage + k * kTileN + first);
+    const int columns = kWhole ? kTileN : static_cast<int>(p_.n - column_) - first;
 #pragma unroll
-    for (int k = 0; k < kStageK; k += kRowStep) {
-      const KEntry entry = entries[first_k + k];
-      ptx::cp_async_part(destination + k * kTileN * sizeof(T), source + entry.x, entry.a >= 0 ? bytes : 0);
+    for (int n = 0; n < kTileN; n += kStep) {
+      if constexpr (kWhole) {
+        ptx::cp_async<16>(destination + n * sizeof(T), source + n, entry.a >= 0);
+      } else {
+        const int bytes = max(min(columns - n, kVector), 0) * static_cast<int>(sizeof(T));
+        ptx::cp_async_part(destination + n * sizeof(T), source + n, entry.a >= 0 ? bytes : 0);
+      }
     }
   }
 
@@ -149,9 +171,20 @@ class Kernel {
     }
   }
 
+  static __device__ __forceinline__ void add_chunk(T (&sums)[kRows][kColumns], T (&totals)[kRows][kColumns]) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        totals[i][j] += sums[i][j];
+        sums[i][j] = 0;
+      }
+    }
+  }
+
   // ---- output -----------------------------------------------------------------------------------
 
-  __device__ __forceinline__ void store(const T (&sums)[kRows][kColumns]) const {
+  __device__ __forceinline__ void store(const T (&totals)[kRows][kColumns]) const {
     const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -166,14 +199,15 @@ class Kernel {
           Vector y, c = {};
           if (beta != 0) c = *reinterpret_cast<const Vector *>(c_row + column);
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) y.v[v] = fma(beta, c.v[v], alpha * sums[i][j + v]);
-          *reinterpret_cast<Vector *>(y_row + column) = y;
+          for (int v = 0; v < kVector; ++v) y.v[v] = fma(beta, c.v[v], alpha * totals[i][j + v]);
+          // An assignment would become a store of each element.
+          __stcs(reinterpret_cast<int4 *>(y_row + column), *reinterpret_cast<const int4 *>(&y));
         } else {
 #pragma unroll
           for (int v = 0; v < kVector; ++v) {
             if (column + v >= p_.n) continue;
             const T c = beta != 0 ? c_row[(column + v) * p_.c_col_stride] : T{0};
-            y_row[(column + v) * p_.y_col_stride] = fma(beta, c, alpha * sums[i][j + v]);
+            y_row[(column + v) * p_.y_col_stride] = fma(beta, c, alpha * totals[i][j + v]);
           }
         }
       }
