@@ -349,7 +349,10 @@ static void predict_portable(const bsrg_structure *structure, bsrg_dtype dtype, 
   const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
   const double work = c->mma_flops * tile.cost / (chip->mma_flops_per_s * share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
-  c->seconds = launch_seconds + fmax(work, memory);
+  /* Two CTAs an SM share the work, and nothing ends before the longest row. */
+  const double longest =
+      work * 2 * chip->sm_count * (double)v->longest_row / fmax(1, (double)v->nnzb * column_tiles);
+  c->seconds = launch_seconds + max3(work, memory, longest);
   snprintf(c->reason, sizeof(c->reason), "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 
