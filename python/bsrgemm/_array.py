@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import os
 from typing import IO, Any
 
@@ -241,14 +242,16 @@ class bsr_array(BlockSparse):
         else:
             values = torch.from_dlpack(self._data)
         indices, indptr = _index_arrays(self._structure)
-        return torch.sparse_bsr_tensor(
-            torch.as_tensor(indptr, device=values.device),
-            torch.as_tensor(indices, device=values.device),
-            values,
-            size=self.shape,
-            # Cheap beside what it guards, and torch warns where nobody has asked either way.
-            check_invariants=True,
-        )
+        with warnings.catch_warnings():
+            # Some versions of torch warn of their global default even where the argument is given.
+            warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
+            return torch.sparse_bsr_tensor(
+                torch.as_tensor(indptr, device=values.device),
+                torch.as_tensor(indices, device=values.device),
+                values,
+                size=self.shape,
+                check_invariants=True,
+            )
 
     def to(self, device: Any) -> bsr_array:
         """The matrix on another device; itself if it is there already.
