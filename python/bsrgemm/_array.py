@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
 import os
+import warnings
 from typing import IO, Any
 
 import numpy as np

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import cases
@@ -77,15 +76,12 @@ def test_products_never_wait(torch: Any, rng: np.random.Generator, family: str) 
     out = a @ x
     torch.cuda.synchronize()
     torch.cuda._sleep(LONG)
-    begin = time.perf_counter()
     for _ in range(50):
         matmul(a, x, out=out)
-    elapsed = time.perf_counter() - begin
     assert not torch.cuda.current_stream().query(), (
         "the long kernel ended before the products were queued"
     )
     torch.cuda.synchronize()
-    assert elapsed < 0.05
 
 
 @pytest.mark.parametrize("n", [1, 7, 256])
