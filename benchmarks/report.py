@@ -57,14 +57,14 @@ def update(root: Path, write: bool) -> list[Path]:
 
 
 def table(results: Path, name: str) -> str:
-    """A table in Markdown with what it was measured on; nothing where there are no results yet."""
+    """A table in Markdown with what it was measured on, or a line that there is no result yet."""
     if name not in TABLES:
         raise UnknownTable(f"table {name!r}; there are {', '.join(TABLES)}")
     make, slug = TABLES[name]
     runs = load(results / slug)
     header, lines, used = make(runs)
     if not lines:
-        return ""
+        return f"*No committed measurement yet; `python -m benchmarks {name[:3]}` makes one.*\n"
     rule = ["---"] + ["---:"] * (len(header) - 1)
     body = [f"| {' | '.join(cells)} |" for cells in (header, rule, *lines)]
     return "\n".join([*body, "", *sorted({_describe(run) for run in used}), ""])

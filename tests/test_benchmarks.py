@@ -360,7 +360,8 @@ def test_gpu_tables_show_the_newest_run_with_its_own_peers(tmp_path: Path) -> No
     ]
     lines = report.table(tmp_path / report.RESULTS, "gpu-patterns").splitlines()
     assert lines[2] == "| 128×128 | banded | float16 | 200 | 687 (-) | 1.25 | - | - | 110 / 200 |"
-    assert report.table(tmp_path / report.RESULTS, "gpu-bfloat16") == ""
+    nothing = report.table(tmp_path / report.RESULTS, "gpu-bfloat16")
+    assert nothing == "*No committed measurement yet; `python -m benchmarks gpu` makes one.*\n"
 
 
 def test_results_of_a_machine_have_a_folder_of_their_own() -> None:
