@@ -1,8 +1,12 @@
 /* The CPU backend's threads: the same bits from any number of them, calls from several at once and after a fork, how
  * many there are, and lack of memory. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 #include "cpu_operands.h"
 
@@ -86,6 +90,38 @@ static void test_concurrent_calls(void) {
   free_sample(&s);
 }
 
+#if defined(__x86_64__)
+/* Whether subnormal numbers are flushed to zero is a setting of the calling thread, and counts for all. */
+static void test_float_mode(void) {
+  sample s = new_sample(&kShared, BSRG_F32);
+  for (int64_t i = 0; i < s.x.view.rows; i++) {
+    for (int64_t j = 0; j < s.x.view.cols; j++) put(&s.x, i, j, ldexp(at(&s.x, i, j), -130));
+  }
+  const unsigned before = _mm_getcsr();
+  CHECK(!matches(&s));
+  _mm_setcsr(before | 0x8040); /* flush results and operands */
+  memset(s.bits, 0, (size_t)s.bytes);
+  CHECK(bsrg_set_num_threads(3, NULL) == BSRG_OK);
+  int wrong = 0;
+  for (int i = 0; i < 20; i++) wrong += !matches(&s);
+  CHECK(wrong == 0);
+  _mm_setcsr(before);
+  free_sample(&s);
+}
+#endif
+
+static int threads_alive(void) {
+  DIR *folder = opendir("/proc/self/task");
+  if (folder == NULL) return 0;
+  int count = 0;
+  for (const struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+    count += entry->d_name[0] != '.';
+  }
+  closedir(folder);
+  return count;
+}
+
+/* A child has none of its parent's threads, and starts its own. */
 static void test_fork(void) {
   sample s = new_sample(&kShared, BSRG_F32);
   CHECK(bsrg_set_num_threads(3, NULL) == BSRG_OK);
@@ -97,7 +133,7 @@ static void test_fork(void) {
     const pid_t child = fork();
     if (child == 0) {
       alarm(60);
-      _exit(matches(&s) && matches(&s) ? 0 : 1);
+      _exit(threads_alive() == 1 && matches(&s) && matches(&s) && threads_alive() == 3 ? 0 : 1);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child);
@@ -185,6 +221,9 @@ static void test_no_memory(void) {
 static void tests(void) {
   test_same_bits();
   test_concurrent_calls();
+#if defined(__x86_64__)
+  test_float_mode();
+#endif
   if (!UNDER_TSAN) {
     /* ThreadSanitizer allows no threads after a fork of several, and maps more memory than a limit would leave. */
     test_fork();
