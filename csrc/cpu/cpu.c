@@ -18,11 +18,11 @@ enum {
   DOT_RANGES = 16
 };
 
-/* ---- Instruction set ----------------------------------------------------------------------------------------- */
+/* ---- Instruction set ----------------------------------------------------------------------------------- */
 
 #if defined(__x86_64__)
-/* By CPUID itself: __builtin_cpu_supports knows of F16C only since GCC 11, and not every runtime library fills in
- * what it reads. */
+/* By CPUID itself: __builtin_cpu_supports knows of F16C only since GCC 11, and not every runtime library
+ * fills in what it reads. */
 static void find_features(bool *avx2, bool *avx512) {
   enum { SSE_YMM = 0x06, SSE_YMM_ZMM_MASKS = 0xe6 }; /* registers that the system must save, in XCR0 */
   const unsigned avx512_bits = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
@@ -62,7 +62,7 @@ static const bsrg_cpu_isa_ops *current_isa(void) {
 
 const char *bsrg_cpu_isa(void) { return current_isa()->name; }
 
-/* ---- Ranges of equal work ------------------------------------------------------------------------------------ */
+/* ---- Ranges of equal work ------------------------------------------------------------------------------ */
 
 /* Blocks in the units before `unit`, a unit's epilogue counting as the blocks that take as long. */
 static int64_t work_before(const bsrg_structure_view *a, int64_t unit) {
@@ -91,7 +91,7 @@ int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t co
   return low;
 }
 
-/* ---- Few columns --------------------------------------------------------------------------------------------- */
+/* ---- Few columns --------------------------------------------------------------------------------------- */
 
 typedef struct dot_job {
   bsrg_dot_run run;
@@ -102,8 +102,8 @@ typedef struct dot_job {
   _Atomic int64_t next_pack, next_range;
 } dot_job;
 
-/* X is already as the kernels read it. Several columns are copied even so: they may lie a multiple of 4096 bytes
- * apart, and would drive one another out of L1. */
+/* X is already as the kernels read it. Several columns are copied even so: they may lie a multiple of 4096
+ * bytes apart, and would drive one another out of L1. */
 static bool dot_in_place(const bsrg_dense *x, const bsrg_cpu_ops *ops) {
   return ops->element_size == ops->sum_size && x->cols == 1 && x->row_stride == 1;
 }
@@ -170,7 +170,7 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
   return BSRG_OK;
 }
 
-/* ---- Entry --------------------------------------------------------------------------------------------------- */
+/* ---- Entry --------------------------------------------------------------------------------------------- */
 
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_structure_view a = bsrg_structure_get(args->a);
@@ -188,8 +188,8 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const double pack_bytes =
       dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
   const double a_bytes = rows * (double)a.block_width * (double)ops->element_size + 4 * (double)a.nnzb;
-  const bool dot =
-      n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= DOT_FAVOUR * panel_cost && pack_bytes <= a_bytes / 8;
+  const bool dot = a.nnzb > 0 && n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= DOT_FAVOUR * panel_cost &&
+                   pack_bytes <= a_bytes / 8;
 
   const double cost = dot ? dot_cost : panel_cost;
   const int available = bsrg_get_num_threads();

@@ -1,19 +1,18 @@
 /* The CPU backend's own interface: what an instruction set provides, and the threads.
  *
- * Two ways to multiply. The panel way (panel.c) takes a few vectors of columns of X at a time and multiplies
- * them by broadcast elements of A: any N. The dot way (dot.inc, driven by cpu.c) takes vectors along k, for the
- * few columns that would leave most lanes of a panel empty.
+ * Two ways to multiply. The panel way (panel.c) takes a few vectors of columns of X at a time and
+ * multiplies them by broadcast elements of A: any N. The dot way (dot.inc, driven by cpu.c) takes vectors
+ * along k, for the few columns that would leave most lanes of a panel empty.
  *
- * In both, each element of Y is summed in an order that the shapes and the structure fix: not the number of
- * threads, nor who did what. "sum" is the accumulator type: double for float64, float for the others.
- */
+ * In both, each element of Y is summed in an order that the shapes and the structure fix: not the number
+ * of threads, nor who did what. "sum" is the accumulator type: double for float64, float for the others. */
 #ifndef BSRG_CPU_H
 #define BSRG_CPU_H
 
 #include "../internal.h"
 
 /* Sums run over at most this many k before they are added to a running total: it bounds the rounding error of
- * long rows to that of a BLAS. */
+ * long rows to about that of a BLAS. */
 enum { BSRG_SEGMENT_K = 128 };
 
 /* Rows of A that are treated together: the unit in which work is handed out, and in which A is widened. */
@@ -22,12 +21,14 @@ enum { BSRG_UNIT_ROWS = 8, BSRG_GROUP_ROWS = 64 };
 /* Beyond this many columns the dot way hardly wins. */
 enum { BSRG_DOT_MAX_COLUMNS = 8 };
 
-/* One register tile: `rows` rows (which kernel it is says how many) of a segment, consecutive blocks of a block
- * row or a piece of one block, times the rows of B that their block columns select, in vectors. Or several such, the
- * segments being whole block rows of as many rows: blocks may be so small that a call for each would cost more. */
+/* One register tile: `rows` rows (which kernel it is says how many) of consecutive blocks of a block row,
+ * or of a piece of one block, times the rows of B that their block columns select, in vectors. Or several
+ * such, one for each of several block rows of as many rows: blocks may be so small that a call for each
+ * would cost more. */
 typedef struct bsrg_tile_run {
-  int64_t count;              /* segments */
+  int64_t count;              /* block rows */
   const int64_t *begin, *end; /* [count]: their blocks */
+  int64_t segment_blocks;     /* that are summed before being added to sums */
   int64_t depth;              /* k of a block */
   const void *a;              /* sum[block][rows][depth], by strides */
   int64_t a_row_stride, a_block_stride;
@@ -57,7 +58,8 @@ typedef struct bsrg_finish_run {
   int64_t y_row_stride, y_col_stride;
 } bsrg_finish_run;
 
-/* Products with few columns, at most BSRG_DOT_MAX_COLUMNS, over a range of row units (see bsrg_unit_count). */
+/* Products with few columns, at most BSRG_DOT_MAX_COLUMNS, over a range of row units (see
+ * bsrg_unit_count). */
 typedef struct bsrg_dot_run {
   const bsrg_structure_view *a;
   const void *values;
@@ -104,17 +106,17 @@ static inline int64_t bsrg_unit_count(const bsrg_structure_view *a) {
 /* Where range `index` of `count` begins, when units are cut into ranges of about equal work. */
 int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t count);
 
-/* ---- panel.c --------------------------------------------------------------------------------------------- */
+/* ---- panel.c ------------------------------------------------------------------------------------------- */
 
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error);
 
-/* ---- threads.c ------------------------------------------------------------------------------------------- */
+/* ---- threads.c ----------------------------------------------------------------------------------------- */
 
 typedef void (*bsrg_task)(void *context, int slot);
-/* Calls task(context, slot) on up to `threads` threads at once, slots counted from 0, the caller's thread being
- * slot 0; returns when all have returned. There may be fewer, and only the caller's when another thread is using
- * the pool: tasks take their work from a shared counter. */
+/* Calls task(context, slot) on up to `threads` threads at once, slots counted from 0, the caller's thread
+ * being slot 0; returns when all have returned. There may be fewer, and only the caller's when another
+ * thread is using the pool: tasks take their work from a shared counter. */
 void bsrg_run_parallel(bsrg_task task, void *context, int threads);
 
 /* Scratch memory, 64-byte aligned, contents undefined. One buffer is kept between products, since fresh pages

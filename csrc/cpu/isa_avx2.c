@@ -1,5 +1,5 @@
-/* The kernels for x86-64 processors with AVX2, FMA and F16C. The whole file is compiled for them, so nothing in it
- * may run before cpu.c has asked the processor. */
+/* The kernels for x86-64 processors with AVX2, FMA and F16C. The whole file is compiled for them, so
+ * nothing in it may run before cpu.c has asked the processor. */
 #include "cpu.h"
 
 #if defined(__x86_64__)

@@ -1,23 +1,25 @@
 /* Products by panels: a few vectors of columns of X at a time, kept in cache while all of A passes by.
  *
- * A panel's rows of X are read from one of three places. PACKED: copied, in the accumulator's type, into a buffer
- * that stays in L2 while many block rows use it; a deep X takes several such chunks of k, and the sums of a range
- * of rows wait in between. GATHERED: copied for each block row just before use, when X is so deep and A so sparse
- * that packing whole chunks would cost more. DIRECT: read where it lies.
+ * A panel's rows of X are read from one of three places. PACKED: copied, in the accumulator's type, into a
+ * buffer that stays in L2 while many block rows use it; a deep X takes several such chunks of k, and the
+ * sums of a range of rows wait in between. GATHERED: copied for each block row just before use, when X is
+ * so deep and A so sparse that packing whole chunks would cost more. DIRECT: read where it lies.
  *
- * Threads take whole panels first. When none is left they help with those still in work, range of rows by range
- * of rows, so that one wide matrix, one narrow one and a few skewed rows all keep every thread busy. */
+ * Threads take whole panels first. When none is left they help with those still in work, range of rows by
+ * range of rows, so that one wide matrix, one narrow one and a few skewed rows all keep every thread busy. */
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cpu.h"
 
 enum {
-  /* Of a packed chunk. More than an L2 of 1 MiB holds (Zen 4), but a chunk less costs more than coming from L3. */
+  /* Of a packed chunk. More than an L2 of 1 MiB holds (Zen 4), but a chunk less costs more than coming
+   * from L3. */
   CHUNK_BYTES = 1536 << 10,
   /* Rows whose sums wait between chunks: 1.5 MiB a thread at the widest panel. */
   CHUNK_ROWS = 8192,
+  /* Rows of fewer k on average are summed in shorter segments. */
+  SHORT_ROW = 256,
   /* Of A, that stay in L2 from one panel to the next when X is not packed. */
   RANGE_BYTES = 256 << 10,
   /* The least k of a block row in a chunk, on average, for each of its rows. */
@@ -40,7 +42,7 @@ typedef struct panel_job {
   int64_t ranges;                        /* of row units, in each panel */
   int64_t pass_units;                    /* units whose sums wait between chunks */
   int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
-  bool small;                            /* short block rows may be multiplied together */
+  bool small;                            /* block rows are of one tile and may be multiplied together */
   char *slots;                           /* scratch memory, one slot a thread */
   size_t slot_bytes, sums_at, a_at, cursors_at;
   int32_t identity[BSRG_SEGMENT_K]; /* 0, 1, 2, ...: the block columns of gathered blocks */
@@ -91,7 +93,7 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
                     x->row_stride, x->col_stride, rows, w->columns);
 }
 
-/* ---- One group of rows ------------------------------------------------------------------------------------- */
+/* ---- One group of rows --------------------------------------------------------------------------------- */
 
 /* Sets where a segment finds A: blocks [p, p + count) from k on, in place or widened. */
 static void find_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k, bsrg_tile_run *run) {
@@ -100,8 +102,8 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t count, in
   const int64_t element_size = job->ops->element_size;
   const int64_t element = p * area + g->first * width;
   const char *values = (const char *)job->args->values + (element + k) * element_size;
-  /* Of a block cut into pieces, the next one's rows are fetched one after the other instead of piece by piece: all
-   * of them in time. */
+  /* Of a block cut into pieces, the next one's rows are fetched one after the other instead of piece by
+   * piece: all of them in time. */
   const int64_t next = p + count < g->end ? element + count * area : g->next;
   run->ahead = (uintptr_t)job->args->values + (uintptr_t)((next + k * g->rows) * element_size);
   run->ahead_block_stride = area * element_size;
@@ -161,7 +163,12 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
   }
   const int64_t zero = 0;
   int64_t count;
-  bsrg_tile_run run = {.count = 1, .begin = &zero, .end = &count, .sums_stride = w->width, .add = add};
+  bsrg_tile_run run = {.count = 1,
+                       .begin = &zero,
+                       .end = &count,
+                       .segment_blocks = job->segment_blocks,
+                       .sums_stride = w->width,
+                       .add = add};
   for (int64_t p = g->begin; p < g->end; p += count) {
     count = bsrg_min(job->segment_blocks, g->end - p);
     for (int64_t k = 0; k < job->a.block_width; k += run.depth) {
@@ -192,17 +199,16 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
   }
 }
 
-/* How many block rows from `block_row` on, of at most `count`, can be multiplied by one call of a kernel: those that
- * are one segment each, and read where they lie. */
+/* How many block rows from `block_row` on, of at most `count`, can be multiplied by one call of a kernel:
+ * those whose rows of X are read where they lie. */
 static int64_t together(const worker *w, int64_t block_row, int64_t count) {
   const panel_job *job = w->job;
   if (!job->small) return 0;
-  const int64_t *indptr = job->a.indptr + block_row;
   count = bsrg_min(count, BSRG_GROUP_ROWS / job->a.block_height);
+  if (job->source == PACKED) return count;
+  const int64_t *end = job->a.indptr + block_row + 1;
   for (int64_t i = 0; i < count; i++) {
-    const int64_t blocks = indptr[i + 1] - indptr[i];
-    if (blocks > job->segment_blocks) return i;
-    if (job->source != PACKED && blocks > 0 && job->a.indices[indptr[i + 1] - 1] >= w->direct_end) return i;
+    if (end[i] > end[i - 1] && job->a.indices[end[i] - 1] >= w->direct_end) return i;
   }
   return count;
 }
@@ -214,6 +220,7 @@ static void multiply_together(const worker *w, int64_t block_row, int64_t count)
       .count = count,
       .begin = job->a.indptr + block_row,
       .end = job->a.indptr + block_row + 1,
+      .segment_blocks = job->segment_blocks,
       .depth = width,
       .a = job->args->values,
       .a_row_stride = width,
@@ -255,7 +262,7 @@ static void finish_group(const worker *w, const group *g, const char *sums) {
   w->job->ops->finish(&run);
 }
 
-/* ---- Ranges of row units ----------------------------------------------------------------------------------- */
+/* ---- Ranges of row units ------------------------------------------------------------------------------- */
 
 static void multiply_units(const worker *w, int64_t begin, int64_t end) {
   const bsrg_structure_view *a = &w->job->a;
@@ -359,8 +366,8 @@ static void take_panels(worker *w, int slot) {
   }
 }
 
-/* Nothing is kept from one range of a panel to the next, so the panels of a range follow one another: its part of A
- * is then still in cache. */
+/* Nothing is kept from one range of a panel to the next, so the panels of a range follow one another: its
+ * part of A is then still in cache. */
 static void take_ranges(worker *w) {
   panel_job *job = w->job;
   int64_t item;
@@ -387,7 +394,7 @@ static void panel_task(void *context, int slot) {
   }
 }
 
-/* ---- The plan ---------------------------------------------------------------------------------------------- */
+/* ---- The plan ------------------------------------------------------------------------------------------ */
 
 /* None of these choices looks at the number of threads where it could change the order of a sum. */
 static void plan_source(panel_job *job) {
@@ -397,8 +404,8 @@ static void plan_source(panel_job *job) {
   const int64_t chunks = bsrg_max(1, bsrg_ceil_div(a->cols, chunk_k));
   const int64_t passes = chunks > 1 ? bsrg_ceil_div(a->rows, CHUNK_ROWS) : 1;
   const int64_t used = a->nnzb * a->block_width;
-  /* Packing copies cols * passes rows, gathering `used`, and the taller the blocks the less that matters; a block row's
-   * share of a chunk must be worth a visit. */
+  /* Packing copies cols * passes rows, gathering `used`, and the taller the blocks the less that matters;
+   * a block row's share of a chunk must be worth a visit. */
   const int64_t share = CHUNK_SHARE * bsrg_max(4, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
   const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
                     (chunks == 1 || a->block_rows * chunks <= used / share);
@@ -415,11 +422,14 @@ static void plan_source(panel_job *job) {
 
 static void plan_segments(panel_job *job) {
   const int64_t width = job->a.block_width;
-  job->segment_blocks = bsrg_max(1, BSRG_SEGMENT_K / width);
-  job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, BSRG_SEGMENT_K));
+  /* A dense product adds the zeros too, so that its sums are shorter than ours where rows are. */
+  const bool short_rows = job->a.nnzb * width <= SHORT_ROW * job->a.block_rows;
+  const int64_t segment = short_rows ? BSRG_SEGMENT_K / 2 : BSRG_SEGMENT_K;
+  job->segment_blocks = bsrg_max(1, segment / width);
+  job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, segment));
   for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
   job->small = job->a.nnzb > 0 && !job->widen_a && job->source != GATHERED && job->chunks == 1 &&
-               width <= BSRG_SEGMENT_K && job->a.block_height <= job->ops->tile_rows;
+               width <= segment && job->a.block_height <= job->ops->tile_rows;
 }
 
 static void plan_ranges(panel_job *job, int threads) {
@@ -430,7 +440,9 @@ static void plan_ranges(panel_job *job, int threads) {
   if (job->source != PACKED) {
     const double a_bytes =
         (double)a->nnzb * (double)(a->block_height * a->block_width * job->ops->element_size);
-    const int64_t cached = job->panels == 1 ? 1 : 1 + (int64_t)(a_bytes / RANGE_BYTES);
+    /* Without need, no group is cut: what is gathered for one serves all of its rows. */
+    const int64_t groups = a->block_rows * bsrg_ceil_div(a->block_height, BSRG_GROUP_ROWS);
+    const int64_t cached = job->panels == 1 ? 1 : bsrg_min(groups, 1 + (int64_t)(a_bytes / RANGE_BYTES));
     job->ranges = bsrg_max(cached, balanced);
   } else if (job->chunks == 1) {
     job->ranges = threads == 1 ? 1 : bsrg_max(16, balanced);

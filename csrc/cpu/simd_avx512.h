@@ -1,7 +1,7 @@
-/* The vector vocabulary on AVX-512 (F, BW, VL, DQ). Every simd_*.h defines the same names, for the element types
- * f32, f64, f16 and bf16: load and store, whole or only the first n lanes (the rest read as zero); and for the
- * accumulator types f32 and f64: zero, set1, add, mul, fma and sum. Loads of 16-bit elements widen to f32, stores
- * round to nearest even and keep NaN. No access needs alignment beyond the element's. */
+/* The vector vocabulary on AVX-512 (F, BW, VL, DQ). Every simd_*.h defines the same names, for the element
+ * types f32, f64, f16 and bf16: load and store, whole or only the first n lanes (the rest read as zero);
+ * and for the accumulator types f32 and f64: zero, set1, add, mul, fma and sum. Loads of 16-bit elements
+ * widen to f32, stores round to nearest even and keep NaN. No access needs alignment beyond the element's. */
 #ifndef BSRG_SIMD_AVX512_H
 #define BSRG_SIMD_AVX512_H
 

@@ -78,8 +78,8 @@ static inline float bsrg_widen_f16(uint16_t half) {
     uint32_t quiet = magnitude > 0x7c00 ? 0x400000u : 0;
     return bsrg_float_of(sign | 0x7f800000u | quiet | (magnitude & 0x3ff) << 13);
   }
-  /* Read as a float's exponent and mantissa, the number is too small by the ratio of the exponent biases, 2^112;
-   * the product is exact and also right for subnormal numbers. */
+  /* Read as a float's exponent and mantissa, the number is too small by the ratio of the exponent biases,
+   * 2^112; the product is exact and also right for subnormal numbers. */
   return bsrg_float_of(sign | bsrg_bits_of(bsrg_float_of(magnitude << 13) * 0x1p112f));
 }
 

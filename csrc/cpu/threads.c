@@ -1,8 +1,9 @@
 /* The thread pool, the number of threads, and the scratch buffer that is kept between products.
  *
- * One job runs on the pool at a time; a caller that finds it taken works alone, so that nothing waits for another
- * product. Workers join an open job, find work by the task's own counters, and leave; the caller closes the job
- * when its own share has run dry and waits only for those who did join, never for one that is slow to wake. */
+ * One job runs on the pool at a time; a caller that finds it taken works alone, so that nothing waits for
+ * another product. Workers join an open job, find work by the task's own counters, and leave; the caller
+ * closes the job when its own share has run dry and waits only for those who did join, never for one that
+ * is slow to wake. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -10,7 +11,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -34,8 +34,8 @@ static inline void relax(void) {
 #endif
 }
 
-/* The modes of floating-point arithmetic (rounding, flushing of subnormal numbers) are a thread's own: workers
- * take the caller's, or the result would tell who computed it. */
+/* The modes of floating-point arithmetic (rounding, flushing of subnormal numbers) are a thread's own:
+ * workers take the caller's, or the result would tell who computed it. */
 static inline unsigned get_float_mode(void) {
 #if defined(__x86_64__)
   return _mm_getcsr();
@@ -51,7 +51,7 @@ static inline void set_float_mode(unsigned mode) {
 #endif
 }
 
-/* ---- Number of threads ------------------------------------------------------------------------------------- */
+/* ---- Number of threads --------------------------------------------------------------------------------- */
 
 static atomic_int chosen_threads;  /* 0: the default */
 static atomic_int default_threads; /* 0: not yet found */
@@ -108,7 +108,7 @@ bsrg_status bsrg_set_num_threads(int count, bsrg_error *error) {
   return BSRG_OK;
 }
 
-/* ---- Pool ---------------------------------------------------------------------------------------------------- */
+/* ---- Pool ---------------------------------------------------------------------------------------------- */
 
 static struct pool {
   pthread_mutex_t busy; /* held by the caller whose job it is */
@@ -207,7 +207,7 @@ void bsrg_run_parallel(bsrg_task task, void *context, int threads) {
   pool.float_mode = get_float_mode();
   pool.next_slot = 1;
   atomic_store(&pool.open_slots, threads - 1);
-  if (pool.sleeping > 0) pthread_cond_broadcast(&pool.wake);
+  for (int i = 0; i < threads - 1 && i < pool.sleeping; i++) pthread_cond_signal(&pool.wake);
   pthread_mutex_unlock(&pool.lock);
 
   task(context, 0);
@@ -222,7 +222,7 @@ void bsrg_run_parallel(bsrg_task task, void *context, int threads) {
   pthread_mutex_unlock(&pool.busy);
 }
 
-/* ---- Scratch memory ------------------------------------------------------------------------------------------ */
+/* ---- Scratch memory ------------------------------------------------------------------------------------ */
 
 /* Ahead of the memory handed out, on a cache line of its own. */
 typedef struct scratch {

@@ -1,5 +1,5 @@
-/* What the tests of the CPU backend share: random numbers, the 16-bit formats as arithmetic, matrices in every layout,
- * random block-sparse matrices and their products in double precision. */
+/* What the tests of the CPU backend share: random numbers, the 16-bit formats as arithmetic, matrices in
+ * every layout, random block-sparse matrices and their products in double precision. */
 #ifndef BSRG_TEST_CPU_OPERANDS_H
 #define BSRG_TEST_CPU_OPERANDS_H
 
@@ -24,7 +24,7 @@ static int failures;
     }                                                                               \
   } while (0)
 
-/* ---- Numbers ------------------------------------------------------------------------------------------------- */
+/* ---- Numbers ------------------------------------------------------------------------------------------- */
 
 static uint64_t random_state;
 
@@ -106,7 +106,7 @@ static inline double rounded(double value, bsrg_dtype dtype) {
   return get(&item, dtype, 0);
 }
 
-/* ---- Operands ------------------------------------------------------------------------------------------------ */
+/* ---- Operands ------------------------------------------------------------------------------------------ */
 
 /* A matrix in memory that ends with its last element; what lies between its elements is NaN. */
 typedef struct matrix {
@@ -239,14 +239,14 @@ static inline long double *reference(const sparse *a, const matrix *x) {
   return sums;
 }
 
-/* ---- Shapes ---------------------------------------------------------------------------------------------------- */
+/* ---- Shapes -------------------------------------------------------------------------------------------- */
 
 typedef struct sizes {
   int64_t block_rows, block_cols, height, width, columns, longest;
 } sizes;
 
-/* One for each way through the backend, too large for the random ones: X packed in several chunks, gathered, read in
- * place; long rows of small blocks; wide and tall blocks; few columns of long rows. */
+/* One for each way through the backend, too large for the random ones: X packed in several chunks,
+ * gathered, read in place; long rows of small blocks; wide and tall blocks; few columns of long rows. */
 enum { LARGE_COUNT = 10 };
 static const sizes kLarge[LARGE_COUNT] = {
     {3, 130, 66, 70, 33, 130}, {40, 2300, 4, 4, 49, 900}, {3, 3000, 20, 5, 33, 20}, {700, 700, 3, 3, 20, 9},

@@ -1,12 +1,12 @@
-/* The CPU backend's results: products of random shapes, layouts and patterns against sums in double precision, on every
- * instruction set of the processor.
+/* The CPU backend's results: products of random shapes, layouts and patterns against sums in double
+ * precision, on every instruction set of the processor.
  *
- * Most products are of small whole numbers, which every order of summation adds without rounding: the result must be
- * exact, or for float16 and bfloat16 the exact sum rounded once. */
+ * Most products are of small whole numbers, which every order of summation adds without rounding: the
+ * result must be exact, or for float16 and bfloat16 the exact sum rounded once. */
 #define _GNU_SOURCE
 #include "cpu_operands.h"
 
-/* ---- Random products ------------------------------------------------------------------------------------------- */
+/* ---- Random products ----------------------------------------------------------------------------------- */
 
 static sizes random_sizes(void) {
   static const int64_t kBlocks[] = {1, 4, 9, 33, 150}, kColumns[] = {1, 4, 9, 20, 70};
@@ -102,7 +102,8 @@ static void test_empty(void) {
   }
 }
 
-/* Rows of thousands of random numbers, beside one running sum over each: adding up short sums errs far less. */
+/* Rows of thousands of random numbers, beside one running sum over each: adding up short sums errs far
+ * less. */
 static void test_accuracy(void) {
   static const sizes kSizes[] = {
       {1, 64, 32, 64, 40, 64}, {1, 1000, 7, 5, 30, 1000}, {1, 2000, 8, 3, 3, 2000}, {1, 3, 9, 2000, 2, 3}};
@@ -138,10 +139,10 @@ static void test_accuracy(void) {
   }
 }
 
-/* ---- Conversions ------------------------------------------------------------------------------------------------- */
+/* ---- Conversions --------------------------------------------------------------------------------------- */
 
-/* Every 16-bit number times one, by both ways (many columns and one), and products of any two bit patterns: 22 digits
- * at most, so exact before they are rounded. */
+/* Every 16-bit number times one, by both ways (many columns and one), and products of any two bit
+ * patterns: 22 digits at most, so exact before they are rounded. */
 static void test_conversions(void) {
   for (int dtype = BSRG_F16; dtype <= BSRG_BF16; dtype++) {
     sparse one = new_sparse(1, 1, 1, 1, 1, true, (bsrg_dtype)dtype, true);
@@ -178,7 +179,8 @@ static void test_conversions(void) {
   }
 }
 
-/* Rounding must not carry the digits of a NaN over into its sign: a factor that is NaN with all digits set. */
+/* Rounding must not carry the digits of a NaN over into its sign: a factor that is NaN with all digits
+ * set. */
 static void test_nan_digits(void) {
   const uint64_t bits = UINT64_MAX >> 1;
   double alpha;

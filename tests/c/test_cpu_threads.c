@@ -1,5 +1,5 @@
-/* The CPU backend's threads: the same bits from any number of them, calls from several at once and after a fork, how
- * many there are, and lack of memory. */
+/* The CPU backend's threads: the same bits from any number of them, calls from several at once and after a
+ * fork, how many there are, and lack of memory. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <pthread.h>
@@ -176,7 +176,7 @@ static void test_thread_count(void) {
   }
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+/* ---- Memory -------------------------------------------------------------------------------------------- */
 
 enum { ENOUGH_MIB = 40 };
 
@@ -225,7 +225,8 @@ static void tests(void) {
   test_float_mode();
 #endif
   if (!UNDER_TSAN) {
-    /* ThreadSanitizer allows no threads after a fork of several, and maps more memory than a limit would leave. */
+    /* ThreadSanitizer allows no threads after a fork of several, and maps more memory than a limit would
+     * leave. */
     test_fork();
     test_no_memory();
   }
