@@ -23,10 +23,8 @@ namespace bsrg::tall {
 
 constexpr int kStrip = BSRG_TALL_STRIP;
 constexpr int kTileN = BSRG_TALL_TILE_N;
-constexpr int kPanel = 64;              // columns of X or Y in one 128-byte swizzle atom
-constexpr int kMessageSlots = 2;        // tiles handed out ahead; 4 cost 5% in the last wave
-constexpr int kProducerRegisters = 56;  // with 40 and 232 for the consumers it is no faster
-constexpr int kConsumerRegisters = 224;
+constexpr int kPanel = 64;        // columns of X or Y in one 128-byte swizzle atom
+constexpr int kMessageSlots = 2;  // tiles handed out ahead; 4 cost 5% in the last wave
 
 // Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
 template <int kStepK>
@@ -396,12 +394,10 @@ struct Kernel {
       __syncthreads();
 
     if (warp < 4) {
-      ptx::give_back_registers<kProducerRegisters>();
       if (warp == 0 && lane == 0) produce();
       if (warp == 1 && lane == 0 && rank == 0) schedule();
       __syncwarp();
     } else {
-      ptx::take_registers<kConsumerRegisters>();
       consume();
     }
     // No CTA may exit while its peer can still write into its shared memory or arrive at its barriers.
