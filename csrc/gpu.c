@@ -1,5 +1,7 @@
 /* The GPU backend: device memory and streams for callers, and the way from a product to a launch. */
-#include "launch.h"
+#include "family.h"
+
+#include <stdio.h>
 
 /* ---- devices, memory, streams ---------------------------------------------------------------- */
 
@@ -116,31 +118,15 @@ bsrg_status bsrg_gpu_pointer_device(const void *pointer, int *index, bsrg_error 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_cuda_api *api, bsrg_device_state *device,
-                            bsrg_error *error) {
-  const bsrg_plan *plan;
-  bsrg_status status = bsrg_plan_get(args->a, &plan, error);
-  if (status != BSRG_OK) return status;
-
-  const char *tall_layout = bsrg_tall_layout_obstacle(args);
-  bsrg_family family = args->family;
-  if (family == BSRG_AUTO) {
-    bsrg_chip chip = bsrg_chip_h200();
-    chip.sm_arch = device->info.sm_arch;
-    chip.sm_count = device->info.sm_count;
-    family = bsrg_choose_family(args->a, plan, args->dtype, args->x.cols, &chip, tall_layout == NULL);
-  }
-  const char *obstacle = bsrg_family_obstacle(family, args->a, args->dtype, device->info.sm_arch);
-  if (!obstacle && family == BSRG_TALL) obstacle = tall_layout;
-  if (obstacle)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
-                     bsrg_family_name(family), device->info.name, obstacle);
-
-  const bsrg_uploads *uploads;
-  status = bsrg_uploads_get(args->a, plan, family, api, device, &uploads, error);
-  if (status != BSRG_OK) return status;
-  return family == BSRG_TALL ? bsrg_launch_tall(args, plan, uploads, api, device, error)
-                             : bsrg_launch_portable(args, uploads, api, device, error);
+static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  bsrg_chip chip = bsrg_chip_h200();
+  chip.sm_arch = gpu.device->info.sm_arch;
+  chip.sm_count = gpu.device->info.sm_count;
+  snprintf(chip.name, sizeof(chip.name), "%.63s", gpu.device->info.name);
+  const bsrg_family_ops *ops;
+  const void *plan;
+  const bsrg_status status = bsrg_choose_family(args, &chip, &ops, &plan, error);
+  return status == BSRG_OK ? ops->launch(args, plan, gpu, error) : status;
 }
 
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
@@ -149,7 +135,7 @@ bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bool pushed;
   bsrg_status status = begin(args->device.index, &api, &device, &pushed, error);
   if (status != BSRG_OK) return status;
-  status = multiply(args, api, device, error);
+  status = multiply(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
 }

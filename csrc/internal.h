@@ -25,17 +25,17 @@ static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) /
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-typedef struct bsrg_plan bsrg_plan;       /* plan.h */
 typedef struct bsrg_uploads bsrg_uploads; /* uploads.h */
 
 struct bsrg_structure {
-  bsrg_structure_view view;        /* owns view.indices and view.indptr */
-  _Atomic(bsrg_plan *) plan;       /* made at the first product or question that needs it */
-  _Atomic(bsrg_uploads *) uploads; /* a list, one node a device, newest first */
+  bsrg_structure_view view; /* owns view.indices and view.indptr */
+  /* Of each family, made at the first product or question that needs it. */
+  _Atomic(void *) plans[BSRG_FAMILY_COUNT];
+  _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
 };
 
-/* Free what plan.c and uploads.c made for a structure. NULL is allowed. */
-void bsrg_plan_destroy(bsrg_plan *plan);
+/* Free what planner.c and uploads.c made for a structure. */
+void bsrg_plans_destroy(bsrg_structure *structure);
 void bsrg_uploads_destroy(bsrg_uploads *uploads);
 
 /* cpu/cpu.c: args have been validated by bsrg_matmul. */

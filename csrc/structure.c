@@ -244,7 +244,7 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
 void bsrg_structure_destroy(bsrg_structure *structure) {
   if (structure == NULL) return;
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
-  bsrg_plan_destroy(atomic_load(&structure->plan));
+  bsrg_plans_destroy(structure);
   free((void *)structure->view.indptr);
   free((void *)structure->view.indices);
   free(structure);

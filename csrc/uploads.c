@@ -2,11 +2,9 @@
 
 #include <stdlib.h>
 
-static void free_all(const bsrg_cuda_api *api, CUdeviceptr *const *pointers, int count) {
-  for (int i = 0; i < count; ++i) {
-    if (*pointers[i]) api->memory_free(*pointers[i]);
-    *pointers[i] = 0;
-  }
+static void free_parts(const bsrg_cuda_api *api, bsrg_uploads *node) {
+  for (int i = 0; i < BSRG_UPLOAD_PARTS; ++i)
+    if (node->parts[i]) api->memory_free(node->parts[i]); /* waits for kernels that still read it */
 }
 
 void bsrg_uploads_destroy(bsrg_uploads *uploads) {
@@ -20,9 +18,7 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads) {
     if (bsrg_open_device(uploads->device, &api, &device, NULL) == BSRG_OK &&
         bsrg_enter(api, device, &pushed, NULL) == BSRG_OK) {
       api->exchange_capture_mode(&mode);
-      CUdeviceptr *const all[] = {&uploads->entries, &uploads->tiles, &uploads->indptr, &uploads->indices,
-                                  &uploads->row_order};
-      free_all(api, all, 5); /* cuMemFree waits for kernels that still read them */
+      free_parts(api, uploads);
       api->exchange_capture_mode(&mode);
       bsrg_leave(api, pushed);
     }
@@ -32,58 +28,40 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads) {
 }
 
 /* Uploads every part or none. */
-static bsrg_status upload_parts(const bsrg_cuda_api *api, bsrg_device_state *device,
-                                CUdeviceptr *const *targets, const void *const *sources, const size_t *bytes,
-                                int count, bsrg_error *error) {
+static bsrg_status upload(bsrg_gpu gpu, const bsrg_upload_part *parts, int count, bsrg_uploads *node,
+                          bsrg_error *error) {
   for (int i = 0; i < count; ++i) {
-    const bsrg_status status = bsrg_upload(api, device, sources[i], bytes[i], targets[i], error);
+    const bsrg_status status =
+        bsrg_upload(gpu.api, gpu.device, parts[i].source, parts[i].bytes, &node->parts[i], error);
     if (status != BSRG_OK) {
-      free_all(api, targets, i);
+      free_parts(gpu.api, node);
       return status;
     }
   }
   return BSRG_OK;
 }
 
-static bsrg_status upload_family(const bsrg_structure *structure, const bsrg_plan *plan, bsrg_family family,
-                                 const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_uploads *node,
-                                 bsrg_error *error) {
-  if (family == BSRG_TALL) {
-    if (node->tiles) return BSRG_OK;
-    CUdeviceptr *const targets[] = {&node->entries, &node->tiles};
-    const void *const sources[] = {plan->tall.entries, plan->tall.tiles};
-    const size_t bytes[] = {sizeof(bsrg_tall_entry) * (size_t)plan->tall.entry_count,
-                            sizeof(bsrg_tall_tile) * (size_t)plan->tall.tile_count};
-    return upload_parts(api, device, targets, sources, bytes, 2, error);
-  }
-  if (node->row_order) return BSRG_OK;
-  const bsrg_structure_view *v = &structure->view;
-  CUdeviceptr *const targets[] = {&node->indptr, &node->indices, &node->row_order};
-  const void *const sources[] = {v->indptr, v->indices, plan->row_order};
-  const size_t bytes[] = {sizeof(int64_t) * (size_t)(v->block_rows + 1), sizeof(int32_t) * (size_t)v->nnzb,
-                          sizeof(int32_t) * (size_t)v->block_rows};
-  return upload_parts(api, device, targets, sources, bytes, 3, error);
-}
-
-bsrg_status bsrg_uploads_get(bsrg_structure *structure, const bsrg_plan *plan, bsrg_family family,
-                             const bsrg_cuda_api *api, bsrg_device_state *device, const bsrg_uploads **out,
-                             bsrg_error *error) {
+bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
+                             int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error) {
+  bsrg_status status = BSRG_OK;
   bsrg_lock();
   bsrg_uploads *first = atomic_load(&structure->uploads), *node = first;
-  while (node && node->device != device->index) node = node->next;
-  bsrg_status status = BSRG_OK;
+  while (node && (node->device != gpu.device->index || node->family != family)) node = node->next;
   if (!node) {
     node = calloc(1, sizeof(*node));
-    if (node) {
-      node->device = device->index;
+    status = node ? upload(gpu, parts, count, node, error)
+                  : bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to upload a plan");
+    if (status == BSRG_OK) {
+      node->device = gpu.device->index;
+      node->family = family;
       node->next = first;
       atomic_store(&structure->uploads, node);
     } else {
-      status = bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to upload a plan");
+      free(node);
+      node = NULL;
     }
   }
-  if (status == BSRG_OK) status = upload_family(structure, plan, family, api, device, node, error);
   bsrg_unlock();
-  *out = node;
+  if (node) *out = node->parts;
   return status;
 }

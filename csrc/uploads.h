@@ -1,20 +1,25 @@
-/* Device copies of a structure and its plan. */
+/* Device copies of a structure and its plans. */
 #ifndef BSRG_UPLOADS_H
 #define BSRG_UPLOADS_H
 
-#include "driver.h"
-#include "plan.h"
+#include "family.h"
+
+enum { BSRG_UPLOAD_PARTS = 4 };
+
+typedef struct bsrg_upload_part {
+  const void *source;
+  size_t bytes;
+} bsrg_upload_part;
 
 struct bsrg_uploads {
   bsrg_uploads *next;
   int device;
-  CUdeviceptr entries, tiles;             /* the tall family's, 0 until it runs */
-  CUdeviceptr indptr, indices, row_order; /* the portable family's */
+  bsrg_family family;
+  CUdeviceptr parts[BSRG_UPLOAD_PARTS];
 };
 
-/* The copies on a device that a family reads, uploaded at the first call. */
-bsrg_status bsrg_uploads_get(bsrg_structure *structure, const bsrg_plan *plan, bsrg_family family,
-                             const bsrg_cuda_api *api, bsrg_device_state *device, const bsrg_uploads **out,
-                             bsrg_error *error);
+/* The device copies of a family's parts, in their order, uploaded at the first call: later ones ignore `parts`. */
+bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
+                             int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error);
 
 #endif

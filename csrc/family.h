@@ -1,0 +1,62 @@
+/* Kernel families: each says what it can compute, what that would cost, and how it runs.
+ *
+ * A product on a GPU goes: planner.c asks every family that admits it for a prediction, the best one's launcher
+ * fills its kernel's parameters. A new family is one row of the table in planner.c. */
+#ifndef BSRG_FAMILY_H
+#define BSRG_FAMILY_H
+
+#include "driver.h"
+#include "internal.h"
+
+/* What a launcher needs beside the product. */
+typedef struct bsrg_gpu {
+  const bsrg_cuda_api *api;
+  bsrg_device_state *device;
+} bsrg_gpu;
+
+typedef struct bsrg_family_ops {
+  bsrg_family family;
+  /* NULL when the family can compute a product of this structure and dtype, else what it needs. */
+  const char *(*obstacle)(const bsrg_structure_view *view, bsrg_dtype dtype, int sm_arch);
+  /* NULL when n columns suit it; a question about a plan knows no more of the dense operands. */
+  const char *(*columns_obstacle)(int64_t n);
+  /* NULL when the operands' addresses and strides suit it. */
+  const char *(*layout_obstacle)(const bsrg_matmul_args *args);
+  /* What is worked out once from a structure, on any machine; NULL when memory ran out. Only called without an
+   * obstacle. */
+  void *(*make_plan)(const bsrg_structure_view *view);
+  void (*free_plan)(void *plan);
+  /* Fills all of the candidate but family and supported. */
+  void (*predict)(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
+                  const bsrg_chip *chip, bsrg_candidate *candidate);
+  bsrg_status (*launch)(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error);
+} bsrg_family_ops;
+
+extern const bsrg_family_ops bsrg_tall_family;     /* tall_plan.c, tall_launch.c */
+extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
+
+/* The operations of a family that runs on a GPU, or NULL. */
+const bsrg_family_ops *bsrg_family_find(bsrg_family family);
+/* The family's plan of a structure, made at the first call. */
+bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **plan,
+                          bsrg_error *error);
+/* The family to compute a product with on a chip: the one that args names, or the fastest by prediction. */
+bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                               const bsrg_family_ops **ops, const void **plan, bsrg_error *error);
+
+/* ---- shared by the families' plans (planner.c) ------------------------------------------------ */
+
+/* Lengths that differ this much are worth sorting; below, natural order keeps neighbours in L2 together. */
+static inline bool bsrg_is_skewed(int64_t longest, int64_t total, int64_t count) {
+  return longest * count > 2 * total;
+}
+/* Writes 0 .. count - 1 into order, longest first, equal lengths in their order. false: no memory. */
+bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longest, int32_t *order);
+/* The block rows, longest first where their lengths differ much, else in their order. */
+bool bsrg_row_order(const bsrg_structure_view *view, int32_t *order);
+/* A launch's fixed cost, fitted on an H200. */
+#define BSRG_LAUNCH_SECONDS 4e-6
+/* What every family must bring from device memory at least: A, X and Y once. */
+double bsrg_compulsory_bytes(const bsrg_structure_view *view, bsrg_dtype dtype, int64_t n);
+
+#endif

@@ -1,0 +1,155 @@
+/* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
+#include "family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Best first where predictions are equal. */
+static const bsrg_family_ops *const families[] = {&bsrg_tall_family, &bsrg_portable_family};
+enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
+
+const bsrg_family_ops *bsrg_family_find(bsrg_family family) {
+  for (int i = 0; i < FAMILIES; ++i)
+    if (families[i]->family == family) return families[i];
+  return NULL;
+}
+
+bsrg_chip bsrg_chip_h200(void) {
+  return (bsrg_chip){.name = "NVIDIA H200",
+                     .sm_arch = 90,
+                     .sm_count = 132,
+                     .hbm_bytes_per_s = 4.2e12,
+                     .l2_bytes_per_s = 8.0e12,
+                     .l2_bytes = 50e6,
+                     .mma_flops_per_s = 650e12};
+}
+
+/* ---- plans of a structure -------------------------------------------------------------------- */
+
+void bsrg_plans_destroy(bsrg_structure *structure) {
+  for (int i = 0; i < FAMILIES; ++i) {
+    void *plan = atomic_load(&structure->plans[families[i]->family]);
+    if (plan) families[i]->free_plan(plan);
+  }
+}
+
+bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **out,
+                          bsrg_error *error) {
+  void *plan = atomic_load_explicit(&structure->plans[ops->family], memory_order_acquire);
+  if (!plan) {
+    plan = ops->make_plan(&structure->view);
+    if (!plan)
+      return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a matrix of %lld blocks",
+                       (long long)structure->view.nnzb);
+    void *expected = NULL; /* two threads may plan at once; the first one's plan stays */
+    if (!atomic_compare_exchange_strong(&structure->plans[ops->family], &expected, plan)) {
+      ops->free_plan(plan);
+      plan = expected;
+    }
+  }
+  *out = plan;
+  return BSRG_OK;
+}
+
+double bsrg_compulsory_bytes(const bsrg_structure_view *v, bsrg_dtype dtype, int64_t n) {
+  return (double)bsrg_dtype_size(dtype) * ((double)v->nnzb * (double)(v->block_height * v->block_width) +
+                                           ((double)v->cols + (double)v->rows) * (double)n);
+}
+
+/* ---- order of rows --------------------------------------------------------------------------- */
+
+bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longest, int32_t *order) {
+  int64_t *start = calloc((size_t)longest + 2, sizeof(*start));
+  if (!start) return false;
+  for (int64_t i = 0; i < count; ++i) start[longest - length[i] + 1]++;
+  for (int64_t l = 0; l <= longest; ++l) start[l + 1] += start[l];
+  for (int64_t i = 0; i < count; ++i) order[start[longest - length[i]]++] = (int32_t)i;
+  free(start);
+  return true;
+}
+
+bool bsrg_row_order(const bsrg_structure_view *v, int32_t *order) {
+  if (!bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows)) {
+    for (int64_t i = 0; i < v->block_rows; ++i) order[i] = (int32_t)i;
+    return true;
+  }
+  int64_t *length = malloc(sizeof(*length) * (size_t)v->block_rows);
+  if (!length) return false;
+  for (int64_t i = 0; i < v->block_rows; ++i) length[i] = v->indptr[i + 1] - v->indptr[i];
+  const bool done = bsrg_sort_longest_first(length, v->block_rows, v->longest_row, order);
+  free(length);
+  return done;
+}
+
+/* ---- choice ---------------------------------------------------------------------------------- */
+
+/* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. args are
+ * NULL for a question about a plan, which has no operands yet. */
+static bsrg_status consider(const bsrg_family_ops *ops, bsrg_structure *structure, bsrg_dtype dtype,
+                            int64_t n, const bsrg_matmul_args *args, const bsrg_chip *chip,
+                            bsrg_candidate *candidate, const void **plan, bsrg_error *error) {
+  memset(candidate, 0, sizeof(*candidate));
+  candidate->family = ops->family;
+  const char *obstacle = ops->obstacle(&structure->view, dtype, chip->sm_arch);
+  if (!obstacle) obstacle = ops->columns_obstacle(n);
+  if (!obstacle && args) obstacle = ops->layout_obstacle(args);
+  if (obstacle) {
+    snprintf(candidate->reason, sizeof(candidate->reason), "%s", obstacle);
+    return BSRG_OK;
+  }
+  const bsrg_status status = bsrg_plan_get(structure, ops, plan, error);
+  if (status != BSRG_OK) return status;
+  ops->predict(&structure->view, *plan, dtype, n, chip, candidate);
+  candidate->supported = 1;
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                               const bsrg_family_ops **ops, const void **plan, bsrg_error *error) {
+  *ops = NULL;
+  bsrg_candidate best = {0}, candidate;
+  for (int i = 0; i < FAMILIES; ++i) {
+    if (args->family != BSRG_AUTO && args->family != families[i]->family) continue;
+    const void *its_plan = NULL;
+    const bsrg_status status =
+        consider(families[i], args->a, args->dtype, args->x.cols, args, chip, &candidate, &its_plan, error);
+    if (status != BSRG_OK) return status;
+    if (!candidate.supported || (*ops && candidate.seconds >= best.seconds)) continue;
+    best = candidate;
+    *ops = families[i];
+    *plan = its_plan;
+  }
+  if (*ops) return BSRG_OK;
+  if (args->family == BSRG_AUTO)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "no kernel can compute this product on %s: the GPU kernels need compute capability 8.0 or "
+        "later",
+        chip->name);
+  return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
+                   bsrg_family_name(args->family), chip->name,
+                   bsrg_family_find(args->family) ? candidate.reason : "does not run on a GPU");
+}
+
+bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
+                              bsrg_plan_info *out, bsrg_error *error) {
+  if (n < 1)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
+  const bsrg_structure_view *v = &structure->view;
+  memset(out, 0, sizeof(*out));
+  out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)n;
+  out->chosen = -1;
+  for (int i = 0; i < FAMILIES; ++i) {
+    const void *plan = NULL;
+    bsrg_candidate *c = &out->candidates[out->count++];
+    const bsrg_status status = consider(families[i], structure, dtype, n, NULL, chip, c, &plan, error);
+    if (status != BSRG_OK) return status;
+    if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
+      out->chosen = i;
+  }
+  if (out->chosen < 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);
+  return BSRG_OK;
+}

@@ -1,0 +1,175 @@
+/* The portable family: any block shape and dtype on every GPU from sm_80 up. Kernels in kernels/sm80/. */
+#include "family.h"
+#include "uploads.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- tiles ------------------------------------------------------------------------------------ */
+
+/* The tile for a block height and n columns. */
+typedef struct portable_tile {
+  int kernel; /* bsrg_kernel_id */
+  int64_t rows, columns;
+  double cost; /* time for a row of a tile, against the others of its dtype */
+} portable_tile;
+
+/* Time for a row of a tile against the best tile of its list, in the order of the lists. 16 bit: full tiles on an
+ * H200 reached 305 TF/s with 128 rows, 296 with 64, 242 with 48, 232 with 32 and 158 with 16; the two narrow ones
+ * are for few columns. */
+static const double mma_cost[] = {2.0, 1.1, 1.9, 1.3, 1.26, 1.03, 1.0};
+static const double simt_cost[] = {1.3, 1.2, 1.07, 1.0};
+#define TILE_SHAPE(rows, columns, ...) {rows, columns},
+static const int64_t mma_shape[][2] = {BSRG_MMA_TILES(TILE_SHAPE)};
+static const int64_t f32_shape[][2] = {BSRG_SIMT_F32_TILES(TILE_SHAPE)};
+static const int64_t f64_shape[][2] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
+#undef TILE_SHAPE
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+_Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
+_Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT(f64_shape), "likewise");
+
+static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t n) {
+  const bool half = dtype == BSRG_F16 || dtype == BSRG_BF16, single = dtype == BSRG_F32;
+  const int64_t (*shape)[2] = half ? mma_shape : single ? f32_shape : f64_shape;
+  const double *cost = half ? mma_cost : simt_cost;
+  const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
+  const int first = dtype == BSRG_F16    ? BSRG_KERNEL_PORTABLE_F16_M16N64
+                    : dtype == BSRG_BF16 ? BSRG_KERNEL_PORTABLE_BF16_M16N64
+                    : single             ? BSRG_KERNEL_SIMT_F32_M32N32
+                                         : BSRG_KERNEL_SIMT_F64_M32N32;
+  portable_tile best = {-1, 0, 0, 0};
+  double least = INFINITY;
+  for (int i = 0; i < count; ++i) {
+    const double rows = (double)(bsrg_ceil_div(block_height, shape[i][0]) * shape[i][0]);
+    const double columns = (double)(bsrg_ceil_div(n, shape[i][1]) * shape[i][1]);
+    /* Narrow tiles read A more often: they must save most of the columns to be worth it. */
+    const double narrow = shape[i][1] <= 64 && n > 64 ? 2 : 1;
+    if (rows * columns * cost[i] * narrow < least) {
+      least = rows * columns * cost[i] * narrow;
+      best = (portable_tile){first + i, shape[i][0], shape[i][1], cost[i]};
+    }
+  }
+  return best;
+}
+
+/* ---- cost ------------------------------------------------------------------------------------- */
+
+/* What the best tiles reach on an H200, as shares of mma_flops_per_s. */
+static const double portable_share = 0.47, f32_share = 0.057, f64_share = 0.028;
+
+static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
+                    const bsrg_chip *chip, bsrg_candidate *c) {
+  (void)plan;
+  const double size = (double)bsrg_dtype_size(dtype);
+  const portable_tile tile = choose_tile(dtype, v->block_height, n);
+  const double row_tiles = (double)bsrg_ceil_div(v->block_height, tile.rows);
+  const double column_tiles = (double)bsrg_ceil_div(n, tile.columns);
+  const double columns = column_tiles * (double)tile.columns;
+  const double k = (double)v->nnzb * (double)v->block_width;
+  c->mma_flops = 2 * k * row_tiles * (double)tile.rows * columns;
+  c->l2_bytes = size * k * (row_tiles * columns + (double)v->block_height * column_tiles);
+  c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
+  const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
+  const double work = c->mma_flops * tile.cost / (chip->mma_flops_per_s * share);
+  const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
+  /* Two CTAs an SM share the work, and nothing ends before the longest row. */
+  const double longest =
+      work * 2 * chip->sm_count * (double)v->longest_row / fmax(1, (double)v->nnzb * column_tiles);
+  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work, memory), longest);
+  snprintf(c->reason, sizeof(c->reason), "%s", memory > work ? "limited by memory" : "limited by its tiles");
+}
+
+/* ---- launch ----------------------------------------------------------------------------------- */
+
+static bool aligned_rows(const bsrg_dense *dense, int64_t size) {
+  return dense->col_stride == 1 && dense->row_stride * size % 16 == 0 && (uintptr_t)dense->data % 16 == 0;
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), n = args->x.cols;
+  const portable_tile tile = choose_tile(args->dtype, v->block_height, n);
+  const int64_t tiles_per_block_row = bsrg_ceil_div(v->block_height, tile.rows);
+  const int64_t row_tiles = v->block_rows * tiles_per_block_row;
+  /* The kernels count rows and k of a block row in 32 bits; the margins keep rounding up to a tile in range. */
+  if (row_tiles > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "a has %lld block rows in blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 row "
+        "tiles and block sides below 2^31 - 256",
+        (long long)v->block_rows, (long long)v->block_height, (long long)v->block_width);
+  enum { INDPTR, INDICES, ROW_ORDER, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
+      [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
+      [ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows}};
+  const CUdeviceptr *uploads;
+  const bsrg_status status = bsrg_uploads_get(args->a, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  const bool c_rows = args->beta == 0 || aligned_rows(&args->c, size);
+  bsrg_portable_params p = {
+      .values = args->values,
+      .indptr = (const int64_t *)(uintptr_t)uploads[INDPTR],
+      .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
+      .row_order = (const int32_t *)(uintptr_t)uploads[ROW_ORDER],
+      .x = args->x.data,
+      .c = args->c.data,
+      .y = args->y.data,
+      .x_row_stride = args->x.row_stride,
+      .x_col_stride = args->x.col_stride,
+      .c_row_stride = args->c.row_stride,
+      .c_col_stride = args->c.col_stride,
+      .y_row_stride = args->y.row_stride,
+      .y_col_stride = args->y.col_stride,
+      .n = n,
+      .row_tiles = row_tiles,
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .tiles_per_block_row = (int32_t)tiles_per_block_row,
+      .vector_x = aligned_rows(&args->x, size) && aligned_rows(&args->y, size) && c_rows,
+      .vector_a = v->block_width * size % 16 == 0 && (uintptr_t)args->values % 16 == 0,
+      .alpha = args->alpha,
+      .beta = args->beta,
+  };
+  /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the
+   * column tiles that grid.y, which ends at 65535, leaves out. */
+  const int64_t column_tiles = bsrg_min(bsrg_ceil_div(n, tile.columns), 65535);
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)tile.kernel, row_tiles, column_tiles,
+                     (CUstream)args->stream, &p, error);
+}
+
+/* ---- the family ------------------------------------------------------------------------------- */
+
+static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
+  (void)v, (void)dtype;
+  return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
+}
+
+static const char *any_columns(int64_t n) {
+  (void)n;
+  return NULL;
+}
+
+static const char *any_layout(const bsrg_matmul_args *args) {
+  (void)args;
+  return NULL;
+}
+
+/* The plan is the order of the block rows. */
+static void *make_plan(const bsrg_structure_view *v) {
+  int32_t *row_order = malloc(sizeof(*row_order) * (size_t)(v->block_rows + 1));
+  if (row_order && bsrg_row_order(v, row_order)) return row_order;
+  free(row_order);
+  return NULL;
+}
+
+const bsrg_family_ops bsrg_portable_family = {.family = BSRG_PORTABLE,
+                                              .obstacle = obstacle,
+                                              .columns_obstacle = any_columns,
+                                              .layout_obstacle = any_layout,
+                                              .make_plan = make_plan,
+                                              .free_plan = free,
+                                              .predict = predict,
+                                              .launch = launch};

@@ -1,0 +1,29 @@
+/* The tall family: blocks whose height is a multiple of 64, on Hopper. Kernels in kernels/sm90/tall.cuh. */
+#ifndef BSRG_TALL_H
+#define BSRG_TALL_H
+
+#include "family.h"
+
+/* Tiles of two 64-row strips and the block columns that each pair meets. */
+typedef struct bsrg_tall_plan {
+  bsrg_tall_entry *entries;
+  bsrg_tall_tile *tiles;
+  int64_t entry_count;
+  int32_t tile_count;
+  int64_t tile_entries; /* sum of entry_count over the tiles (tiles of one tall block row share entries) */
+  int32_t longest_tile;
+  bool skewed; /* tiles are sorted, longest first, and all columns of a tile come before the next tile */
+} bsrg_tall_plan;
+
+void *bsrg_tall_make_plan(const bsrg_structure_view *view);
+void bsrg_tall_free_plan(void *plan);
+void bsrg_tall_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
+                       const bsrg_chip *chip, bsrg_candidate *candidate);
+
+/* How many column tiles a CTA cluster takes at once for n columns: 1 or 2. */
+int bsrg_tall_cluster(int64_t n);
+/* Column tiles (of a cluster) swept together down all row tiles. */
+int32_t bsrg_tall_group(const bsrg_structure_view *view, const bsrg_tall_plan *plan, int cluster,
+                        int32_t n_tiles);
+
+#endif

@@ -1,0 +1,132 @@
+#include "tall.h"
+#include "tensor_map.h"
+#include "uploads.h"
+
+static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
+
+static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
+  int64_t a_rows;
+  if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (v->nnzb == 0) return "needs at least one block";
+  if (v->block_height % BSRG_TALL_STRIP) return "needs a block height that is a multiple of 64";
+  if (v->block_width % 16) return "needs a block width that is a multiple of 16";
+  if (v->rows > INT32_MAX || v->cols > INT32_MAX || !bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) ||
+      a_rows > INT32_MAX)
+    return "needs fewer than 2^31 rows, columns and stored block rows";
+  if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
+  return NULL;
+}
+
+static const char *columns_obstacle(int64_t n) {
+  if (n % 8) return "needs a number of columns that is a multiple of 8";
+  if (n > INT32_MAX) return "needs fewer than 2^31 columns";
+  return NULL;
+}
+
+static const char *layout_obstacle(const bsrg_matmul_args *args) {
+  const bsrg_dense *x = &args->x, *c = &args->c, *y = &args->y;
+  if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
+  if (x->col_stride != 1 || x->row_stride % 8 || !aligned(x->data, 16))
+    return "needs b in row-major order, its rows at multiples of 16 bytes";
+  if (y->col_stride != 1 || y->row_stride % 8 || !aligned(y->data, 16))
+    return "needs out in row-major order, its rows at multiples of 16 bytes";
+  if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || !aligned(c->data, 4)))
+    return "needs c in row-major order, its rows at multiples of 4 bytes";
+  return NULL;
+}
+
+/* Rows of X as one box of four 64-column panels, or, where the last panel would read past a row, as plain 2-D
+ * boxes that TMA clips at column n. */
+static bsrg_map_shape x_shape(const bsrg_dense *x, uint32_t rows) {
+  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
+  if (n % 64 == 0)
+    return (bsrg_map_shape){
+        3, {64, k, n / 64}, {stride, 64}, {64, rows, BSRG_TALL_TILE_N / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
+  return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* Up to this size A is worth keeping in L2 at the cost of X: at 8192^3, 128x128 blocks, it gained at density
+ * .25 (32 MB) and lost 1.5% at .5. */
+static const int64_t keep_a_bytes = 40 << 20;
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_tall_plan *tall = plan;
+  const int64_t n = args->x.cols;
+  const int cluster = bsrg_tall_cluster(n);
+  const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster);
+  if ((int64_t)tall->tile_count * n_tiles > INT32_MAX / 2)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "b has %lld columns: with %lld rows of a that is more than 2^30 tiles", (long long)n,
+                     (long long)v->rows);
+  enum { ENTRIES, TILES, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [ENTRIES] = {tall->entries, sizeof(bsrg_tall_entry) * (size_t)tall->entry_count},
+      [TILES] = {tall->tiles, sizeof(bsrg_tall_tile) * (size_t)tall->tile_count}};
+  const CUdeviceptr *uploads;
+  bsrg_status status = bsrg_uploads_get(args->a, BSRG_TALL, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  /* The narrowest stage that a block fills, so that no stage is mostly empty. */
+  const int step_k = v->block_width >= 48 ? 64 : (int)v->block_width;
+  const int32_t steps = (int32_t)bsrg_ceil_div(v->block_width, step_k);
+  const int32_t tail_k = (int32_t)v->block_width - (steps - 1) * step_k;
+  bsrg_tall_params p = {
+      .entries = (const bsrg_tall_entry *)(uintptr_t)uploads[ENTRIES],
+      .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads[TILES],
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
+      .c = args->c.data,
+      .c_row_stride = args->c.row_stride,
+      .tile_count = tall->tile_count,
+      .n_tile_count = n_tiles,
+      .group = bsrg_tall_group(v, tall, cluster, n_tiles),
+      .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
+      .steps = steps,
+      .tail_k16 = tail_k / 16,
+      .x_boxes = n % 64 == 0 ? 1 : 4,
+      .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
+      .n = (int32_t)n,
+      .alpha = (float)args->alpha,
+      .beta = (float)args->beta};
+
+  const int swizzle = step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                      : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                     : CU_TENSOR_MAP_SWIZZLE_32B;
+  const bsrg_map_shape a = {2,
+                            {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
+                            {(uint64_t)v->block_width, 0},
+                            {(uint32_t)step_k, BSRG_TALL_STRIP, 0},
+                            swizzle};
+  const bsrg_map_shape y = {2,
+                            {(uint64_t)n, (uint64_t)v->rows, 0},
+                            {(uint64_t)args->y.row_stride, 0},
+                            {64, 16, 0},
+                            CU_TENSOR_MAP_SWIZZLE_128B};
+  const bsrg_map_shape x = x_shape(&args->x, (uint32_t)step_k), x_tail = x_shape(&args->x, (uint32_t)tail_k);
+  status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
+  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status == BSRG_OK)
+    status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x_tail, &p.x_tail, error);
+  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
+  if (status != BSRG_OK) return status;
+
+  const int64_t clusters = bsrg_min(gpu.device->info.sm_count / cluster, (int64_t)tall->tile_count * n_tiles);
+  /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
+  const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
+  const bsrg_kernel_id first =
+      args->dtype == BSRG_F16
+          ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
+          : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
+  const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)((int)first + 2 * width + cluster - 1),
+                     clusters * cluster, 1, (CUstream)args->stream, &p, error);
+}
+
+const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,
+                                          .obstacle = obstacle,
+                                          .columns_obstacle = columns_obstacle,
+                                          .layout_obstacle = layout_obstacle,
+                                          .make_plan = bsrg_tall_make_plan,
+                                          .free_plan = bsrg_tall_free_plan,
+                                          .predict = bsrg_tall_predict,
+                                          .launch = launch};

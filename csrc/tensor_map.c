@@ -1,0 +1,14 @@
+#include "tensor_map.h"
+
+bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
+                            const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
+  const uint64_t strides[2] = {2 * shape->strides[0], 2 * shape->strides[1]};
+  const uint32_t ones[3] = {1, 1, 1};
+  const int type = dtype == BSRG_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  return bsrg_cuda_check(
+      api,
+      api->tensor_map_encode(map, type, shape->rank, (void *)(uintptr_t)data, shape->dims, strides,
+                             shape->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, shape->swizzle,
+                             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+      "cuTensorMapEncodeTiled", error);
+}

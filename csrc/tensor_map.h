@@ -1,0 +1,17 @@
+/* TMA tensor maps of 16-bit matrices. */
+#ifndef BSRG_TENSOR_MAP_H
+#define BSRG_TENSOR_MAP_H
+
+#include "driver.h"
+
+typedef struct bsrg_map_shape {
+  uint32_t rank;
+  uint64_t dims[3], strides[2]; /* strides in elements, of dims 1 and 2 */
+  uint32_t box[3];
+  int swizzle;
+} bsrg_map_shape;
+
+bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
+                            const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
+
+#endif
