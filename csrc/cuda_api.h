@@ -13,6 +13,7 @@ typedef unsigned long long CUdeviceptr;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUfunc_st *CUfunction;
@@ -43,6 +44,19 @@ enum { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
 enum { CU_TENSOR_MAP_SWIZZLE_32B = 1, CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_128B = 3 };
 enum { CU_TENSOR_MAP_L2_PROMOTION_L2_128B = 2 };
 enum { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
+
+/* CUmemPoolProps */
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4 };
+typedef struct CUmemPoolProps {
+  int allocType, handleTypes;
+  struct {
+    int type, id;
+  } location;
+  void *win32SecurityAttributes;
+  size_t maxSize;
+  unsigned char reserved[56];
+} CUmemPoolProps;
 
 /* CUlaunchConfig: only the attribute that is used has a member. */
 enum { CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4 };
@@ -96,6 +110,10 @@ typedef struct CUlaunchConfig {
   X(memory_alloc, "cuMemAlloc_v2", (CUdeviceptr * pointer, size_t bytes))                                   \
   X(memory_free, "cuMemFree_v2", (CUdeviceptr pointer))                                                     \
   X(memory_alloc_async, "cuMemAllocAsync", (CUdeviceptr * pointer, size_t bytes, CUstream stream))          \
+  X(pool_create, "cuMemPoolCreate", (CUmemoryPool * pool, const CUmemPoolProps *properties))                \
+  X(pool_set_attribute, "cuMemPoolSetAttribute", (CUmemoryPool pool, int attribute, void *value))           \
+  X(pool_alloc_async, "cuMemAllocFromPoolAsync",                                                            \
+    (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))                              \
   X(memory_free_async, "cuMemFreeAsync", (CUdeviceptr pointer, CUstream stream))                            \
   X(copy_to_device, "cuMemcpyHtoDAsync_v2",                                                                 \
     (CUdeviceptr destination, const void *source, size_t bytes, CUstream stream))                           \

@@ -9,6 +9,8 @@
 #include <string.h>
 
 enum { MAX_DEVICES = 64 };
+/* What the scratch pool holds on to when the device is synchronised. */
+enum { SCRATCH_KEPT_BYTES = 256 << 20 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 void bsrg_lock(void) { pthread_mutex_lock(&lock); }
@@ -101,7 +103,15 @@ static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_
   status = bsrg_enter(api, state, &pushed, error);
   if (status != BSRG_OK) return status;
   api->exchange_capture_mode(&mode);
-  CUresult result = api->stream_create(&state->upload, CU_STREAM_NON_BLOCKING);
+  /* A pool of our own: the device's default one, which belongs to everybody, gives its memory back at every
+   * synchronisation. */
+  const CUmemPoolProps pool = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .location = {CU_MEM_LOCATION_TYPE_DEVICE, state->device}};
+  uint64_t kept = SCRATCH_KEPT_BYTES;
+  CUresult result = api->pool_create(&state->scratch, &pool);
+  if (result == CUDA_SUCCESS)
+    result = api->pool_set_attribute(state->scratch, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
+  if (result == CUDA_SUCCESS) result = api->stream_create(&state->upload, CU_STREAM_NON_BLOCKING);
   if (result == CUDA_SUCCESS)
     result = api->memory_alloc(&state->counters, sizeof(uint32_t) * BSRG_COUNTER_SLOTS);
   if (result == CUDA_SUCCESS) result = api->set_32(state->counters, 0, BSRG_COUNTER_SLOTS, state->upload);
@@ -187,6 +197,16 @@ bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, con
   }
   api->exchange_capture_mode(&mode);
   return bsrg_cuda_check(api, result, "uploading a plan", error);
+}
+
+bsrg_status bsrg_scratch_alloc(const bsrg_cuda_api *api, bsrg_device_state *device, size_t bytes,
+                               CUstream stream, CUdeviceptr *out, bsrg_error *error) {
+  const CUresult result = api->pool_alloc_async(out, bytes, device->scratch, stream);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return bsrg_fail(error, BSRG_ERR_MEMORY,
+                     "cuda:%d has no room for %zu bytes that the product needs meanwhile", device->index,
+                     bytes);
+  return bsrg_cuda_check(api, result, "cuMemAllocFromPoolAsync", error);
 }
 
 /* ---- kernels --------------------------------------------------------------------------------- */

@@ -17,6 +17,7 @@ typedef struct bsrg_device_state {
   CUdevice device;
   CUcontext context;    /* the primary context, shared with PyTorch and CuPy */
   CUstream upload;      /* non-blocking: uploads work while a caller's stream is being captured */
+  CUmemoryPool scratch; /* keeps its memory between products */
   CUdeviceptr counters; /* BSRG_COUNTER_SLOTS zeros */
   CUstream counter_stream[BSRG_COUNTER_SLOTS];
   int counter_count;
@@ -45,6 +46,10 @@ CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *dev
 /* Device memory with the given contents; the host waits for the copy, no other stream does. */
 bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, const void *source, size_t bytes,
                         CUdeviceptr *out, bsrg_error *error);
+
+/* Device memory for the length of a product, allocated in the stream's order; memory_free_async ends it. */
+bsrg_status bsrg_scratch_alloc(const bsrg_cuda_api *api, bsrg_device_state *device, size_t bytes,
+                               CUstream stream, CUdeviceptr *out, bsrg_error *error);
 
 /* Launches a row of the kernel table; parameters is the struct that the kernel takes by value. */
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,

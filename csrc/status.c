@@ -46,6 +46,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "auto";
     case BSRG_TALL:
       return "tall";
+    case BSRG_STREAM:
+      return "stream";
     case BSRG_PORTABLE:
       return "portable";
     case BSRG_HOST:

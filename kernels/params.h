@@ -66,6 +66,89 @@ typedef struct bsrg_tall_params {
   float alpha, beta;
 } bsrg_tall_params;
 
+/* ---- sm90/stream.cuh ------------------------------------------------------------------------- */
+
+enum {
+  BSRG_STREAM_GROUPS = 4,        /* consumer warpgroups, each with its own rows of a tile */
+  BSRG_STREAM_GROUP_ROWS = 64,   /* output rows of a warpgroup, at most */
+  BSRG_STREAM_TILE_N = 128,      /* columns of a tile, two panels of 64 */
+  BSRG_STREAM_THREADS = 128 * 5, /* a warpgroup of producers */
+  BSRG_STREAM_SLOTS = 16,        /* block columns of X in a stage, at most */
+  BSRG_STREAM_STAGES = 3,
+  BSRG_STREAM_STAGE_BYTES = 36 * 2048, /* X from its start, blocks up to its end */
+  /* stages, records, output pieces, barriers, and slack to align the start to 1024 */
+  BSRG_STREAM_SHARED_BYTES = 3 * 36 * 2048 + 8192 + 2048 + 1024
+};
+
+/* What one CTA does in a stage. A block here is the part of a stored block that one instruction multiplies: at most
+ * 64 rows and 32 columns. */
+typedef struct bsrg_stream_work {
+  int32_t a_begin, a_count; /* blocks, in packed order: by warpgroup, then slot, then row */
+  int32_t pad[2];
+  int32_t group_begin[BSRG_STREAM_GROUPS]; /* first block of each warpgroup, counted from a_begin */
+  int32_t group_steps[BSRG_STREAM_GROUPS]; /* slots that it meets */
+  /* slot << 16 | bit i: the warpgroup's block row i has a block there. Zeros after the last: two are read ahead. */
+  uint32_t step[BSRG_STREAM_GROUPS][BSRG_STREAM_SLOTS + 2];
+} bsrg_stream_work;
+
+/* A stage: rows of X, which both CTAs of a cluster read, and the work of each. */
+typedef struct bsrg_stream_stage {
+  int32_t x_count, pad[3];
+  int32_t x_row[BSRG_STREAM_SLOTS]; /* first row of X of each slot */
+  bsrg_stream_work work[2];         /* by rank */
+} bsrg_stream_stage;
+
+/* Output rows that one cluster computes together. */
+typedef struct bsrg_stream_tile {
+  int32_t stage_begin, stage_count;
+  int32_t row_begin; /* in params.rows */
+  int32_t pad;
+} bsrg_stream_tile;
+
+typedef struct bsrg_stream_params {
+  bsrg_tensor_map x;  /* {N, K}, box 64 columns x width rows */
+  const void *packed; /* sm80/stream_pack.cu */
+  const bsrg_stream_stage *stages;
+  const bsrg_stream_tile *tiles;
+  const int32_t
+      *rows;         /* first output row of each block row of the tiles, by rank, then warpgroup; -1: none */
+  uint32_t *counter; /* as in bsrg_tall_params */
+  const void *c;
+  void *y;
+  int64_t c_row_stride, y_row_stride;
+  int32_t tile_count, n_tile_count;
+  int32_t group; /* column tiles that are swept together down all row tiles */
+  int32_t n;
+  float alpha, beta;
+} bsrg_stream_params;
+
+/* The heights and widths that are compiled: X(height, width), kernels stream_f16_<height>x<width>_c<cluster>. */
+#define BSRG_STREAM_WIDTHS(X, height) X(height, 16) X(height, 32)
+#define BSRG_STREAM_SHAPES(X) \
+  BSRG_STREAM_WIDTHS(X, 8)    \
+  BSRG_STREAM_WIDTHS(X, 16)   \
+  BSRG_STREAM_WIDTHS(X, 24)   \
+  BSRG_STREAM_WIDTHS(X, 32)   \
+  BSRG_STREAM_WIDTHS(X, 40)   \
+  BSRG_STREAM_WIDTHS(X, 48)   \
+  BSRG_STREAM_WIDTHS(X, 56)   \
+  BSRG_STREAM_WIDTHS(X, 64)
+
+/* ---- sm80/stream_pack.cu --------------------------------------------------------------------- */
+
+/* Writes parts of stored blocks, [height][width] each, in the order and layout in which the stream kernels read
+ * them: part i is 8 x 8 core matrices of 128 bytes, all rows of its first 8 columns, then of the next 8. */
+typedef struct bsrg_pack_params {
+  const void *values; /* [nnzb][rows * height][columns * width] */
+  void *packed;
+  const int32_t *source; /* of part i: (block * rows + row) * columns + column */
+  int64_t count;         /* parts */
+  int32_t height, width; /* of a part */
+  int32_t rows, columns; /* parts of a stored block, down and across */
+} bsrg_pack_params;
+
+enum { BSRG_PACK_THREADS = 256 };
+
 /* ---- sm80/portable.cuh, sm80/simt.cuh -------------------------------------------------------- */
 
 /* A block row is seen as a dense [bh, blocks * bw] matrix times the rows of X that its block columns select:

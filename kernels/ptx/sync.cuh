@@ -114,11 +114,22 @@ __device__ __forceinline__ int load_shared_int(uint32_t address) {
   return value;
 }
 
-// ---- proxies ------------------------------------------------------------------------------------
+// ---- proxies and registers ----------------------------------------------------------------------
 
 // Orders ordinary shared-memory stores of this thread before later TMA or WGMMA reads of the same bytes.
 __device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// By all warps of a warpgroup: the registers a thread may use from here on.
+template <int kRegisters>
+__device__ __forceinline__ void give_back_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+template <int kRegisters>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 }  // namespace bsrg::ptx

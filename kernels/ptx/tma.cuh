@@ -59,12 +59,31 @@ __device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, cons
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
+                                                      int y, uint32_t barrier, uint16_t cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(cta_mask)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
                                             int z, uint32_t barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
       "[%2];" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+// Contiguous bytes, a multiple of 16, from a 16-byte boundary to one.
+__device__ __forceinline__ void bulk_load(uint32_t destination, const void *source, int bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          destination),
+      "l"(source), "r"(bytes), "r"(barrier)
       : "memory");
 }
 

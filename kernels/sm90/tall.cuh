@@ -18,6 +18,7 @@
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "sm90/persistent.cuh"
 
 namespace bsrg::tall {
 
@@ -52,19 +53,6 @@ struct Layout {
 struct Message {
   int strip0, strip1, entry_begin, entry_count, n_tile;
   __device__ bool last() const { return n_tile < 0; }
-};
-
-// A position in a ring of kSlots slots and the parity its barriers have there.
-template <int kSlots>
-struct RingPosition {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
 };
 
 // kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
@@ -115,26 +103,12 @@ struct Kernel {
 
   __device__ int first_column(const Message &m) const { return (m.n_tile * kCluster + rank) * kTileN; }
 
-  // Waits until a ring, whose next slot to fill is `next`, has been released all over. Nobody else waits for the
-  // last releases, and one from another CTA that lands after this one's exit would hit the barriers of whatever
-  // runs here next.
-  template <int kSlots>
-  static __device__ void wait_until_released(uint32_t barriers, RingPosition<kSlots> next) {
-    for (int i = 0; i < kSlots; ++i, next.advance()) ptx::barrier_wait(barriers + 8 * next.slot, next.parity);
-  }
-
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
 
-  // Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up
-  // the next, so that the panel of X in use stays in L2.
   __device__ Message tile(int t) const {
-    const int per_group = p.tile_count * p.group;
-    const int group = t / per_group, within = t % per_group;
-    const int width = min(p.group, p.n_tile_count - group * p.group);
-    const int row = within / width;
-    const int4 rows =
-        __ldg(reinterpret_cast<const int4 *>(p.tiles) + (group & 1 ? p.tile_count - 1 - row : row));
-    return {rows.x, rows.y, rows.z, rows.w, group * p.group + within % width};
+    const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group);
+    const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles) + at.row);
+    return {rows.x, rows.y, rows.z, rows.w, at.column};
   }
 
   __device__ void send(const Slot &slot, const Message &m) const {
@@ -165,15 +139,7 @@ struct Kernel {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
       send(slot, tile(t));
-      if (p.counter == nullptr) {
-        t += clusters;
-      } else {
-        const uint32_t ticket = atomicAdd(p.counter, 1u);
-        // Each cluster draws until its ticket is past the end: `tiles` draws in all, and the last one leaves
-        // the counter as the next launch expects it.
-        if (ticket == static_cast<uint32_t>(tiles) - 1) *p.counter = 0;
-        t = static_cast<int>(ticket) + clusters;
-      }
+      t = next_tile(p.counter, t, clusters, tiles);
     }
     send(slot, {0, 0, 0, 0, -1});
     slot.advance();

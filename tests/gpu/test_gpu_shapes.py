@@ -73,6 +73,44 @@ def test_tall_patterns(
     check(torch, p, 136, alpha=1.5, beta=-1.0, family="tall")
 
 
+STREAM_HEIGHTS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("width", [16, 32, 48, 64, 112])
+@pytest.mark.parametrize("height", STREAM_HEIGHTS)
+def test_stream(
+    torch: Any, rng: np.random.Generator, hopper: None, height: int, width: int, dtype: str
+) -> None:
+    for rows, cols in ((1, 1), (3, 5), (23, 13), (70, 3)):
+        p = random_problem(
+            torch, cases.uniform(0.4)(rng, rows, cols) | _corner(rows, cols), (height, width), dtype
+        )
+        for n in (8, 64, 200, 264):
+            check(torch, p, n, family="stream")
+        check(torch, p, 136, alpha=-0.5, beta=2.0, family="stream")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("blocksize", [(8, 16), (16, 16), (32, 32), (24, 48), (64, 64)])
+def test_stream_patterns(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    blocksize: tuple[int, int],
+    pattern: str,
+    dtype: str,
+) -> None:
+    make, rows, cols = PATTERNS[pattern]
+    for scale in (1, 5):
+        mask = make(rng, rows * scale, cols * scale) | _corner(rows * scale, cols * scale)
+        p = random_problem(torch, mask, blocksize, dtype)
+        for n in (256, 72, 1024):
+            check(torch, p, n, family="stream")
+        check(torch, p, 136, alpha=1.5, beta=-1.0, family="stream")
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_tall_many_column_tiles(
     torch: Any, rng: np.random.Generator, hopper: None, dtype: str
@@ -129,12 +167,14 @@ def test_long_and_flat(torch: Any, rng: np.random.Generator, dtype: str) -> None
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("block", [16, 32, 64, 128])
-@pytest.mark.parametrize("family", ["tall", "portable"])
+@pytest.mark.parametrize("family", ["tall", "stream", "portable"])
 def test_large(
     torch: Any, rng: np.random.Generator, gpu: dict, family: str, block: int, dtype: str
 ) -> None:
-    if family == "tall" and (block < 64 or gpu["sm_arch"] != 90):
-        pytest.skip("the tall family takes blocks of 64 rows and more on a Hopper GPU")
+    if family == "tall" and block < 64:
+        pytest.skip("the tall family takes blocks of 64 rows and more")
+    if family != "portable" and gpu["sm_arch"] != 90:
+        pytest.skip(f"the {family} family needs a Hopper GPU")
     mask = cases.uniform(0.125)(rng, 4096 // block, 4096 // block)
     check(torch, random_problem(torch, mask, (block, block), dtype), 4096, family=family)
 

@@ -1,0 +1,39 @@
+/* The streaming family: blocks whose height is a multiple of 8, on Hopper. Kernels in kernels/sm90/stream.cuh. */
+#ifndef BSRG_STREAM_H
+#define BSRG_STREAM_H
+
+#include "family.h"
+
+/* How stored blocks are cut into the parts that a kernel multiplies. */
+typedef struct bsrg_stream_shape {
+  int32_t height, width; /* of a part: one that is compiled */
+  int32_t rows, columns; /* parts of a stored block, down and across */
+  int index;             /* in BSRG_STREAM_SHAPES; -1: none fits */
+} bsrg_stream_shape;
+
+#define BSRG_STREAM_ONE(height, width) +1
+enum { BSRG_STREAM_SHAPE_COUNT = 0 BSRG_STREAM_SHAPES(BSRG_STREAM_ONE) };
+bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *view);
+
+typedef struct bsrg_stream_plan {
+  bsrg_stream_shape shape;
+  int32_t cluster; /* CTAs that compute a tile together, 256 rows each: 1 or 2 */
+  bsrg_stream_stage *stages;
+  bsrg_stream_tile *tiles;
+  int32_t *rows;   /* first output row of each block row of the tiles, -1 where a tile has none */
+  int32_t *source; /* the parts in packed order: see bsrg_pack_params */
+  int64_t stage_count, part_count, row_count;
+  int32_t tile_count;
+  int64_t slots, steps; /* of all stages: block columns of X, and those that each warpgroup meets */
+  int64_t longest_tile; /* parts */
+  bool skewed;          /* tiles are sorted, longest first, and all columns of a tile come before the next */
+} bsrg_stream_plan;
+
+void *bsrg_stream_make_plan(const bsrg_structure_view *view);
+void bsrg_stream_free_plan(void *plan);
+void bsrg_stream_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
+                         const bsrg_chip *chip, bsrg_candidate *candidate);
+/* Column tiles swept together down all row tiles. */
+int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles);
+
+#endif

@@ -1,0 +1,130 @@
+#include "stream.h"
+#include "tensor_map.h"
+#include "uploads.h"
+
+enum { STAGES, TILES, ROWS, SOURCE, PARTS }; /* of the upload */
+
+static bool aligned(const bsrg_dense *dense) {
+  return dense->col_stride == 1 && dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
+}
+
+static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
+  int64_t elements;
+  if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (v->nnzb == 0) return "needs at least one block";
+  if (v->block_height % 8) return "needs a block height that is a multiple of 8";
+  if (v->block_width % 16) return "needs a block width that is a multiple of 16";
+  const bsrg_stream_shape shape = bsrg_stream_choose(v);
+  if (shape.rows > BSRG_STREAM_GROUPS * (BSRG_STREAM_GROUP_ROWS / shape.height))
+    return "needs blocks that fit into a tile of 256 rows";
+  /* The plan counts parts of at least 8 x 16 elements in 32 bits. */
+  if (v->rows > INT32_MAX || v->cols > INT32_MAX ||
+      !bsrg_mul_ok(v->nnzb, v->block_height * v->block_width, &elements) || elements / 128 > INT32_MAX)
+    return "needs fewer than 2^31 rows, columns and parts of 8 x 16 elements";
+  if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
+  return NULL;
+}
+
+static const char *columns_obstacle(int64_t n) {
+  if (n % 8) return "needs a number of columns that is a multiple of 8";
+  if (n > INT32_MAX) return "needs fewer than 2^31 columns";
+  return NULL;
+}
+
+static const char *layout_obstacle(const bsrg_matmul_args *args) {
+  if ((uintptr_t)args->values % 16) return "needs a.data to start at a multiple of 16 bytes";
+  if (!aligned(&args->x)) return "needs b in row-major order, its rows at multiples of 16 bytes";
+  if (!aligned(&args->y)) return "needs out in row-major order, its rows at multiples of 16 bytes";
+  if (args->beta != 0 && !aligned(&args->c))
+    return "needs c in row-major order, its rows at multiples of 16 bytes";
+  return NULL;
+}
+
+static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, CUdeviceptr source,
+                        CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_stream_shape *shape = &stream->shape;
+  bsrg_pack_params p = {.values = args->values,
+                        .packed = (void *)(uintptr_t)packed,
+                        .source = (const int32_t *)(uintptr_t)source,
+                        .count = stream->part_count,
+                        .height = shape->height,
+                        .width = shape->width,
+                        .rows = shape->rows,
+                        .columns = shape->columns};
+  const int64_t parts_of_cta = 4 * BSRG_PACK_THREADS / 32;
+  const int64_t ctas =
+      bsrg_min(bsrg_ceil_div(stream->part_count, parts_of_cta), 8 * gpu.device->info.sm_count);
+  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_STREAM_PACK, ctas, 1, (CUstream)args->stream, &p,
+                     error);
+}
+
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan *stream,
+                            const CUdeviceptr *uploads, int32_t n_tiles, CUdeviceptr packed, bsrg_gpu gpu,
+                            bsrg_error *error) {
+  const bsrg_stream_shape *shape = &stream->shape;
+  bsrg_stream_params p = {
+      .packed = (const void *)(uintptr_t)packed,
+      .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
+      .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
+      .rows = (const int32_t *)(uintptr_t)uploads[ROWS],
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
+      .c = args->c.data,
+      .y = args->y.data,
+      .c_row_stride = args->c.row_stride,
+      .y_row_stride = args->y.row_stride,
+      .tile_count = stream->tile_count,
+      .n_tile_count = n_tiles,
+      .group = bsrg_stream_group(stream, n_tiles),
+      .n = (int32_t)args->x.cols,
+      .alpha = (float)args->alpha,
+      .beta = (float)args->beta};
+  const bsrg_map_shape x = {2,
+                            {(uint64_t)args->x.cols, (uint64_t)args->x.rows, 0},
+                            {(uint64_t)args->x.row_stride, 0},
+                            {64, (uint32_t)shape->width, 0},
+                            CU_TENSOR_MAP_SWIZZLE_128B};
+  const bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status != BSRG_OK) return status;
+  const int64_t clusters =
+      bsrg_min(gpu.device->info.sm_count / stream->cluster, (int64_t)stream->tile_count * n_tiles);
+  const int first =
+      args->dtype == BSRG_F16 ? BSRG_KERNEL_STREAM_F16_8X16_C1 : BSRG_KERNEL_STREAM_BF16_8X16_C1;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 2 * shape->index + stream->cluster - 1),
+                     clusters * stream->cluster, 1, (CUstream)args->stream, &p, error);
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_stream_plan *stream = plan;
+  const int32_t n_tiles = (int32_t)bsrg_ceil_div(args->x.cols, BSRG_STREAM_TILE_N);
+  if ((int64_t)stream->tile_count * n_tiles > INT32_MAX / 2)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
+                     (long long)args->x.cols, (long long)args->a->view.rows);
+  const bsrg_upload_part parts[PARTS] = {
+      [STAGES] = {stream->stages, sizeof(*stream->stages) * (size_t)stream->stage_count},
+      [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
+      [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
+      [SOURCE] = {stream->source, sizeof(*stream->source) * (size_t)stream->part_count}};
+  const CUdeviceptr *uploads;
+  bsrg_status status = bsrg_uploads_get(args->a, BSRG_STREAM, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  const size_t bytes =
+      2 * (size_t)stream->part_count * (size_t)stream->shape.height * (size_t)stream->shape.width;
+  CUdeviceptr packed;
+  status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, (CUstream)args->stream, &packed, error);
+  if (status != BSRG_OK) return status;
+  status = pack(args, stream, uploads[SOURCE], packed, gpu, error);
+  if (status == BSRG_OK) status = multiply(args, stream, uploads, n_tiles, packed, gpu, error);
+  gpu.api->memory_free_async(packed, (CUstream)args->stream);
+  return status;
+}
+
+const bsrg_family_ops bsrg_stream_family = {.family = BSRG_STREAM,
+                                            .obstacle = obstacle,
+                                            .columns_obstacle = columns_obstacle,
+                                            .layout_obstacle = layout_obstacle,
+                                            .make_plan = bsrg_stream_make_plan,
+                                            .free_plan = bsrg_stream_free_plan,
+                                            .predict = bsrg_stream_predict,
+                                            .launch = launch};

@@ -1,0 +1,100 @@
+// Warpgroup matrix instructions of few columns (wgmma m64nNk16, sm_90a), and the shared-memory instructions that
+// go with them.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace bsrg::ptx {
+
+// D += A * B with float32 accumulators. A: in registers, 16 rows x 16 k of each warp as load_matrix_x4_transposed
+// leaves them, or a descriptor of [16][64] in shared memory, MN-major. B: a descriptor of [kN][16] in shared memory,
+// K-major. Accumulator i of a thread is row (lane / 4) + 8 * ((i / 2) % 2) of its warp's 16 rows, column
+// 8 * (i / 4) + 2 * (lane % 4) + i % 2.
+template <typename T, int kN>
+struct WgmmaSmall;
+
+#define BSRG_ACC_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define BSRG_ACC_8(d, i) BSRG_ACC_4(d, i), BSRG_ACC_4(d, i + 4)
+#define BSRG_ACC_12(d, i) BSRG_ACC_8(d, i), BSRG_ACC_4(d, i + 8)
+#define BSRG_ACC_16(d, i) BSRG_ACC_8(d, i), BSRG_ACC_8(d, i + 8)
+#define BSRG_ACC_20(d, i) BSRG_ACC_16(d, i), BSRG_ACC_4(d, i + 16)
+#define BSRG_ACC_24(d, i) BSRG_ACC_16(d, i), BSRG_ACC_8(d, i + 16)
+#define BSRG_ACC_28(d, i) BSRG_ACC_16(d, i), BSRG_ACC_12(d, i + 16)
+#define BSRG_ACC_32(d, i) BSRG_ACC_16(d, i), BSRG_ACC_16(d, i + 16)
+
+// COUNT = N / 2 accumulators; D, A and B are the operands' numbers with A in registers, A0 and B0 with A in memory.
+#define BSRG_DEFINE_WGMMA(CLASS, TYPE, N, COUNT, D, A, B, A0, B0)                                          \
+  template <>                                                                                              \
+  struct WgmmaSmall<CLASS, N> {                                                                            \
+    static __device__ __forceinline__ void run(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b) {    \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, " B \
+                   ", 1, 1, 1, 0;"                                                                         \
+                   : BSRG_ACC_##COUNT(d, 0)                                                                \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
+    }                                                                                                      \
+    static __device__ __forceinline__ void run(float (&d)[COUNT], uint64_t a, uint64_t b) {                \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, " A0 ", " B0 \
+                   ", 1, 1, 1, 1, 0;"                                                                      \
+                   : BSRG_ACC_##COUNT(d, 0)                                                                \
+                   : "l"(a), "l"(b));                                                                      \
+    }                                                                                                      \
+  };
+#define BSRG_DEFINE_WGMMAS(N, COUNT, D, A, B, A0, B0)         \
+  BSRG_DEFINE_WGMMA(__half, "f16", N, COUNT, D, A, B, A0, B0) \
+  BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", N, COUNT, D, A, B, A0, B0)
+
+#define BSRG_D_4 "%0, %1, %2, %3"
+#define BSRG_D_8 BSRG_D_4 ", %4, %5, %6, %7"
+#define BSRG_D_12 BSRG_D_8 ", %8, %9, %10, %11"
+#define BSRG_D_16 BSRG_D_12 ", %12, %13, %14, %15"
+#define BSRG_D_20 BSRG_D_16 ", %16, %17, %18, %19"
+#define BSRG_D_24 BSRG_D_20 ", %20, %21, %22, %23"
+#define BSRG_D_28 BSRG_D_24 ", %24, %25, %26, %27"
+#define BSRG_D_32 BSRG_D_28 ", %28, %29, %30, %31"
+BSRG_DEFINE_WGMMAS(8, 4, BSRG_D_4, "%4, %5, %6, %7", "%8", "%4", "%5")
+BSRG_DEFINE_WGMMAS(16, 8, BSRG_D_8, "%8, %9, %10, %11", "%12", "%8", "%9")
+BSRG_DEFINE_WGMMAS(24, 12, BSRG_D_12, "%12, %13, %14, %15", "%16", "%12", "%13")
+BSRG_DEFINE_WGMMAS(32, 16, BSRG_D_16, "%16, %17, %18, %19", "%20", "%16", "%17")
+BSRG_DEFINE_WGMMAS(40, 20, BSRG_D_20, "%20, %21, %22, %23", "%24", "%20", "%21")
+BSRG_DEFINE_WGMMAS(48, 24, BSRG_D_24, "%24, %25, %26, %27", "%28", "%24", "%25")
+BSRG_DEFINE_WGMMAS(56, 28, BSRG_D_28, "%28, %29, %30, %31", "%32", "%28", "%29")
+BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32, %33, %34, %35", "%36", "%32", "%33")
+#undef BSRG_D_4
+#undef BSRG_D_8
+#undef BSRG_D_12
+#undef BSRG_D_16
+#undef BSRG_D_20
+#undef BSRG_D_24
+#undef BSRG_D_28
+#undef BSRG_D_32
+#undef BSRG_DEFINE_WGMMAS
+#undef BSRG_DEFINE_WGMMA
+#undef BSRG_ACC_4
+#undef BSRG_ACC_8
+#undef BSRG_ACC_12
+#undef BSRG_ACC_16
+#undef BSRG_ACC_20
+#undef BSRG_ACC_24
+#undef BSRG_ACC_28
+#undef BSRG_ACC_32
+
+// Four 8x8 matrices of 16-bit elements, transposed on the way; lane l gives the address of row l % 8 of matrix
+// l / 8.
+__device__ __forceinline__ void load_matrix_x4_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void store_matrix_x4_transposed(uint32_t address, uint32_t r0, uint32_t r1,
+                                                           uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+               : "memory");
+}
+
+}  // namespace bsrg::ptx

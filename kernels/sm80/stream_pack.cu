@@ -1,0 +1,43 @@
+// Copies stored blocks, cut into parts, into the order and layout in which the stream kernels read them.
+#include <cstdint>
+
+#include "params.h"
+
+namespace {
+
+constexpr int kTogether = 4;  // parts of a warp: keeps enough loads in flight to fill the memory's latency
+
+// The first 16-byte unit of a part.
+__device__ __forceinline__ int64_t first_unit(const bsrg_pack_params &p, int source) {
+  const int column = source % p.columns, row = source / p.columns;
+  return (static_cast<int64_t>(row) * p.height * p.columns + column) * (p.width / 8);
+}
+
+}  // namespace
+
+// Units are 16 bytes: 8 elements of one row.
+extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
+    stream_pack(const __grid_constant__ bsrg_pack_params p) {
+  const int across = p.width / 8, units = across * p.height, pitch = across * p.columns;
+  const int lane = threadIdx.x % 32;
+  const int64_t warp = (static_cast<int64_t>(blockIdx.x) * BSRG_PACK_THREADS + threadIdx.x) / 32;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (BSRG_PACK_THREADS / 32);
+  const uint4 *values = static_cast<const uint4 *>(p.values);
+  uint4 *packed = static_cast<uint4 *>(p.packed);
+  for (int64_t first = warp * kTogether; first < p.count; first += warps * kTogether) {
+    const uint4 *from[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      from[i] = first + i < p.count ? values + first_unit(p, __ldg(p.source + first + i)) : nullptr;
+    for (int u = lane; u < units; u += 32) {
+      const int row = u / across, column = u % across;
+      uint4 unit[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (from[i] != nullptr) unit[i] = __ldg(from[i] + row * pitch + column);
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i)
+        if (from[i] != nullptr) packed[(first + i) * units + column * p.height + row] = unit[i];
+    }
+  }
+}

@@ -1,0 +1,56 @@
+// What persistent kernels share: rings of slots with mbarriers, and the order in which tiles are handed out.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx/sync.cuh"
+
+namespace bsrg {
+
+// A position in a ring of kSlots slots and the parity its barriers have there.
+template <int kSlots>
+struct RingPosition {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Waits until a ring, whose next slot to fill is `next`, has been released all over. Nobody else waits for the
+// last releases, and one from another CTA that lands after this one's exit would hit the barriers of whatever
+// runs here next.
+template <int kSlots>
+__device__ __forceinline__ void wait_until_released(uint32_t barriers, RingPosition<kSlots> next) {
+  for (int i = 0; i < kSlots; ++i, next.advance()) ptx::barrier_wait(barriers + 8 * next.slot, next.parity);
+}
+
+struct TilePosition {
+  int row, column;
+};
+
+// Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up the
+// next, so that the panel of X in use stays in L2.
+__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size) {
+  const int per_group = rows * group_size;
+  const int group = t / per_group, within = t % per_group;
+  const int width = min(group_size, columns - group * group_size);
+  const int row = within / width;
+  return {group & 1 ? rows - 1 - row : row, group * group_size + within % width};
+}
+
+// The tile that a worker does after tile t: the next that nobody has drawn, or, without a counter, that of its
+// turn.
+__device__ __forceinline__ int next_tile(uint32_t *counter, int t, int workers, int tiles) {
+  if (counter == nullptr) return t + workers;
+  const uint32_t ticket = atomicAdd(counter, 1u);
+  // Each worker draws until its ticket is past the end: `tiles` draws in all, and the last one leaves the
+  // counter as the next launch expects it.
+  if (ticket == static_cast<uint32_t>(tiles) - 1) *counter = 0;
+  return static_cast<int>(ticket) + workers;
+}
+
+}  // namespace bsrg
