@@ -48,6 +48,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "tall";
     case BSRG_STREAM:
       return "stream";
+    case BSRG_REGROUP:
+      return "regroup";
     case BSRG_PORTABLE:
       return "portable";
     case BSRG_HOST:

@@ -49,6 +49,8 @@ static bsrg_map_shape x_shape(const bsrg_dense *x, uint32_t rows) {
  * .25 (32 MB) and lost 1.5% at .5. */
 static const int64_t keep_a_bytes = 40 << 20;
 
+/* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
+ * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. */
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_tall_plan *tall = plan;
@@ -85,6 +87,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .tail_k16 = tail_k / 16,
       .x_boxes = n % 64 == 0 ? 1 : 4,
       .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
+      .rows = (int32_t)args->y.rows,
       .n = (int32_t)n,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta};
@@ -98,7 +101,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
                             {(uint32_t)step_k, BSRG_TALL_STRIP, 0},
                             swizzle};
   const bsrg_map_shape y = {2,
-                            {(uint64_t)n, (uint64_t)v->rows, 0},
+                            {(uint64_t)n, (uint64_t)args->y.rows, 0},
                             {(uint64_t)args->y.row_stride, 0},
                             {64, 16, 0},
                             CU_TENSOR_MAP_SWIZZLE_128B};

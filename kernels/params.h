@@ -62,7 +62,7 @@ typedef struct bsrg_tall_params {
   int32_t tail_k16;         /* k16 instructions in a block's last stage */
   int32_t x_boxes;          /* 1: one 3-D box a stage; 4: N is no multiple of 64, four 2-D boxes */
   int32_t keep_a;           /* ask L2 to keep A rather than X: A is small and read once a column group */
-  int32_t n;
+  int32_t rows, n;          /* of Y and C; the last strips may reach beyond */
   float alpha, beta;
 } bsrg_tall_params;
 
@@ -200,6 +200,41 @@ typedef struct bsrg_portable_params {
   ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
 #define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
   ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 2 * 16 * (k))
+
+/* ---- sm80/regroup.cu ------------------------------------------------------------------------- */
+
+enum {
+  BSRG_REGROUP_THREADS = 256,
+  BSRG_REGROUP_TILE = 8192, /* elements of the regrouped values that one CTA writes, at most */
+  BSRG_REGROUP_SHARED_BYTES = 2 * BSRG_REGROUP_TILE,
+  BSRG_REGROUP_SHIFT = 22
+};
+
+/* A rectangle of a stored block and where it goes. Every number but rows is a multiple of the block width's
+ * largest power of two up to 8, so that the kernels may copy that many elements at once. */
+typedef struct bsrg_regroup_piece {
+  int32_t block;       /* stored block */
+  int32_t source;      /* first element, counted in the stored block */
+  int32_t target;      /* first element, counted in the tile */
+  uint16_t rows, cols; /* read as one word: cols in its upper half */
+} bsrg_regroup_piece;
+
+typedef struct bsrg_regroup_params {
+  const void *values;
+  void *regrouped;           /* [blocks][height][child_width], seen as tiles one after another */
+  const int64_t *tile_begin; /* pieces of tile t: tile_begin[t] to tile_begin[t + 1] - 1 */
+  const bsrg_regroup_piece *pieces;
+  int64_t elements;       /* of regrouped; the last tile may end early */
+  int64_t block_elements; /* of a stored block */
+  int32_t tile_elements;  /* a multiple of 8 */
+  int32_t block_width, child_width;
+  int32_t lanes_log2; /* threads that copy a piece together */
+} bsrg_regroup_params;
+
+/* Chunk c of a piece that is `across` chunks wide lies in row c / across, here without a division: exact for
+ * pieces of at most 512 rows and BSRG_REGROUP_TILE chunks that are at most 128 across. */
+#define BSRG_REGROUP_RECIPROCAL(across) ((1u << BSRG_REGROUP_SHIFT) / (uint32_t)(across) + 1)
+#define BSRG_REGROUP_ROW(chunk, reciprocal) (((uint32_t)(chunk) * (reciprocal)) >> BSRG_REGROUP_SHIFT)
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */
 

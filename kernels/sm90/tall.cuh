@@ -282,23 +282,25 @@ struct Kernel {
 
   // d = alpha * d + beta * C, apart from the stores: inside them, even unused, it cost 2.5% of a product.
   __device__ void scale_and_add(float (&d)[kTileN / 2], int row, int column) const {
-    const T *c = static_cast<const T *>(p.c) + (row + (lane >> 2)) * p.c_row_stride + column + 2 * (lane & 3);
+    const int first_row = row + (lane >> 2);
+    const T *c = static_cast<const T *>(p.c) + first_row * p.c_row_stride + column + 2 * (lane & 3);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 2) {
       d[i] *= p.alpha;
       d[i + 1] *= p.alpha;
-      const int offset = i / 4 * 8;
-      if (p.beta != 0.f && column + offset < p.n) {  // n is a multiple of 8
+      const int offset = i / 4 * 8, below = i / 2 % 2 * 8;
+      // n is a multiple of 8; the last strip may reach beyond the last row.
+      if (p.beta != 0.f && column + offset < p.n && first_row + below < p.rows) {
         const float2 old =
-            ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(c + i / 2 % 2 * 8 * p.c_row_stride + offset));
+            ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(c + below * p.c_row_stride + offset));
         d[i] = fmaf(p.beta, old.x, d[i]);
         d[i + 1] = fmaf(p.beta, old.y, d[i + 1]);
       }
     }
   }
 
-  // Piece `a` of a warp's tile: 16 rows x 64 columns, rounded and stored. TMA clips what lies beyond column
-  // n.
+  // Piece `a` of a warp's tile: 16 rows x 64 columns, rounded and stored. TMA clips what lies beyond the
+  // last column or row.
   __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
                               uint64_t policy) const {
     const int matrix = lane >> 3;
