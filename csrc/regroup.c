@@ -60,7 +60,7 @@ static int64_t distinct_blocks(const bsrg_structure_view *v, divisor width, span
 
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp) {
-  enum { LEAST_ROWS = 8 };
+  enum { LEAST_ROWS = 4 };
   const divisor width = make_divisor(shape.width);
   const int64_t rows = bsrg_ceil_div(v->rows, shape.height);
   int64_t total = 0; /* stored blocks that the rows meet: one that lies in two of them counts twice */
@@ -76,7 +76,7 @@ double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_sha
       seen += v->indptr[from.end] - v->indptr[from.begin];
       count += distinct_blocks(v, width, from, marks, (*stamp)++, NULL);
     }
-    if (stride == 1 || seen >= look_at / 4) return (double)count * (double)total / (double)seen;
+    if (stride == 1 || seen > look_at / 4) return (double)count * (double)total / (double)seen;
   }
 }
 

@@ -6,8 +6,19 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/sync.cuh"
 
 namespace bsrg::regroup {
+
+// Asynchronous where the hardware has such copies, so that a thread's copies overlap.
+template <typename Chunk>
+__device__ __forceinline__ void copy(Chunk *target, const Chunk *source) {
+  if constexpr (sizeof(Chunk) >= 4)
+    ptx::cp_async<sizeof(Chunk)>(ptx::shared_address(target), source, true);
+  else
+    *target = __ldg(source);
+}
 
 // Chunk: as many elements as the stored blocks' width and address allow.
 template <typename Chunk>
@@ -27,9 +38,11 @@ __device__ __forceinline__ void copy_pieces(const bsrg_regroup_params &p, unsign
 #pragma unroll 4
     for (int chunk = lane; chunk < rows * across; chunk += lanes) {
       const int row = BSRG_REGROUP_ROW(chunk, reciprocal), column = chunk - row * across;
-      target[row * target_pitch + column] = __ldg(source + row * source_pitch + column);
+      copy(target + row * target_pitch + column, source + row * source_pitch + column);
     }
   }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
 }
 
 template <typename Chunk>

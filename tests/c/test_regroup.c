@@ -1,0 +1,250 @@
+/* Regrouping: the larger blocks and their pieces against a dense mask, and the kernel's arithmetic on the host. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "regroup.h"
+
+static int failures;
+
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                                   \
+    }                                                                               \
+  } while (0)
+
+static uint32_t random_state = 1;
+static uint32_t random_below(uint32_t end) {
+  random_state = random_state * 1664525u + 1013904223u;
+  return (uint32_t)(((uint64_t)random_state * end) >> 32);
+}
+
+static void *allocate(int64_t count, size_t item) {
+  void *memory = calloc(count > 0 ? (size_t)count : 1, item);
+  if (memory == NULL) abort();
+  return memory;
+}
+
+/* Blocks with probability share / 100, but always the last one of a random row. */
+static bsrg_structure *random_structure(int64_t block_rows, int64_t block_cols, int64_t bh, int64_t bw,
+                                        uint32_t share) {
+  int32_t *indptr = allocate(block_rows + 1, sizeof(*indptr));
+  int32_t *indices = allocate(block_rows * block_cols, sizeof(*indices));
+  const int64_t sure = random_below((uint32_t)block_rows);
+  for (int64_t i = 0; i < block_rows; ++i) {
+    indptr[i + 1] = indptr[i];
+    for (int64_t j = 0; j < block_cols; ++j)
+      if (random_below(100) < share || (i == sure && j == block_cols - 1))
+        indices[indptr[i + 1]++] = (int32_t)j;
+  }
+  const bsrg_pattern pattern = {block_rows * bh, block_cols * bw, bh,      bw,    indptr[block_rows],
+                                block_rows + 1,  BSRG_I32,        indices, indptr};
+  bsrg_structure *structure;
+  if (bsrg_structure_create(&pattern, 1, &structure, NULL) != BSRG_OK) abort();
+  free(indptr);
+  free(indices);
+  return structure;
+}
+
+/* What the kernel does for chunks of so many elements and so many threads a piece. */
+static void emulate(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *values,
+                    int elements, int lanes, uint16_t *regrouped) {
+  const int64_t total = r->child->view.nnzb * r->shape.height * r->shape.width;
+  const int32_t source_pitch = (int32_t)v->block_width / elements, target_pitch = r->shape.width / elements;
+  for (int64_t t = 0; t < r->tile_count; ++t) {
+    const int64_t first = t * r->tile_elements, count = bsrg_min(r->tile_elements, total - first);
+    CHECK(count > 0 && 2 * count <= BSRG_REGROUP_SHARED_BYTES);
+    uint16_t *tile = allocate(count, sizeof(*tile));
+    for (int64_t i = r->tile_begin[t]; i < r->tile_begin[t + 1]; ++i) {
+      const bsrg_regroup_piece piece = r->pieces[i];
+      CHECK(piece.rows > 0 && piece.rows <= 512 && piece.cols > 0 && piece.cols <= 128);
+      CHECK(piece.source % elements == 0 && piece.target % elements == 0 && piece.cols % elements == 0);
+      const uint16_t *source = values + piece.block * (v->block_height * v->block_width) + piece.source;
+      uint16_t *target = tile + piece.target;
+      const int across = piece.cols / elements;
+      const uint32_t reciprocal = BSRG_REGROUP_RECIPROCAL(across);
+      for (int lane = 0; lane < lanes; ++lane)
+        for (int chunk = lane; chunk < piece.rows * across; chunk += lanes) {
+          const int row = (int)BSRG_REGROUP_ROW(chunk, reciprocal), column = chunk - row * across;
+          for (int e = 0; e < elements; ++e) {
+            uint16_t *to = target + (row * target_pitch + column) * elements + e;
+            CHECK(*to == 0); /* nothing is written twice */
+            *to = source[(row * source_pitch + column) * elements + e];
+          }
+        }
+    }
+    memcpy(regrouped + first, tile, sizeof(*tile) * (size_t)count);
+    free(tile);
+  }
+}
+
+static void check_child(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *dense) {
+  const bsrg_structure_view *c = &r->child->view;
+  CHECK(c->block_height == r->shape.height && c->block_width == r->shape.width);
+  CHECK(c->rows == bsrg_ceil_div(v->rows, c->block_height) * c->block_height);
+  CHECK(c->cols == bsrg_ceil_div(v->cols, c->block_width) * c->block_width);
+  CHECK(c->nnzb <= bsrg_regroup_most_blocks(v, r->shape));
+  int64_t at = 0, longest = 0;
+  for (int64_t i = 0; i < c->block_rows; ++i) {
+    for (int64_t j = 0; j < c->block_cols; ++j) {
+      bool needed = false;
+      for (int64_t y = i * c->block_height; y < bsrg_min((i + 1) * c->block_height, v->rows); ++y)
+        for (int64_t x = j * c->block_width; x < bsrg_min((j + 1) * c->block_width, v->cols); ++x)
+          needed |= dense[y * v->cols + x] != 0;
+      if (needed) {
+        CHECK(at < c->nnzb && c->indices[at] == j);
+        ++at;
+      }
+    }
+    CHECK(c->indptr[i + 1] == at);
+    longest = bsrg_max(longest, at - c->indptr[i]);
+  }
+  CHECK(at == c->nnzb && c->longest_row == longest);
+}
+
+static void check_values(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *dense,
+                         const uint16_t *regrouped) {
+  const bsrg_structure_view *c = &r->child->view;
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < c->block_rows; ++i)
+    for (int64_t b = c->indptr[i]; b < c->indptr[i + 1]; ++b)
+      for (int64_t y = 0; y < c->block_height; ++y)
+        for (int64_t x = 0; x < c->block_width; ++x) {
+          const int64_t row = i * c->block_height + y, column = c->indices[b] * c->block_width + x;
+          const bool inside = row < v->rows && column < v->cols;
+          wrong += regrouped[(b * c->block_height + y) * c->block_width + x] !=
+                   (inside ? dense[row * v->cols + column] : 0);
+        }
+  CHECK(wrong == 0);
+}
+
+static void test_pair(int64_t block_rows, int64_t block_cols, int64_t bh, int64_t bw, bsrg_block_shape shape,
+                      uint32_t share) {
+  const int before = failures;
+  bsrg_structure *structure = random_structure(block_rows, block_cols, bh, bw, share);
+  const bsrg_structure_view *v = &structure->view;
+  uint16_t *values = allocate(v->nnzb * bh * bw, sizeof(*values));
+  uint16_t *dense = allocate(v->rows * v->cols, sizeof(*dense));
+  for (int64_t i = 0; i < v->block_rows; ++i)
+    for (int64_t b = v->indptr[i]; b < v->indptr[i + 1]; ++b)
+      for (int64_t e = 0; e < bh * bw; ++e)
+        dense[(i * bh + e / bw) * v->cols + v->indices[b] * bw + e % bw] = values[b * bh * bw + e] =
+            (uint16_t)(1 + random_below(65535));
+
+  bsrg_regrouped *r = bsrg_regroup(v, shape);
+  if (r == NULL) abort();
+  check_child(v, r, dense);
+  uint16_t *regrouped = allocate(r->child->view.nnzb * shape.height * shape.width, sizeof(*regrouped));
+  for (int elements = 1; elements <= 8 && bw % elements == 0; elements *= 2) {
+    memset(regrouped, 0xff, sizeof(*regrouped) * (size_t)(r->child->view.nnzb * shape.height * shape.width));
+    emulate(v, r, values, elements, 1 << random_below(9), regrouped);
+    check_values(v, r, dense, regrouped);
+  }
+  int32_t *marks = allocate(v->cols / 16 + 1, sizeof(*marks)), stamp = 1;
+  CHECK(bsrg_regroup_estimate_blocks(v, shape, 1 << 20, marks, &stamp) == (double)r->child->view.nnzb);
+  const double sampled = bsrg_regroup_estimate_blocks(v, shape, 1, marks, &stamp);
+  CHECK(sampled > 0 && isfinite(sampled));
+  if (failures > before)
+    fprintf(stderr, "  for %dx%d blocks of %dx%d as %dx%d, %u%%\n", (int)block_rows, (int)block_cols, (int)bh,
+            (int)bw, shape.height, shape.width, share);
+  free(marks);
+  free(regrouped);
+  bsrg_regrouped_free(r);
+  free(values);
+  free(dense);
+  bsrg_structure_destroy(structure);
+}
+
+static void test_pairs(void) {
+  static const int blocks[][2] = {{1, 1},   {5, 3},    {8, 8},   {16, 16},  {24, 24},  {32, 32},  {40, 24},
+                                  {48, 80}, {96, 96},  {32, 64}, {64, 8},   {3, 200},  {200, 2},  {17, 130},
+                                  {64, 64}, {128, 12}, {256, 7}, {300, 20}, {9, 1000}, {1000, 4}, {130, 130}};
+  static const bsrg_block_shape shapes[] = {{64, 16},  {64, 32},  {64, 64},  {64, 80},  {64, 128}, {128, 16},
+                                            {128, 48}, {128, 64}, {128, 96}, {192, 96}, {8, 16},   {32, 48}};
+  static const uint32_t shares[] = {0, 4, 30, 100};
+  for (size_t b = 0; b < sizeof(blocks) / sizeof(blocks[0]); ++b)
+    for (size_t s = 0; s < sizeof(shapes) / sizeof(shapes[0]); ++s) {
+      const int64_t bh = blocks[b][0], bw = blocks[b][1];
+      const int64_t rows = 1 + random_below(1 + (uint32_t)(400 / bh)),
+                    cols = 1 + random_below(1 + (uint32_t)(400 / bw));
+      test_pair(rows, cols, bh, bw, shapes[s], shares[random_below(4)]);
+    }
+}
+
+static void test_row_of_chunk(void) {
+  for (uint32_t across = 1; across <= 128; ++across) {
+    const uint32_t reciprocal = BSRG_REGROUP_RECIPROCAL(across);
+    for (uint32_t chunk = 0; chunk < BSRG_REGROUP_TILE && chunk < 512 * across; ++chunk)
+      if (BSRG_REGROUP_ROW(chunk, reciprocal) != chunk / across) {
+        CHECK(BSRG_REGROUP_ROW(chunk, reciprocal) == chunk / across);
+        return;
+      }
+  }
+}
+
+/* A sample of one row in many says about the same as all of them. */
+static void test_sample(void) {
+  bsrg_structure *structure = random_structure(1024, 256, 16, 16, 10);
+  int32_t *marks = allocate(structure->view.cols / 16 + 1, sizeof(*marks)), stamp = 1;
+  const bsrg_block_shape shape = {64, 32};
+  const double all = bsrg_regroup_estimate_blocks(&structure->view, shape, 1 << 20, marks, &stamp);
+  const double some = bsrg_regroup_estimate_blocks(&structure->view, shape, 2048, marks, &stamp);
+  CHECK(fabs(some - all) < 0.05 * all);
+  free(marks);
+  bsrg_structure_destroy(structure);
+}
+
+static const bsrg_candidate *candidate(const bsrg_plan_info *info) {
+  for (int i = 0; i < info->count; ++i)
+    if (info->candidates[i].family == BSRG_REGROUP) return &info->candidates[i];
+  abort();
+}
+
+/* Every block shape has a plan or an obstacle, and the planner chooses regrouping where it wins. */
+static void test_family(void) {
+  static const struct {
+    int bh, bw;
+    uint32_t share;
+    bool chosen;
+    const char *reason;
+  } cases[] = {
+      {16, 16, 100, true, "as 128x64 blocks, 3% zeros"},
+      {32, 32, 50, true, "zeros; limited by"},
+      {16, 16, 2, false, "as 64x16 blocks"},
+      {96, 96, 30, true, "as 64x96 blocks"},
+      {1, 1, 10, true, "zeros; limited by"},
+      {5, 3, 50, true, "zeros; limited by"},
+      {64, 64, 50, false, "needs blocks that gain"},
+      {128, 16, 50, false, "needs blocks that gain"},
+      {1000, 3, 50, true, "zeros; limited by"},
+  };
+  const bsrg_chip chip = bsrg_chip_h200();
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+    const int64_t bh = cases[i].bh, bw = cases[i].bw;
+    bsrg_structure *structure = random_structure(1 + 2000 / bh, 1 + 2000 / bw, bh, bw, cases[i].share);
+    bsrg_plan_info info;
+    CHECK(bsrg_plan_explain(structure, BSRG_BF16, 4096, &chip, &info, NULL) == BSRG_OK);
+    const bsrg_candidate *c = candidate(&info);
+    CHECK(strstr(c->reason, cases[i].reason) != NULL);
+    CHECK((info.candidates[info.chosen].family == BSRG_REGROUP) == cases[i].chosen);
+    CHECK(!c->supported || (c->seconds > 0 && c->mma_flops >= info.useful_flops && c->hbm_bytes > 0));
+    if (failures > 0) fprintf(stderr, "%dx%d: %s\n", cases[i].bh, cases[i].bw, c->reason);
+    CHECK(bsrg_plan_explain(structure, BSRG_BF16, 4095, &chip, &info, NULL) == BSRG_OK);
+    CHECK(!candidate(&info)->supported);
+    CHECK(bsrg_plan_explain(structure, BSRG_F32, 4096, &chip, &info, NULL) == BSRG_OK);
+    CHECK(strcmp(candidate(&info)->reason, "needs float16 or bfloat16") == 0);
+    bsrg_structure_destroy(structure);
+  }
+}
+
+int main(void) {
+  test_row_of_chunk();
+  test_pairs();
+  test_sample();
+  test_family();
+  if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);
+  return failures > 0;
+}

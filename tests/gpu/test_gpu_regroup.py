@@ -1,0 +1,179 @@
+"""Products of blocks that are copied into larger ones with zeros, compared on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bsrgemm
+import cases
+import numpy as np
+import pytest
+from bsrgemm._matmul import product
+from device_cases import DeviceProblem, check, random_problem
+from test_gpu_shapes import HALVES, PATTERNS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
+
+SHAPES = (
+    (16, 16),
+    (32, 32),
+    (24, 24),
+    (48, 80),
+    (96, 96),
+    (8, 8),
+    (5, 3),
+    (1, 1),
+    (40, 24),
+    (32, 64),
+    (64, 8),
+    (130, 17),
+)
+COLUMNS = (8, 64, 264, 1024)
+
+
+def make_mask(rng: np.random.Generator, pattern: str) -> np.ndarray:
+    """The pattern with at least one block."""
+    make, rows, cols = PATTERNS[pattern]
+    mask = make(rng, rows, cols)
+    mask[-1, -1] = True
+    return mask
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("blocksize", SHAPES)
+def test_patterns(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], pattern: str, dtype: str
+) -> None:
+    p = random_problem(torch, make_mask(rng, pattern), blocksize, dtype)
+    for n in COLUMNS:
+        check(torch, p, n, family="regroup")
+    check(torch, p, 264, alpha=1.5, beta=-1.0, family="regroup")
+    check(torch, p, 72, beta=1.0, family="regroup")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("density", [0.02, 0.3, 1.1])
+@pytest.mark.parametrize("blocksize", SHAPES)
+def test_sizes_that_no_larger_block_divides(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], density: float, dtype: str
+) -> None:
+    """The last larger blocks reach beyond the matrix; several tiles of rows."""
+    height, width = blocksize
+    for rows, cols in ((1, 1), (63, 65), (129, 17), (700, 500)):
+        mask = cases.uniform(density)(rng, rows // height + 1, cols // width + 1)
+        mask[0, -1] = True
+        p = random_problem(torch, mask, blocksize, dtype)
+        check(torch, p, 520, family="regroup")
+        check(torch, p, 40, alpha=-2.0, beta=0.5, family="regroup")
+
+
+@pytest.mark.parametrize("block", [8, 16, 32, 48])
+def test_large(torch: Any, rng: np.random.Generator, block: int) -> None:
+    for density in (0.125, 1.1):
+        mask = cases.uniform(density)(rng, 4096 // block, 4096 // block)
+        check(
+            torch, random_problem(torch, mask, (block, block), "bfloat16"), 4096, family="regroup"
+        )
+
+
+@pytest.mark.parametrize("offset", [1, 2, 4, 8])
+def test_values_at_any_address(torch: Any, rng: np.random.Generator, offset: int) -> None:
+    """Values that start in the middle of a vector are copied in smaller ones."""
+    p = random_problem(torch, cases.uniform(0.4)(rng, 9, 11), (16, 16), "float16")
+    a = p.matrix
+    memory = torch.full((a.data.numel() + offset,), float("nan"), device="cuda").half()
+    data = memory[offset:].view(a.data.shape)
+    data.copy_(a.data)
+    moved = bsrgemm.bsr_array((data, a.indices, a.indptr), a.shape)
+    check(torch, DeviceProblem(moved, p.dense), 264, family="regroup")
+
+
+def test_nothing_beyond_the_operands_is_used(torch: Any, rng: np.random.Generator) -> None:
+    """The larger blocks reach beyond the last row of X and of C, where NaN stands."""
+    p = random_problem(torch, cases.uniform(0.5)(rng, 5, 7), (24, 24), "float16")
+    m, k = p.matrix.shape
+    n = 256
+    x = torch.full((k + 128, n), float("nan"), device="cuda").half()
+    c = torch.full((m + 128, n), float("nan"), device="cuda").half()
+    x[:k].normal_()
+    c[:m].normal_()
+    out = product(p.matrix, x[:k], c[:m], 1.0, 2.0, None, None, "regroup")
+    assert torch.equal(
+        out, product(p.matrix, x[:k].clone(), c[:m].clone(), 1.0, 2.0, None, None, "regroup")
+    )
+    assert out.isfinite().all()
+
+
+def test_out_is_c(torch: Any, rng: np.random.Generator) -> None:
+    p = random_problem(torch, cases.uniform(0.5)(rng, 9, 7), (40, 24), "bfloat16")
+    x = torch.randn(p.matrix.shape[1], 136, device="cuda").bfloat16()
+    c = torch.randn(p.matrix.shape[0], 136, device="cuda").bfloat16()
+    expected = product(p.matrix, x, c, 1.0, 0.5, None, None, "regroup")
+    assert torch.equal(product(p.matrix, x, c, 1.0, 0.5, c, None, "regroup"), expected)
+
+
+def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
+    p = random_problem(torch, cases.skewed(rng, 48, 40), (16, 16), "float16")
+    x = torch.randn(p.matrix.shape[1], 520, device="cuda").half()
+    first = product(p.matrix, x, None, 1.0, None, None, None, "regroup")
+    for _ in range(30):
+        assert torch.equal(product(p.matrix, x, None, 1.0, None, None, None, "regroup"), first)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("blocksize", [(16, 16), (5, 3)])
+def test_graph(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], warm: bool
+) -> None:
+    """A captured product packs the values that it finds at each replay."""
+    a = random_problem(torch, cases.uniform(0.4)(rng, 30, 40), blocksize, "float16").matrix
+    x = torch.randn(a.shape[1], 256, device="cuda").half()
+    c = torch.randn(a.shape[0], 256, device="cuda").half()
+    out = torch.empty_like(c)
+
+    def multiply(out: Any = None) -> Any:
+        return product(a, x, c, 1.0, 0.5, out, None, "regroup")
+
+    if warm:
+        multiply()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        multiply(out)
+        made = multiply()
+    for _ in range(3):
+        x.normal_()
+        a.data.normal_()
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, multiply())
+        assert torch.equal(made, out)
+
+
+def test_products_on_several_streams(torch: Any, rng: np.random.Generator) -> None:
+    """Each product has packed values of its own."""
+    a = random_problem(torch, cases.uniform(0.4)(rng, 60, 60), (16, 16), "float16").matrix
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    xs = [torch.randn(a.shape[1], 512, device="cuda").half() for _ in streams]
+    expected = [product(a, x, None, 1.0, None, None, None, "regroup") for x in xs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        found = []
+        for stream, x in zip(streams, xs, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(product(a, x, None, 1.0, None, None, None, "regroup"))
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, found, expected))
+
+
+def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
+    p = random_problem(torch, np.ones((2, 2), bool), (16, 16), "float16")
+    x = torch.ones(32, 64, device="cuda", dtype=torch.float16)
+    with pytest.raises(ValueError, match="family 'regroup'.*multiple of 8"):
+        product(p.matrix, x[:, :7], None, 1.0, None, None, None, "regroup")
+    with pytest.raises(ValueError, match="family 'regroup'.*row-major"):
+        product(p.matrix, x.T.contiguous().T, None, 1.0, None, None, None, "regroup")
+    tall = random_problem(torch, np.ones((2, 2), bool), (64, 16), "float16")
+    with pytest.raises(ValueError, match="family 'regroup'.*as they are"):
+        product(tall.matrix, x, None, 1.0, None, None, None, "regroup")
