@@ -75,7 +75,8 @@ static void test_arguments(void) {
   REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "family is 'tall', but the operands are on cpu");
   REFUSE(args.family = BSRG_PORTABLE, BSRG_ERR_VALUE, "where 'auto' and 'cpu' exist");
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,
-         "family is 'cpu', but the operands are on cuda:0, where 'auto', 'tall', 'regroup' and 'portable' exist");
+         "family is 'cpu', but the operands are on cuda:0, where 'auto', 'tall', 'regroup' and 'portable' "
+         "exist");
   ACCEPT(args.family = BSRG_HOST);
 }
 
