@@ -35,6 +35,7 @@ typedef struct bsrg_family_ops {
 extern const bsrg_family_ops bsrg_tall_family;     /* tall_plan.c, tall_launch.c */
 extern const bsrg_family_ops bsrg_stream_family;   /* stream_plan.c, stream_launch.c */
 extern const bsrg_family_ops bsrg_regroup_family;  /* regroup.c, regroup_family.c */
+extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
 
 /* The operations of a family that runs on a GPU, or NULL. */

@@ -126,10 +126,10 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
                      bsrg_family_name(family));
   }
   if (args->device.kind == BSRG_CUDA && family == BSRG_HOST) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'tall', 'regroup' and "
-                     "'portable' exist",
-                     args->device.index);
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is 'cpu', but the operands are on cuda:%d, where only the GPU's families can be used",
+        args->device.index);
   }
   return BSRG_OK;
 }

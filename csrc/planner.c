@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* Best first where predictions are equal. */
-static const bsrg_family_ops *const families[] = {&bsrg_tall_family, &bsrg_stream_family,
-                                                  &bsrg_regroup_family, &bsrg_portable_family};
+static const bsrg_family_ops *const families[] = {
+    &bsrg_tall_family, &bsrg_stream_family, &bsrg_regroup_family, &bsrg_narrow_family, &bsrg_portable_family};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 const bsrg_family_ops *bsrg_family_find(bsrg_family family) {

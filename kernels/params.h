@@ -235,6 +235,63 @@ typedef struct bsrg_regroup_params {
  * pieces of at most 512 rows and BSRG_REGROUP_TILE chunks that are at most 128 across. */
 #define BSRG_REGROUP_RECIPROCAL(across) ((1u << BSRG_REGROUP_SHIFT) / (uint32_t)(across) + 1)
 #define BSRG_REGROUP_ROW(chunk, reciprocal) (((uint32_t)(chunk) * (reciprocal)) >> BSRG_REGROUP_SHIFT)
+/* ---- sm80/narrow.cuh ------------------------------------------------------------------------- */
+
+enum {
+  BSRG_NARROW_MAX_N = 64,
+  BSRG_NARROW_CHUNK = 8,          /* k of a 16-byte load of A; block widths are multiples of it */
+  BSRG_NARROW_MAX_WIDTH = 65536,  /* of a block */
+  BSRG_NARROW_MAX_CHUNKS = 65536, /* of an item of more than one block */
+  BSRG_NARROW_MAX_BLOCKS = 1024,  /* of an item: its block columns lie in shared memory */
+  BSRG_NARROW_WARP_BYTES = 8192   /* of shared memory: a warp's ring of A, and then its sums */
+};
+#define BSRG_NARROW_SHARED_BYTES(warps) ((warps) * BSRG_NARROW_WARP_BYTES + 4 * BSRG_NARROW_MAX_BLOCKS)
+
+/* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_...: X(columns, rows of a strip, warps),
+ * for n up to columns. A CTA has that many warps or half of them. */
+#define BSRG_NARROW_TILES(X) \
+  X(8, 16, 8)                \
+  X(8, 32, 8)                \
+  X(16, 16, 8)               \
+  X(16, 32, 8)               \
+  X(32, 16, 8)               \
+  X(32, 32, 8)               \
+  X(64, 16, 8)               \
+  X(64, 32, 6)
+
+/* What one CTA computes: some rows of a block row, times all its blocks or a piece of them. */
+typedef struct bsrg_narrow_item {
+  int32_t first_block, block_count;
+  int32_t y_row, row_in_block; /* the first row, in Y and in its blocks */
+  int32_t rows;                /* at most a strip */
+  int32_t slot;                /* of partial that gets a piece's sums; -1: they go to Y */
+} bsrg_narrow_item;
+
+/* A strip in pieces: the slots that make its rows. */
+typedef struct bsrg_narrow_split {
+  int32_t y_row, rows, first_slot, slot_count;
+} bsrg_narrow_split;
+
+/* How a lane reads X. ROWS: columns / 8 neighbours of a row in one load, COLUMNS: four of a column, both aligned to
+ * their size; ELEMENTS: anything. */
+enum { BSRG_NARROW_X_ROWS, BSRG_NARROW_X_COLUMNS, BSRG_NARROW_X_ELEMENTS };
+
+typedef struct bsrg_narrow_params {
+  const void *values;
+  const int32_t *indices;
+  const bsrg_narrow_item *items;
+  const bsrg_narrow_split *splits;
+  const void *x, *c;
+  void *y;
+  float *partial; /* [slots][strip][padded_n] */
+  int64_t x_row_stride, x_col_stride, c_row_stride, c_col_stride, y_row_stride, y_col_stride;
+  int32_t n, padded_n, strip;
+  int32_t block_height, block_width; /* the product is below 2^31 */
+  uint32_t chunks_reciprocal;        /* floor(2^32 / (2 * chunks of a block)) + 1 */
+  int32_t x_layout;
+  int32_t vector_y;  /* C and Y: unit column stride, runs of padded_n / 8 columns aligned to their size */
+  float alpha, beta; /* beta == 0: c is not read */
+} bsrg_narrow_params;
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */
 

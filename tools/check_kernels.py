@@ -19,7 +19,7 @@ import build_kernels
 from build_kernels import Image, KernelBuildError
 
 # Which instruction the kernels of an image must contain, by how the image's name begins.
-REQUIRED = {"sm90/": "HGMMA", "sm80/portable": "HMMA"}
+REQUIRED = {"sm90/": "HGMMA", "sm80/portable": "HMMA", "sm80/narrow_": "HMMA"}
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

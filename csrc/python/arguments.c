@@ -150,7 +150,8 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
     }
   }
   PyErr_Format(PyExc_ValueError,
-               "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'portable' or 'cpu'", obj);
+               "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'narrow', 'portable' or 'cpu'",
+               obj);
   return -1;
 }
 

@@ -175,7 +175,7 @@ const char bsrg_matmul_doc[] =
     "out        [M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
     "c          [M, N], [M] or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
-    "family     'auto', or one of 'tall', 'stream', 'regroup', 'portable' (GPU) and 'cpu'\n\n"
+    "family     'auto', or one of 'tall', 'stream', 'regroup', 'narrow', 'portable' (GPU) and 'cpu'\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
     "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
     "operands' libraries have pending on other streams. Messages call values a.data and x b.\n\n"

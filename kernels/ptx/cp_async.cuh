@@ -22,6 +22,13 @@ __device__ __forceinline__ void cp_async(uint32_t destination, const void *sourc
                  : "memory");
 }
 
+// 16 bytes that will not be read again, and whose neighbours are asked for at about the same time.
+__device__ __forceinline__ void cp_async_stream(uint32_t destination, const void *source, bool read) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+               "r"(read ? 16 : 0)
+               : "memory");
+}
+
 // The first `bytes` of 16, then zeros. Costs a few instructions more than all or nothing.
 __device__ __forceinline__ void cp_async_part(uint32_t destination, const void *source, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes)

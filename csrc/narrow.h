@@ -1,0 +1,26 @@
+/* The narrow family: up to 64 columns, float16 and bfloat16, from sm_80 up. Kernels in kernels/sm80/narrow.cuh. */
+#ifndef BSRG_NARROW_H
+#define BSRG_NARROW_H
+
+#include "family.h"
+
+/* What the CTAs compute. Strips of long rows are cut into pieces, whose sums a second pass adds. */
+typedef struct bsrg_narrow_plan {
+  bsrg_narrow_item
+      *items; /* every row of Y once, or in all pieces of its split; most blocks first if skewed */
+  bsrg_narrow_split *splits; /* strips in pieces */
+  int32_t item_count, split_count, slot_count;
+  int32_t strip;        /* rows of a strip: 16 or 32 */
+  int32_t longest_item; /* blocks */
+  double item_blocks;   /* sum of block_count over the items */
+} bsrg_narrow_plan;
+
+void *bsrg_narrow_make_plan(const bsrg_structure_view *view);
+void bsrg_narrow_free_plan(void *plan);
+void bsrg_narrow_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
+                         const bsrg_chip *chip, bsrg_candidate *candidate);
+
+/* The tile's columns for n. */
+int32_t bsrg_narrow_columns(int64_t n);
+
+#endif

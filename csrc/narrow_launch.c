@@ -1,0 +1,114 @@
+#include "narrow.h"
+#include "uploads.h"
+
+static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
+
+static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
+  if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
+  if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (v->block_width % BSRG_NARROW_CHUNK) return "needs a block width that is a multiple of 8";
+  if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
+  if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";
+  if (v->rows > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
+  return NULL;
+}
+
+static const char *columns_obstacle(int64_t n) {
+  return n > BSRG_NARROW_MAX_N ? "needs at most 64 columns" : NULL;
+}
+
+static const char *layout_obstacle(const bsrg_matmul_args *args) {
+  return aligned(args->values, 16) ? NULL : "needs a.data to start at a multiple of 16 bytes";
+}
+
+/* Runs of so many neighbours in a row can be read or written at once. */
+static bool has_runs(const bsrg_dense *dense, int64_t run) {
+  return dense->col_stride == 1 && dense->row_stride % run == 0 && aligned(dense->data, 2 * (uintptr_t)run);
+}
+
+static int32_t x_layout(const bsrg_dense *x, int64_t run) {
+  if (x->row_stride == 1 && (x->cols == 1 || x->col_stride % 4 == 0) && aligned(x->data, 8))
+    return BSRG_NARROW_X_COLUMNS;
+  return has_runs(x, run) && x->cols % run == 0 ? BSRG_NARROW_X_ROWS : BSRG_NARROW_X_ELEMENTS;
+}
+
+/* The kernel's row in the table: tiles in their order, each with many and with few warps. */
+static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsrg_narrow_plan *plan,
+                                    int sm_count) {
+  const int first = dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_F16_N8_R16 : BSRG_KERNEL_NARROW_BF16_N8_R16;
+  const int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (plan->strip == 32);
+  /* Few items keep an SM busy with many warps each, many items side by side. */
+  const bool few_warps = plan->item_count > 2 * sm_count;
+  return (bsrg_kernel_id)(first + 2 * tile + few_warps);
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_narrow_plan *narrow = plan;
+  const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
+  const CUstream stream = (CUstream)args->stream;
+  enum { INDICES, ITEMS, SPLITS, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
+      [ITEMS] = {narrow->items, sizeof(*narrow->items) * (size_t)narrow->item_count},
+      [SPLITS] = {narrow->splits, sizeof(*narrow->splits) * (size_t)narrow->split_count}};
+  const CUdeviceptr *uploads;
+  bsrg_status status = bsrg_uploads_get(args->a, BSRG_NARROW, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  CUdeviceptr partial = 0;
+  if (narrow->slot_count > 0) {
+    const size_t bytes = sizeof(float) * (size_t)narrow->slot_count * (size_t)(narrow->strip * columns);
+    status = bsrg_cuda_check(gpu.api, gpu.api->memory_alloc_async(&partial, bytes, stream), "cuMemAllocAsync",
+                             error);
+    if (status != BSRG_OK) return status;
+  }
+  bsrg_narrow_params p = {
+      .values = args->values,
+      .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
+      .items = (const bsrg_narrow_item *)(uintptr_t)uploads[ITEMS],
+      .splits = (const bsrg_narrow_split *)(uintptr_t)uploads[SPLITS],
+      .x = args->x.data,
+      .c = args->c.data,
+      .y = args->y.data,
+      .partial = (float *)(uintptr_t)partial,
+      .x_row_stride = args->x.row_stride,
+      .x_col_stride = args->x.col_stride,
+      .c_row_stride = args->c.row_stride,
+      .c_col_stride = args->c.col_stride,
+      .y_row_stride = args->y.row_stride,
+      .y_col_stride = args->y.col_stride,
+      .n = (int32_t)args->x.cols,
+      .padded_n = columns,
+      .strip = narrow->strip,
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .chunks_reciprocal =
+          (uint32_t)(((uint64_t)1 << 32) / (uint64_t)(2 * v->block_width / BSRG_NARROW_CHUNK)) + 1,
+      .x_layout = x_layout(&args->x, run),
+      .vector_y = has_runs(&args->y, run) && (args->beta == 0 || has_runs(&args->c, run)),
+      .alpha = (float)args->alpha,
+      .beta = (float)args->beta,
+  };
+  const bsrg_kernel_id kernel = choose_kernel(args->dtype, columns, narrow, gpu.device->info.sm_count);
+  status = bsrg_launch(gpu.api, gpu.device, kernel, narrow->item_count, 1, stream, &p, error);
+  if (status == BSRG_OK && narrow->split_count > 0) {
+    const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
+    status = bsrg_launch(gpu.api, gpu.device, add, narrow->split_count, 1, stream, &p, error);
+  }
+  if (partial) {
+    const bsrg_status freed = bsrg_cuda_check(gpu.api, gpu.api->memory_free_async(partial, stream),
+                                              "cuMemFreeAsync", status == BSRG_OK ? error : NULL);
+    if (status == BSRG_OK) status = freed;
+  }
+  return status;
+}
+
+const bsrg_family_ops bsrg_narrow_family = {.family = BSRG_NARROW,
+                                            .obstacle = obstacle,
+                                            .columns_obstacle = columns_obstacle,
+                                            .layout_obstacle = layout_obstacle,
+                                            .make_plan = bsrg_narrow_make_plan,
+                                            .free_plan = bsrg_narrow_free_plan,
+                                            .predict = bsrg_narrow_predict,
+                                            .launch = launch};

@@ -1,0 +1,136 @@
+#include "narrow.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- items ------------------------------------------------------------------------------------ */
+
+/* A strip is cut where it has more than twice an even share of A for an H200 (two strips of 32 rows an SM, or four
+ * of 16), but never into pieces below 64 KB: the second pass costs as much time as a CTA needs for about that. */
+enum { EVEN_SHARES = 264, LEAST_PIECE_BYTES = 64 << 10 };
+
+/* Most blocks of an uncut strip. A piece gets half of them to all of them. */
+static int64_t most_blocks(const bsrg_structure_view *v, int64_t strip) {
+  const int64_t rows = bsrg_min(strip, v->block_height);
+  const int64_t shares = EVEN_SHARES * 32 / strip;
+  const int64_t even = bsrg_ceil_div(v->nnzb * bsrg_ceil_div(v->block_height, strip), shares);
+  const int64_t least = bsrg_ceil_div(LEAST_PIECE_BYTES, 2 * rows * v->block_width);
+  const int64_t chunks = v->block_width / BSRG_NARROW_CHUNK;
+  const int64_t fit = bsrg_min(BSRG_NARROW_MAX_BLOCKS, bsrg_max(1, BSRG_NARROW_MAX_CHUNKS / chunks));
+  return bsrg_min(fit, 2 * bsrg_max(even, least));
+}
+
+static int64_t piece_count(int64_t blocks, int64_t most) {
+  return blocks <= most ? 1 : bsrg_ceil_div(blocks, bsrg_max(1, most / 2));
+}
+
+static void append_strip(const bsrg_structure_view *v, int64_t row, int64_t row_in_block, int64_t most,
+                         bsrg_narrow_plan *plan) {
+  const int64_t begin = v->indptr[row], blocks = v->indptr[row + 1] - begin;
+  const int64_t pieces = piece_count(blocks, most);
+  const int32_t y_row = (int32_t)(row * v->block_height + row_in_block);
+  const int32_t rows = (int32_t)bsrg_min(plan->strip, v->block_height - row_in_block);
+  if (pieces > 1) {
+    plan->splits[plan->split_count++] = (bsrg_narrow_split){y_row, rows, plan->slot_count, (int32_t)pieces};
+  }
+  for (int64_t p = 0; p < pieces; ++p) {
+    const int64_t from = blocks * p / pieces, to = blocks * (p + 1) / pieces;
+    plan->items[plan->item_count++] = (bsrg_narrow_item){.first_block = (int32_t)(begin + from),
+                                                         .block_count = (int32_t)(to - from),
+                                                         .y_row = y_row,
+                                                         .row_in_block = (int32_t)row_in_block,
+                                                         .rows = rows,
+                                                         .slot = pieces > 1 ? plan->slot_count++ : -1};
+    plan->longest_item = (int32_t)bsrg_max(plan->longest_item, to - from);
+  }
+  plan->item_blocks += (double)blocks;
+}
+
+static bool sort_items(bsrg_narrow_plan *plan) {
+  const size_t count = (size_t)plan->item_count;
+  int64_t *length = calloc(count, sizeof(*length));
+  int32_t *order = malloc(sizeof(*order) * count);
+  bsrg_narrow_item *sorted = malloc(sizeof(*sorted) * count);
+  bool done = length && order && sorted;
+  if (done) {
+    for (size_t i = 0; i < count; ++i) length[i] = plan->items[i].block_count;
+    done = bsrg_sort_longest_first(length, plan->item_count, plan->longest_item, order);
+  }
+  if (done) {
+    for (size_t i = 0; i < count; ++i) sorted[i] = plan->items[order[i]];
+    memcpy(plan->items, sorted, sizeof(*sorted) * count);
+  }
+  free(length);
+  free(order);
+  free(sorted);
+  return done;
+}
+
+static bool make_items(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
+  const int64_t strips = bsrg_ceil_div(v->block_height, plan->strip), most = most_blocks(v, plan->strip);
+  int64_t items = 0, splits = 0;
+  for (int64_t row = 0; row < v->block_rows; ++row) {
+    const int64_t pieces = piece_count(v->indptr[row + 1] - v->indptr[row], most);
+    items += strips * pieces;
+    splits += pieces > 1 ? strips : 0;
+  }
+  plan->items = malloc(sizeof(*plan->items) * (size_t)bsrg_max(1, items));
+  plan->splits = malloc(sizeof(*plan->splits) * (size_t)bsrg_max(1, splits));
+  if (items > INT32_MAX || !plan->items || !plan->splits) return false;
+  for (int64_t row = 0; row < v->block_rows; ++row)
+    for (int64_t s = 0; s < strips; ++s) append_strip(v, row, s * plan->strip, most, plan);
+  return !bsrg_is_skewed(plan->longest_item, (int64_t)plan->item_blocks, plan->item_count) ||
+         sort_items(plan);
+}
+
+void bsrg_narrow_free_plan(void *plan) {
+  bsrg_narrow_plan *narrow = plan;
+  free(narrow->items);
+  free(narrow->splits);
+  free(narrow);
+}
+
+void *bsrg_narrow_make_plan(const bsrg_structure_view *v) {
+  bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
+  if (!plan) return NULL;
+  /* Two fragments of rows share what a warp fetches of X. */
+  plan->strip = v->block_height > 16 ? 32 : 16;
+  if (make_items(v, plan)) return plan;
+  bsrg_narrow_free_plan(plan);
+  return NULL;
+}
+
+int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <= 32 ? 32 : 64; }
+
+/* ---- cost ------------------------------------------------------------------------------------- */
+
+/* Expected, to be fitted: the share of the memory's rate that the kernel streams A at, and what an item's chain of
+ * first loads, the second pass and one CTA's own rate cost. */
+static const double streaming_share = 0.8, item_seconds = 2e-6, second_pass_seconds = 2.5e-6;
+static const double cta_bytes_per_s = 25e9;
+/* Items that an SM has at a time. */
+enum { ITEMS_AT_ONCE = 4 };
+
+void bsrg_narrow_predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
+                         const bsrg_chip *chip, bsrg_candidate *c) {
+  const bsrg_narrow_plan *narrow = plan;
+  const double size = (double)bsrg_dtype_size(dtype), columns = (double)bsrg_narrow_columns(n);
+  const double k = narrow->item_blocks * (double)v->block_width; /* over all items */
+  const double rows = (double)bsrg_min(narrow->strip, v->block_height);
+  c->mma_flops = 2 * k * narrow->strip * columns;
+  c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
+  /* Items of an SM that run at a time walk over the same block columns, and find in L1 what another has fetched. */
+  const double density = (double)v->nnzb / fmax(1, (double)v->block_rows * (double)v->block_cols);
+  const double together = narrow->strip == 16 ? 4 : 2;
+  const double fetched = density > 0 ? (1 - pow(1 - density, together)) / (together * density) : 1;
+  c->l2_bytes = size * k * ((double)n * fetched + rows);
+  const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * streaming_share);
+  const double l2 = c->l2_bytes / chip->l2_bytes_per_s;
+  const double starts = item_seconds * narrow->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
+  const double longest = size * narrow->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
+  c->seconds = BSRG_LAUNCH_SECONDS + (narrow->split_count ? second_pass_seconds : 0) +
+               fmax(fmax(memory, l2), fmax(starts, longest));
+  snprintf(c->reason, sizeof(c->reason), "%s", l2 > memory ? "limited by L2 traffic" : "limited by memory");
+}

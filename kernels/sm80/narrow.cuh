@@ -1,0 +1,344 @@
+// BSR x few dense columns (up to 64), float16 and bfloat16, on tensor cores of sm_80 and up.
+//
+// Each element of A is needed by one warp only, so A goes from device memory to the lane that multiplies it, and
+// the kernel is a race to keep enough of A in flight. A CTA computes an item: a strip of 16 or 32 rows of a block
+// row, or a piece of a long one. Its warps take turns along k, a round each, and their sums are added in the order
+// of the warps.
+//
+// Fragments (see ptx/mma_sync.cuh), lane l, g = l / 4, q = l % 4. In a step of 32 k, seen as four chunks of eight,
+// lane l copies chunk q of rows g, g + 8, ...: 16 bytes of each. Two instructions m = 0, 1 use them as they are. The
+// sum over k has no order, so k slots are named as it suits the lanes, in A and X alike:
+//
+//   slots 2q, 2q + 1 of instruction m      k = 8q + 4m,     8q + 4m + 1      a[0], a[1] and b[0]
+//   slots 2q + 8, 2q + 9                   k = 8q + 4m + 2, 8q + 4m + 3      a[2], a[3] and b[1]
+//
+// Columns are named likewise: slot s of the n8 tile j is column s * tiles + j. So lane l needs `tiles` neighbouring
+// columns, g * tiles ..., of four neighbouring rows of X an instruction, and holds runs of `tiles` columns of Y.
+// X takes no detour over shared memory either; L1 serves the warps that use the same rows.
+//
+// A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
+#pragma once
+
+#include "params.h"
+#include "ptx/convert.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma_sync.cuh"
+#include "ptx/sync.cuh"
+
+namespace bsrg::narrow {
+
+template <int kBytes>
+__device__ __forceinline__ void load(uint32_t *words, const void *source) {
+  static_assert(kBytes == 2 || kBytes == 4 || kBytes == 8 || kBytes == 16, "the widths of a load");
+  if constexpr (kBytes == 2) {
+    words[0] = __ldg(static_cast<const uint16_t *>(source));
+  } else if constexpr (kBytes == 4) {
+    words[0] = __ldg(static_cast<const uint32_t *>(source));
+  } else if constexpr (kBytes == 8) {
+    const uint2 v = __ldg(static_cast<const uint2 *>(source));
+    words[0] = v.x, words[1] = v.y;
+  } else {
+    const uint4 v = __ldg(static_cast<const uint4 *>(source));
+    words[0] = v.x, words[1] = v.y, words[2] = v.z, words[3] = v.w;
+  }
+}
+
+// alpha * sum + beta * c, one element: where neighbours cannot be stored together, and in the second pass.
+template <typename T>
+__device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
+                                              float sum) {
+  float value = p.alpha * sum;
+  if (p.beta != 0)
+    value =
+        fmaf(p.beta,
+             static_cast<float>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
+             value);
+  static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
+}
+
+template <typename T, int kColumns, int kStrip>
+class Kernel {
+ public:
+  __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
+      : p_(p),
+        warp_(ptx::warp_index()),
+        warps_(static_cast<int>(blockDim.x) / 32),
+        lane_(threadIdx.x % 32),
+        g_(lane_ / 4),
+        q_(lane_ % 4),
+        shared_(shared),
+        block_columns_(reinterpret_cast<int32_t *>(shared + warps_ * BSRG_NARROW_WARP_BYTES)),
+        ring_(shared + warp_ * BSRG_NARROW_WARP_BYTES + lane_ * 16),
+        x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
+
+  __device__ __forceinline__ void run() {
+    const bsrg_narrow_item item = p_.items[blockIdx.x];
+    chunks_ = item.block_count * (p_.block_width / BSRG_NARROW_CHUNK);
+#pragma unroll
+    for (int i = 0; i < kRowParts; ++i)
+      if (g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
+    a_ = static_cast<const uint16_t *>(p_.values) +
+         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + g_) * p_.block_width;
+    // A needs no block columns, so it sets out first.
+#pragma unroll
+    for (int t = 0; t < kRing - 1; ++t) copy_round(t, first_chunk() + t * chunk_stride());
+    for (int i = threadIdx.x; i < item.block_count; i += blockDim.x)
+      block_columns_[i] = __ldg(p_.indices + item.first_block + i);
+    __syncthreads();
+
+    float sums[kStrip / 16][kTiles][4] = {};
+    if (p_.x_layout == BSRG_NARROW_X_ROWS)
+      accumulate<BSRG_NARROW_X_ROWS>(sums);
+    else if (p_.x_layout == BSRG_NARROW_X_COLUMNS)
+      accumulate<BSRG_NARROW_X_COLUMNS>(sums);
+    else
+      accumulate<BSRG_NARROW_X_ELEMENTS>(sums);
+    // Copies past the end still write zeros, and the ring now gets the sums, of other lanes too.
+    ptx::cp_async_wait<0>();
+    __syncwarp();
+    share(sums);
+    __syncthreads();
+    finish();
+  }
+
+ private:
+  static constexpr int kTiles = kColumns / 8;
+  static constexpr int kRowParts = kStrip / 8;  // 16-byte loads of A a lane and step
+  // A round is what a warp does between two waits. It is long where X has few bytes, so that the time X takes
+  // from L2 is shared by more of A.
+  static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
+  static constexpr int kRoundChunks = 4 * kRoundSteps;
+  static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
+  static constexpr int kRoundBytes = kRoundSteps * kRowParts * 32 * 16;
+  static constexpr int kRing = BSRG_NARROW_WARP_BYTES / kRoundBytes;
+  static constexpr int kRowWords = kTiles > 1 ? kTiles / 2 : 1;
+  static constexpr int kHalfWords = 4 * kRowWords;
+  static constexpr int kUnits = 4 * (kStrip / 16);  // runs of kTiles columns that a lane has sums of
+
+  static_assert(kStrip == 16 || kStrip == 32, "one or two fragments");
+  static_assert(kRing >= 4 && (kRing & (kRing - 1)) == 0, "three rounds of A in flight");
+  static_assert(kUnits * kTiles * 32 * sizeof(float) <= BSRG_NARROW_WARP_BYTES, "sums fit in the ring");
+
+  // The lane's chunk in the first step of the warp's rounds.
+  __device__ __forceinline__ int first_chunk() const { return warp_ * kRoundChunks + q_; }
+  __device__ __forceinline__ int chunk_stride() const { return warps_ * kRoundChunks; }
+
+  struct Position {
+    int block, k;  // in the item, in the block
+  };
+  // Exact for chunk < 2^16 and widths up to BSRG_NARROW_MAX_WIDTH: 2 * chunk times the reciprocal's error, which
+  // is at most the divisor, stays below 2^32.
+  __device__ __forceinline__ Position position(int chunk) const {
+    const int block = static_cast<int>(__umulhi(2 * chunk, p_.chunks_reciprocal));
+    return {block, chunk * BSRG_NARROW_CHUNK - block * p_.block_width};
+  }
+
+  // The warp's round t, in which the lane's first chunk is `chunk`. Always commits a group, so that counting them
+  // counts rounds.
+  __device__ __forceinline__ void copy_round(int t, int chunk) const {
+    const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes;
+#pragma unroll
+    for (int step = 0; step < kRoundSteps; ++step, chunk += 4) {
+      const Position at = position(chunk);
+      const uint16_t *source =
+          a_ + static_cast<int64_t>(at.block) * (p_.block_height * p_.block_width) + at.k;
+#pragma unroll
+      for (int i = 0; i < kRowParts; ++i, source += 8 * p_.block_width)
+        ptx::cp_async_stream(destination + (step * kRowParts + i) * 512, source,
+                             chunk < chunks_ && (row_parts_ >> i & 1));
+    }
+    ptx::cp_async_commit();
+  }
+
+  // The lane's part of X for the round that starts at round_chunk; zeros past the end.
+  template <int kLayout>
+  __device__ __forceinline__ void fetch_x(uint32_t (&words)[kHalves][kHalfWords], int round_chunk) const {
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+      for (int w = 0; w < kHalfWords; ++w) words[h][w] = 0;
+      const int chunk = round_chunk + h / 2 * 4;
+      if (chunk >= chunks_) continue;
+      const Position at = position(chunk);
+      const int64_t row = static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k + h % 2 * 4;
+      const uint16_t *x = x_ + row * p_.x_row_stride;
+      if constexpr (kLayout == BSRG_NARROW_X_ROWS) {
+        if (g_ * kTiles < p_.n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i, x += p_.x_row_stride) load<2 * kTiles>(&words[h][i * kRowWords], x);
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          if (g_ * kTiles + j >= p_.n) continue;
+          const uint16_t *const column = x + j * p_.x_col_stride;
+          if constexpr (kLayout == BSRG_NARROW_X_COLUMNS) {
+            load<8>(&words[h][2 * j], column);
+          } else {
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              words[h][2 * j + i / 2] |= static_cast<uint32_t>(__ldg(column + i * p_.x_row_stride))
+                                         << i % 2 * 16;
+          }
+        }
+      }
+    }
+  }
+
+  // Fragment b of tile j: pairs along k, from two rows or as they lie in a column.
+  template <int kLayout>
+  __device__ static __forceinline__ uint32_t fragment_x(const uint32_t (&words)[kHalfWords], int j,
+                                                        int pair) {
+    if constexpr (kLayout == BSRG_NARROW_X_ROWS)
+      return __byte_perm(words[2 * pair * kRowWords + j / 2], words[(2 * pair + 1) * kRowWords + j / 2],
+                         j % 2 ? 0x7632 : 0x5410);
+    else
+      return words[2 * j + pair];
+  }
+
+  template <int kLayout>
+  __device__ __forceinline__ void accumulate(float (&sums)[kStrip / 16][kTiles][4]) const {
+    const int stride = chunk_stride();
+    int chunk = first_chunk();
+    uint32_t words[kHalves][kHalfWords];
+    fetch_x<kLayout>(words, chunk);
+#pragma unroll 1
+    for (int t = 0; chunk - q_ < chunks_; ++t) {
+      ptx::cp_async_wait<kRing - 2>();
+      copy_round(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
+      uint32_t b[kHalves][kTiles][2];
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h)
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          b[h][j][0] = fragment_x<kLayout>(words[h], j, 0);
+          b[h][j][1] = fragment_x<kLayout>(words[h], j, 1);
+        }
+      chunk += stride;
+      fetch_x<kLayout>(words, chunk);
+      const unsigned char *const slot = ring_ + t % kRing * kRoundBytes;
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        uint2 a[kRowParts];  // the half of each load that this instruction uses
+#pragma unroll
+        for (int i = 0; i < kRowParts; ++i)
+          a[i] = *reinterpret_cast<const uint2 *>(slot + (h / 2 * kRowParts + i) * 512 + h % 2 * 8);
+        multiply(a, b[h], sums);
+      }
+    }
+  }
+
+  __device__ static __forceinline__ void multiply(const uint2 (&a)[kRowParts], const uint32_t (&b)[kTiles][2],
+                                                  float (&sums)[kStrip / 16][kTiles][4]) {
+#pragma unroll
+    for (int r = 0; r < kStrip / 16; ++r) {
+      const uint32_t fragment[4] = {a[2 * r].x, a[2 * r + 1].x, a[2 * r].y, a[2 * r + 1].y};
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], fragment, b[j][0], b[j][1]);
+    }
+  }
+
+  // ---- output -----------------------------------------------------------------------------------
+
+  // Unit u of a lane: row u / 2 * 8 + g, columns (2q + u % 2) * kTiles and the kTiles - 1 after it.
+  __device__ __forceinline__ float *shared_sums(int warp, int unit) const {
+    return reinterpret_cast<float *>(shared_ + warp * BSRG_NARROW_WARP_BYTES) + unit * kTiles * 32 + lane_;
+  }
+
+  __device__ __forceinline__ void share(const float (&sums)[kStrip / 16][kTiles][4]) const {
+#pragma unroll
+    for (int unit = 0; unit < kUnits; ++unit)
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) shared_sums(warp_, unit)[j * 32] = sums[unit / 4][j][unit % 4];
+  }
+
+  __device__ __forceinline__ void finish() const {
+    const bsrg_narrow_item item = p_.items[blockIdx.x];  // again, rather than in registers all the time
+    for (int unit = warp_; unit < kUnits; unit += warps_) {
+      const int row = unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
+      if (row >= item.rows) continue;
+      float total[kTiles] = {};
+      for (int w = 0; w < warps_; ++w)
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) total[j] += shared_sums(w, unit)[j * 32];
+      if (item.slot >= 0) {
+        float *const partial = p_.partial + (static_cast<int64_t>(item.slot) * kStrip + row) * kColumns;
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) partial[column + j] = total[j];
+      } else {
+        store(static_cast<int64_t>(item.y_row) + row, column, total);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void store(int64_t row, int column, const float (&total)[kTiles]) const {
+    if constexpr (kTiles > 1) {
+      if (p_.vector_y && column + kTiles <= p_.n) {
+        store_vector(row, column, total);
+        return;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j)
+      if (column + j < p_.n) store_element<T>(p_, row, column + j, total[j]);
+  }
+
+  __device__ __forceinline__ void store_vector(int64_t row, int column, const float (&total)[kTiles]) const {
+    struct alignas(2 * kTiles) Run {
+      uint32_t words[kRowWords];
+    };
+    Run c = {}, y;
+    if (p_.beta != 0)
+      c = *reinterpret_cast<const Run *>(static_cast<const T *>(p_.c) + row * p_.c_row_stride + column);
+#pragma unroll
+    for (int w = 0; w < kRowWords; ++w) {
+      float low = p_.alpha * total[2 * w], high = p_.alpha * total[2 * w + 1];
+      if (p_.beta != 0) {
+        const float2 old = ptx::unpack<T>(c.words[w]);
+        low = fmaf(p_.beta, old.x, low);
+        high = fmaf(p_.beta, old.y, high);
+      }
+      y.words[w] = ptx::pack<T>(low, high);
+    }
+    *reinterpret_cast<Run *>(static_cast<T *>(p_.y) + row * p_.y_row_stride + column) = y;
+  }
+
+  const bsrg_narrow_params &p_;
+  const int warp_, warps_, lane_, g_, q_;
+  unsigned char *const shared_;
+  int32_t *const block_columns_;
+  unsigned char *const ring_;    // the lane's part of its warp's
+  const uint16_t *const x_;      // with the lane's columns
+  const uint16_t *a_ = nullptr;  // with the lane's row, in the item's first block
+  int chunks_ = 0;               // of the item
+  uint32_t row_parts_ = 0;       // which of the lane's rows there are
+};
+
+// Second pass: adds the pieces of a split strip in their order. One CTA a strip.
+template <typename T>
+__device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
+  const bsrg_narrow_split split = p.splits[blockIdx.x];
+  const int64_t slot = static_cast<int64_t>(p.strip) * p.padded_n;
+  for (int e = threadIdx.x; e < split.rows * p.n; e += blockDim.x) {
+    const int row = e / p.n, column = e % p.n;
+    const float *partial = p.partial + split.first_slot * slot + row * p.padded_n + column;
+    float sum = 0;
+    for (int i = 0; i < split.slot_count; ++i) sum += partial[i * slot];
+    store_element<T>(p, static_cast<int64_t>(split.y_row) + row, column, sum);
+  }
+}
+
+}  // namespace bsrg::narrow
+
+// Two CTAs an SM or four of half as many warps; where the sums are few, three or six.
+#define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps)                           \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) <= 16 ? 3 : 2)     \
+      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                       \
+    bsrg::narrow::Kernel<type, columns, strip>(params, shared_memory).run();              \
+  }
+#define BSRG_PIECES_KERNEL(name, type)                          \
+  extern "C" __global__ void __launch_bounds__(256)             \
+      name(const __grid_constant__ bsrg_narrow_params params) { \
+    bsrg::narrow::add_pieces<type>(params);                     \
+  }
