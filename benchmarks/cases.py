@@ -85,12 +85,11 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
             for pattern in PATTERNS:
                 if pattern != "uniform":
                     yield _square("patterns", dtype, block, 0.125, order, pattern)
-        for block in (128, 64, 32, 16):
-            for n in (1, 4, 16, 64):
-                count = round(0.25 * order / block)
-                timings = ("cold",)
-                size = (order, n, order)
-                yield Case("columns", dtype, (block, block), count, *size, timings=timings)
+        for m, k, density in ((order, order, 0.25), (order, order, 0.5), (14336, 4096, 0.125)):
+            for block in (128, 64, 32, 16):
+                for n in (1, 4, 16, 64):
+                    shape = (round(density * k / block), m, n, k)
+                    yield Case("columns", dtype, (block, block), *shape, timings=("cold",))
 
 
 def cpu_cases(dtypes: Iterable[str], order: int = 4096) -> Iterator[Case]:

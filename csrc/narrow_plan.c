@@ -110,6 +110,8 @@ int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <=
  * first loads, the second pass and one CTA's own rate cost. */
 static const double streaming_share = 0.8, item_seconds = 2e-6, second_pass_seconds = 2.5e-6;
 static const double cta_bytes_per_s = 25e9;
+/* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
+static const double shared_l2_gain = 1.5;
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4 };
 
@@ -127,7 +129,7 @@ void bsrg_narrow_predict(const bsrg_structure_view *v, const void *plan, bsrg_dt
   const double fetched = density > 0 ? (1 - pow(1 - density, together)) / (together * density) : 1;
   c->l2_bytes = size * k * ((double)n * fetched + rows);
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * streaming_share);
-  const double l2 = c->l2_bytes / chip->l2_bytes_per_s;
+  const double l2 = size * k * ((double)n * fetched / shared_l2_gain + rows) / chip->l2_bytes_per_s;
   const double starts = item_seconds * narrow->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = size * narrow->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   c->seconds = BSRG_LAUNCH_SECONDS + (narrow->split_count ? second_pass_seconds : 0) +

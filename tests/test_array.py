@@ -237,3 +237,29 @@ def test_plan(rng: np.random.Generator) -> None:
     assert all(c["family"] in table for c in plan.candidates) and f"* {plan.choice}" in table
     with pytest.raises(ValueError, match="n is -1"):
         bsr_array((p.data, p.indices, p.indptr), p.shape).plan(-1)
+
+
+@pytest.mark.parametrize("n", [1, 4, 16, 64])
+def test_plan_of_few_columns(rng: np.random.Generator, n: int) -> None:
+    """Where A's bytes are what counts, it is streamed."""
+    for order, block in ((4096, 16), (4096, 32), (8192, 64), (8192, 128)):
+        mask = rng.random((order // block, order // block)) < 0.25
+        p = problem(rng, mask, (block, block), 1, "float16")
+        plan = bsr_array((p.data, p.indices, p.indptr), p.shape).plan(n)
+        assert plan.choice == "narrow" and "narrow" in plan.explain()
+        chosen = next(c for c in plan.candidates if c["family"] == "narrow")
+        assert chosen["hbm_bytes"] >= p.data.nbytes
+        assert p.data.nbytes / 4.2e12 < plan.seconds < p.data.nbytes / 2e12 + 8e-6
+
+
+def test_plan_says_why_a_product_is_not_narrow(rng: np.random.Generator) -> None:
+    def why(blocksize: tuple[int, int], n: int, dtype: str) -> str:
+        p = problem(rng, np.ones((2, 2), bool), blocksize, 1, dtype)
+        plan = bsr_array((p.data, p.indices, p.indptr), p.shape).plan(n)
+        candidate = next(c for c in plan.candidates if c["family"] == "narrow")
+        return "" if candidate["supported"] else candidate["reason"]
+
+    assert why((16, 16), 64, "float16") == ""
+    assert why((16, 16), 65, "float16") == "needs at most 64 columns"
+    assert why((16, 12), 8, "float16") == "needs a block width that is a multiple of 8"
+    assert why((16, 16), 8, "float32") == "needs float16 or bfloat16"

@@ -108,7 +108,8 @@ def test_local_memory_is_found(compile_text):
 
 
 @pytest.mark.parametrize(
-    ("name", "opcode"), [("sm90/plain", "HGMMA"), ("sm80/portable_plain", "HMMA"), ("sm80/narrow_plain", "HMMA")]
+    ("name", "opcode"),
+    [("sm90/plain", "HGMMA"), ("sm80/portable_plain", "HMMA"), ("sm80/narrow_plain", "HMMA")],
 )
 def test_missing_tensor_cores_are_found(compile_text, name, opcode):
     targets = build_kernels.TARGETS[name.split("/")[0]]

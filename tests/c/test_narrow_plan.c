@@ -1,0 +1,157 @@
+/* The narrow family's plan: its items cover every row and block once, within what the kernel can hold. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "narrow.h"
+
+static int failures;
+
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                                   \
+    }                                                                               \
+  } while (0)
+
+/* Row i stores its first lengths[i] block columns. */
+static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
+                            int64_t width) {
+  int64_t *indptr = calloc((size_t)block_rows + 1, sizeof(*indptr));
+  for (int64_t i = 0; i < block_rows; ++i) indptr[i + 1] = indptr[i] + lengths[i];
+  const int64_t nnzb = indptr[block_rows];
+  int64_t *indices = malloc(sizeof(*indices) * (size_t)(nnzb + 1));
+  for (int64_t i = 0; i < block_rows; ++i)
+    for (int64_t j = 0; j < lengths[i]; ++j) indices[indptr[i] + j] = j;
+  const bsrg_pattern pattern = {.rows = block_rows * height,
+                                .cols = block_cols * width,
+                                .block_height = height,
+                                .block_width = width,
+                                .nnzb = nnzb,
+                                .indptr_len = block_rows + 1,
+                                .index_type = BSRG_I64,
+                                .indices = indices,
+                                .indptr = indptr};
+  bsrg_structure *structure = NULL;
+  bsrg_error error = {""};
+  if (bsrg_structure_create(&pattern, 1, &structure, &error) != BSRG_OK) {
+    fprintf(stderr, "%s\n", error.message);
+    abort();
+  }
+  free(indptr);
+  free(indices);
+  return structure;
+}
+
+/* Every strip is one item that writes to Y, or the pieces of one split, in the order of their slots. */
+static void check_items(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
+  const int64_t strips = bsrg_ceil_div(v->block_height, plan->strip);
+  int64_t *covered = calloc((size_t)(v->block_rows * strips), sizeof(*covered));
+  const bsrg_narrow_item **by_slot = calloc((size_t)plan->slot_count + 1, sizeof(*by_slot));
+  int64_t whole = 0;
+  for (int32_t i = 0; i < plan->item_count; ++i) {
+    const bsrg_narrow_item *item = &plan->items[i];
+    const int64_t row = item->y_row / v->block_height;
+    CHECK(item->y_row % v->block_height == item->row_in_block && item->row_in_block % plan->strip == 0);
+    CHECK(item->rows == bsrg_min(plan->strip, v->block_height - item->row_in_block));
+    CHECK(item->first_block >= v->indptr[row] && item->first_block + item->block_count <= v->indptr[row + 1]);
+    CHECK(item->block_count <= BSRG_NARROW_MAX_BLOCKS);
+    CHECK(item->block_count <= 1 ||
+          item->block_count * v->block_width <= BSRG_NARROW_MAX_CHUNKS * BSRG_NARROW_CHUNK);
+    CHECK(item->block_count <= plan->longest_item);
+    covered[row * strips + item->row_in_block / plan->strip] += item->block_count;
+    if (item->slot < 0) {
+      CHECK(item->block_count == v->indptr[row + 1] - v->indptr[row]);
+      ++whole;
+    } else {
+      CHECK(item->slot < plan->slot_count && by_slot[item->slot] == NULL);
+      by_slot[item->slot] = item;
+    }
+  }
+  CHECK(whole + plan->split_count == v->block_rows * strips);
+  for (int64_t s = 0; s < v->block_rows * strips; ++s)
+    CHECK(covered[s] == v->indptr[s / strips + 1] - v->indptr[s / strips]);
+  int32_t slot = 0;
+  for (int32_t s = 0; s < plan->split_count; ++s) {
+    const bsrg_narrow_split *split = &plan->splits[s];
+    CHECK(split->first_slot == slot && split->slot_count > 1);
+    for (int32_t p = 0; p < split->slot_count; ++p, ++slot) {
+      const bsrg_narrow_item *piece = by_slot[slot];
+      CHECK(piece != NULL && piece->y_row == split->y_row && piece->rows == split->rows);
+      CHECK(p == 0 || piece->first_block == by_slot[slot - 1]->first_block + by_slot[slot - 1]->block_count);
+    }
+  }
+  CHECK(slot == plan->slot_count);
+  free(covered);
+  free(by_slot);
+}
+
+static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
+                     int64_t width) {
+  bsrg_structure *structure = make(lengths, block_rows, block_cols, height, width);
+  const bsrg_structure_view view = bsrg_structure_get(structure);
+  bsrg_narrow_plan *plan = bsrg_narrow_make_plan(&view);
+  CHECK(plan != NULL && plan->strip == (height > 16 ? 32 : 16));
+  check_items(&view, plan);
+  if (bsrg_is_skewed(plan->longest_item, (int64_t)plan->item_blocks, plan->item_count))
+    for (int32_t i = 1; i < plan->item_count; ++i)
+      CHECK(plan->items[i - 1].block_count >= plan->items[i].block_count);
+  const bsrg_chip chip = bsrg_chip_h200();
+  for (int64_t n = 1; n <= BSRG_NARROW_MAX_N; ++n) {
+    bsrg_candidate candidate = {0};
+    bsrg_narrow_predict(&view, plan, BSRG_F16, n, &chip, &candidate);
+    CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
+  }
+  const int32_t splits = plan->split_count;
+  bsrg_narrow_free_plan(plan);
+  bsrg_structure_destroy(structure);
+  return splits;
+}
+
+static const int64_t shapes[][2] = {{1, 8},   {5, 24},   {8, 8},     {16, 16},  {17, 16},   {24, 40},
+                                    {48, 80}, {64, 128}, {130, 112}, {512, 16}, {16, 65536}};
+enum { SHAPES = sizeof(shapes) / sizeof(shapes[0]), ROWS = 40 };
+
+static void test_patterns(void) {
+  int64_t even[ROWS], falling[ROWS], empty[ROWS] = {0}, one_long[ROWS];
+  for (int64_t i = 0; i < ROWS; ++i) {
+    even[i] = 7;
+    falling[i] = 900 / (i + 1);
+    one_long[i] = i % 3;
+  }
+  one_long[ROWS / 2] = 3000;
+  for (int s = 0; s < SHAPES; ++s) {
+    const int64_t height = shapes[s][0], width = shapes[s][1];
+    CHECK(check(empty, ROWS, 9, height, width) == 0);
+    check(even, ROWS, 9, height, width);
+    check(falling, ROWS, 1000, height, width);
+    CHECK(check(one_long, ROWS, 3000, height, width) == bsrg_ceil_div(height, height > 16 ? 32 : 16));
+    check(&one_long[ROWS / 2], 1, 3000, height, width);
+    check(empty, 1, 1, height, width);
+  }
+}
+
+static void test_even_rows_stay_whole(void) {
+  int64_t lengths[512];
+  for (int i = 0; i < 512; ++i) lengths[i] = 128;
+  CHECK(check(lengths, 512, 512, 16, 16) == 0);
+  for (int i = 0; i < 64; ++i) lengths[i] = 32;
+  CHECK(check(lengths, 64, 64, 128, 128) == 0);
+}
+
+static void test_columns(void) {
+  static const int32_t expected[][2] = {{1, 8},   {8, 8},   {9, 16},  {16, 16},
+                                        {17, 32}, {32, 32}, {33, 64}, {64, 64}};
+  for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); ++i)
+    CHECK(bsrg_narrow_columns(expected[i][0]) == expected[i][1]);
+}
+
+int main(void) {
+  test_patterns();
+  test_even_rows_stay_whole();
+  test_columns();
+  if (failures) fprintf(stderr, "%d checks failed\n", failures);
+  return failures != 0;
+}

@@ -1,0 +1,178 @@
+"""The narrow family: up to 64 columns, any layout of the dense operands, rows of any length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+from bsrgemm._matmul import product
+from device_cases import DeviceProblem, check, random_problem, relative_error
+from test_gpu_shapes import HALVES, PATTERNS
+
+pytestmark = pytest.mark.gpu
+
+COLUMNS = (1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 63, 64)
+BLOCKS = (
+    *((16, 16), (32, 32), (64, 64), (128, 128), (16, 64), (64, 16), (48, 80)),
+    *((24, 16), (40, 48), (512, 112), (8, 8), (1, 8), (5, 24)),
+)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", BLOCKS)
+def test_columns(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    for rows, cols in ((1, 1), (3, 5), (7, 30)):
+        p = random_problem(torch, cases.uniform(0.5)(rng, rows, cols), blocksize, dtype)
+        for n in COLUMNS:
+            check(torch, p, n, family="narrow")
+            check(torch, p, n, alpha=-0.5, beta=2.0, family="narrow")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("blocksize", [(16, 16), (64, 64), (128, 128), (40, 48)])
+def test_patterns(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], pattern: str, dtype: str
+) -> None:
+    make, rows, cols = PATTERNS[pattern]
+    p = random_problem(torch, make(rng, rows, cols), blocksize, dtype)
+    for n in (1, 5, 16, 32, 50, 64):
+        check(torch, p, n, family="narrow")
+    check(torch, p, 48, alpha=1.5, beta=-1.0, family="narrow")
+
+
+def long_rows(torch: Any, blocksize: tuple[int, int], dtype: str) -> DeviceProblem:
+    """Two rows a hundred times as long as the others, which takes both passes."""
+    mask = np.zeros((40, 512), bool)
+    mask[:, ::102] = True
+    mask[[3, 39]] = True
+    return random_problem(torch, mask, blocksize, dtype)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 16), (24, 40)])
+def test_long_rows(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    p = long_rows(torch, blocksize, dtype)
+    for n in (1, 7, 16, 33, 64):
+        check(torch, p, n, family="narrow")
+    check(torch, p, 20, alpha=2.0, beta=0.5, family="narrow")
+
+
+def columns_of(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    return torch.randn(cols, rows, device="cuda").to(dtype).T
+
+
+def padded_columns(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    return torch.randn(cols, rows + 8, device="cuda").to(dtype)[:, :rows].T
+
+
+def odd_columns(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    return torch.randn(cols, rows + 1, device="cuda").to(dtype)[:, 1:].T
+
+
+def padded_rows(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    return torch.randn(rows, cols + 8, device="cuda").to(dtype)[:, :cols]
+
+
+def odd_rows(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    return torch.randn(rows, cols + 1, device="cuda").to(dtype)[:, 1:]
+
+
+def every_other(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    return torch.randn(2 * rows, 3 * cols, device="cuda").to(dtype)[::2, ::3]
+
+
+LAYOUTS = (columns_of, padded_columns, odd_columns, padded_rows, odd_rows, every_other)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("blocksize", [(16, 16), (64, 64)])
+def test_layouts(
+    torch: Any,
+    rng: np.random.Generator,
+    blocksize: tuple[int, int],
+    layout: Callable[..., Any],
+    dtype: str,
+) -> None:
+    """Operands of any strides; out may be c."""
+    p = random_problem(torch, cases.uniform(0.5)(rng, 5, 9), blocksize, dtype)
+    (m, k), kind = p.matrix.shape, p.matrix.dtype
+    for n in (1, 4, 8, 12, 16, 30, 32, 63, 64):
+        x, c = layout(torch, k, n, kind), layout(torch, m, n, kind)
+        expected = 1.5 * (p.dense @ x.double()) + 0.5 * c.double()
+        out = layout(torch, m, n, kind)
+        for target in (out, c):
+            product(p.matrix, x, c, 1.5, 0.5, target, None, "narrow")
+            error = relative_error(torch, target, expected)
+            assert error <= 1.2 * cases.ROUNDOFF[dtype], f"n={n}: {error:.3e}"
+
+
+def test_nan_of_unused_rows_stays_out(torch: Any, rng: np.random.Generator) -> None:
+    """A row of X that no block selects is not read, whatever it holds."""
+    for blocksize in ((16, 16), (32, 8), (48, 80)):
+        mask = np.zeros((3, 6), bool)
+        mask[:, [1, 4]] = True
+        p = random_problem(torch, mask, blocksize, "float16")
+        x = torch.full((p.matrix.shape[1], 64), float("nan"), device="cuda").half()
+        for column in (1, 4):
+            x[column * blocksize[1] : (column + 1) * blocksize[1]] = 1
+        for n in (1, 6, 64):
+            found = product(p.matrix, x[:, :n], None, 1.0, None, None, None, "narrow")
+            assert not found.isnan().any()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    for blocksize in ((64, 64), (16, 16)):
+        p = long_rows(torch, blocksize, dtype)
+        for n in (1, 16, 64):
+            x = torch.randn(p.matrix.shape[1], n, device="cuda").to(p.matrix.dtype)
+            first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+            for _ in range(30):
+                again = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+                assert torch.equal(again, first)
+
+
+def test_two_passes_in_a_graph(torch: Any, rng: np.random.Generator) -> None:
+    """The second pass and the memory between the two are captured with the first."""
+    p = long_rows(torch, (16, 16), "float16")
+    x = torch.randn(p.matrix.shape[1], 9, device="cuda").half()
+    out = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        product(p.matrix, x, None, 1.0, None, out, None, "narrow")
+    for _ in range(3):
+        x.normal_()
+        out.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(out, product(p.matrix, x, None, 1.0, None, None, None, "narrow"))
+
+
+def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
+    def refuse(blocksize: tuple[int, int], n: int, dtype: str, message: str) -> None:
+        p = random_problem(torch, np.ones((2, 2), bool), blocksize, dtype)
+        x = torch.ones(2 * blocksize[1], n, device="cuda").to(p.matrix.dtype)
+        with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
+            product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+
+    refuse((16, 16), 65, "float16", "at most 64 columns")
+    refuse((16, 12), 8, "float16", "width that is a multiple of 8")
+    refuse((16, 16), 8, "float32", "float16 or bfloat16")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("block", [16, 32, 64, 128])
+def test_large(torch: Any, rng: np.random.Generator, block: int, dtype: str) -> None:
+    mask = cases.uniform(0.125)(rng, 4096 // block, 8192 // block)
+    p = random_problem(torch, mask, (block, block), dtype)
+    for n in (1, 4, 16, 64):
+        check(torch, p, n, family="narrow")
