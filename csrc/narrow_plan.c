@@ -106,9 +106,10 @@ int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <=
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Expected, to be fitted: the share of the memory's rate that the kernel streams A at, and what an item's chain of
- * first loads, the second pass and one CTA's own rate cost. */
-static const double streaming_share = 0.8, item_seconds = 2e-6, second_pass_seconds = 2.5e-6;
+/* Expected, to be fitted: a launch, the share of the memory's rate that the kernel streams A at, and what an item's
+ * chain of first loads, the second pass and one CTA's own rate cost. */
+static const double launch_seconds = 3e-6, streaming_share = 0.8, item_seconds = 2e-6,
+                    second_pass_seconds = 2.5e-6;
 static const double cta_bytes_per_s = 25e9;
 /* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
 static const double shared_l2_gain = 1.5;
@@ -132,7 +133,7 @@ void bsrg_narrow_predict(const bsrg_structure_view *v, const void *plan, bsrg_dt
   const double l2 = size * k * ((double)n * fetched / shared_l2_gain + rows) / chip->l2_bytes_per_s;
   const double starts = item_seconds * narrow->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = size * narrow->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
-  c->seconds = BSRG_LAUNCH_SECONDS + (narrow->split_count ? second_pass_seconds : 0) +
+  c->seconds = launch_seconds + (narrow->split_count ? second_pass_seconds : 0) +
                fmax(fmax(memory, l2), fmax(starts, longest));
   snprintf(c->reason, sizeof(c->reason), "%s", l2 > memory ? "limited by L2 traffic" : "limited by memory");
 }
