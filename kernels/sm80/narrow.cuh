@@ -109,6 +109,8 @@ class Kernel {
   static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
   static constexpr int kRoundChunks = 4 * kRoundSteps;
   static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
+  // Both halves of a step have one chunk; with 64 columns there are no registers to fetch them side by side.
+  static constexpr int kHalvesAtOnce = kColumns <= 32 ? 2 : 1;
   static constexpr int kRoundBytes = kRoundSteps * kRowParts * 32 * 16;
   static constexpr int kRing = BSRG_NARROW_WARP_BYTES / kRoundBytes;
   static constexpr int kRowWords = kTiles > 1 ? kTiles / 2 : 1;
@@ -154,32 +156,38 @@ class Kernel {
   template <int kLayout>
   __device__ __forceinline__ void fetch_x(uint32_t (&words)[kHalves][kHalfWords], int round_chunk) const {
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
+    for (int h = 0; h < kHalves; h += kHalvesAtOnce) {
 #pragma unroll
-      for (int w = 0; w < kHalfWords; ++w) words[h][w] = 0;
+      for (int i = 0; i < kHalvesAtOnce; ++i)
+#pragma unroll
+        for (int w = 0; w < kHalfWords; ++w) words[h + i][w] = 0;
       const int chunk = round_chunk + h / 2 * 4;
       if (chunk >= chunks_) continue;
       const Position at = position(chunk);
       const int64_t row = static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k + h % 2 * 4;
       const uint16_t *x = x_ + row * p_.x_row_stride;
-      if constexpr (kLayout == BSRG_NARROW_X_ROWS) {
-        if (g_ * kTiles < p_.n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i, x += p_.x_row_stride) load<2 * kTiles>(&words[h][i * kRowWords], x);
-        }
-      } else {
+      for (int i = 0; i < kHalvesAtOnce; ++i, x += 4 * p_.x_row_stride) fetch_half<kLayout>(words[h + i], x);
+    }
+  }
+
+  template <int kLayout>
+  __device__ __forceinline__ void fetch_half(uint32_t (&words)[kHalfWords], const uint16_t *x) const {
+    if constexpr (kLayout == BSRG_NARROW_X_ROWS) {
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          if (g_ * kTiles + j >= p_.n) continue;
-          const uint16_t *const column = x + j * p_.x_col_stride;
-          if constexpr (kLayout == BSRG_NARROW_X_COLUMNS) {
-            load<8>(&words[h][2 * j], column);
-          } else {
+      for (int i = 0; i < 4; ++i, x += p_.x_row_stride)
+        if (g_ * kTiles < p_.n) load<2 * kTiles>(&words[i * kRowWords], x);
+    } else {
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-              words[h][2 * j + i / 2] |= static_cast<uint32_t>(__ldg(column + i * p_.x_row_stride))
-                                         << i % 2 * 16;
-          }
+      for (int j = 0; j < kTiles; ++j) {
+        if (g_ * kTiles + j >= p_.n) continue;
+        const uint16_t *const column = x + j * p_.x_col_stride;
+        if constexpr (kLayout == BSRG_NARROW_X_COLUMNS) {
+          load<8>(&words[2 * j], column);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            words[2 * j + i / 2] |= static_cast<uint32_t>(__ldg(column + i * p_.x_row_stride)) << i % 2 * 16;
         }
       }
     }
@@ -330,9 +338,9 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
 
 }  // namespace bsrg::narrow
 
-// Two CTAs an SM or four of half as many warps; where the sums are few, three or six.
+// Two CTAs an SM or four of half as many warps; where the sums are fewest, three or six.
 #define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps)                           \
-  extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) <= 16 ? 3 : 2)     \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) == 8 ? 3 : 2)      \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
     extern __shared__ __align__(128) unsigned char shared_memory[];                       \
     bsrg::narrow::Kernel<type, columns, strip>(params, shared_memory).run();              \
