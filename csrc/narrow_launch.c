@@ -59,8 +59,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   CUdeviceptr partial = 0;
   if (narrow->slot_count > 0) {
     const size_t bytes = sizeof(float) * (size_t)narrow->slot_count * (size_t)(narrow->strip * columns);
-    status = bsrg_cuda_check(gpu.api, gpu.api->memory_alloc_async(&partial, bytes, stream), "cuMemAllocAsync",
-                             error);
+    status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &partial, error);
     if (status != BSRG_OK) return status;
   }
   bsrg_narrow_params p = {

@@ -106,13 +106,14 @@ int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <=
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Expected, to be fitted: a launch, the share of the memory's rate that the kernel streams A at, and what an item's
- * chain of first loads, the second pass and one CTA's own rate cost. */
-static const double launch_seconds = 3e-6, streaming_share = 0.8, item_seconds = 2e-6,
-                    second_pass_seconds = 2.5e-6;
+/* Fitted on an H200: a launch with the chain of an item's first loads, the second pass, what a start of more items
+ * than run at a time costs, and the rate of one CTA. */
+static const double launch_seconds = 4.5e-6, second_pass_seconds = 2.5e-6, item_seconds = 2e-6;
 static const double cta_bytes_per_s = 25e9;
+/* Shares of the memory's rate at which strips of 32 and of 16 rows stream A. */
+static const double share_32 = 0.95, share_16 = 0.75;
 /* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
-static const double shared_l2_gain = 1.5;
+static const double shared_l2_gain = 1.1;
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4 };
 
@@ -124,16 +125,13 @@ void bsrg_narrow_predict(const bsrg_structure_view *v, const void *plan, bsrg_dt
   const double rows = (double)bsrg_min(narrow->strip, v->block_height);
   c->mma_flops = 2 * k * narrow->strip * columns;
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
-  /* Items of an SM that run at a time walk over the same block columns, and find in L1 what another has fetched. */
-  const double density = (double)v->nnzb / fmax(1, (double)v->block_rows * (double)v->block_cols);
-  const double together = narrow->strip == 16 ? 4 : 2;
-  const double fetched = density > 0 ? (1 - pow(1 - density, together)) / (together * density) : 1;
-  c->l2_bytes = size * k * ((double)n * fetched + rows);
-  const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * streaming_share);
-  const double l2 = size * k * ((double)n * fetched / shared_l2_gain + rows) / chip->l2_bytes_per_s;
+  c->l2_bytes = size * k * ((double)n + rows);
+  const double share = narrow->strip == 32 ? share_32 : share_16;
+  const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);
+  const double x = size * k * (double)n / (chip->l2_bytes_per_s * shared_l2_gain);
   const double starts = item_seconds * narrow->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = size * narrow->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   c->seconds = launch_seconds + (narrow->split_count ? second_pass_seconds : 0) +
-               fmax(fmax(memory, l2), fmax(starts, longest));
-  snprintf(c->reason, sizeof(c->reason), "%s", l2 > memory ? "limited by L2 traffic" : "limited by memory");
+               fmax(memory, fmax(starts, longest)) + x;
+  snprintf(c->reason, sizeof(c->reason), "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
 }

@@ -12,7 +12,8 @@
 typedef struct portable_tile {
   int kernel; /* bsrg_kernel_id */
   int64_t rows, columns;
-  double cost; /* time for a row of a tile, against the others of its dtype */
+  double cost;  /* time for a row of a tile, against the others of its dtype */
+  int64_t ctas; /* that an SM holds */
 } portable_tile;
 
 /* Time for a row of a tile against the best tile of its list, in the order of the lists. 16 bit: full tiles on an
@@ -20,10 +21,10 @@ typedef struct portable_tile {
  * are for few columns. */
 static const double mma_cost[] = {2.0, 1.1, 1.9, 1.3, 1.26, 1.03, 1.0};
 static const double simt_cost[] = {1.3, 1.2, 1.07, 1.0};
-#define TILE_SHAPE(rows, columns, ...) {rows, columns},
-static const int64_t mma_shape[][2] = {BSRG_MMA_TILES(TILE_SHAPE)};
-static const int64_t f32_shape[][2] = {BSRG_SIMT_F32_TILES(TILE_SHAPE)};
-static const int64_t f64_shape[][2] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
+#define TILE_SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns, ctas},
+static const int64_t mma_shape[][3] = {BSRG_MMA_TILES(TILE_SHAPE)};
+static const int64_t f32_shape[][3] = {BSRG_SIMT_F32_TILES(TILE_SHAPE)};
+static const int64_t f64_shape[][3] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
 #undef TILE_SHAPE
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 _Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
@@ -31,14 +32,14 @@ _Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT
 
 static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t n) {
   const bool half = dtype == BSRG_F16 || dtype == BSRG_BF16, single = dtype == BSRG_F32;
-  const int64_t (*shape)[2] = half ? mma_shape : single ? f32_shape : f64_shape;
+  const int64_t (*shape)[3] = half ? mma_shape : single ? f32_shape : f64_shape;
   const double *cost = half ? mma_cost : simt_cost;
   const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
   const int first = dtype == BSRG_F16    ? BSRG_KERNEL_PORTABLE_F16_M16N64
                     : dtype == BSRG_BF16 ? BSRG_KERNEL_PORTABLE_BF16_M16N64
                     : single             ? BSRG_KERNEL_SIMT_F32_M32N32
                                          : BSRG_KERNEL_SIMT_F64_M32N32;
-  portable_tile best = {-1, 0, 0, 0};
+  portable_tile best = {-1, 0, 0, 0, 1};
   double least = INFINITY;
   for (int i = 0; i < count; ++i) {
     const double rows = (double)(bsrg_ceil_div(block_height, shape[i][0]) * shape[i][0]);
@@ -47,7 +48,7 @@ static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t
     const double narrow = shape[i][1] <= 64 && n > 64 ? 2 : 1;
     if (rows * columns * cost[i] * narrow < least) {
       least = rows * columns * cost[i] * narrow;
-      best = (portable_tile){first + i, shape[i][0], shape[i][1], cost[i]};
+      best = (portable_tile){first + i, shape[i][0], shape[i][1], cost[i], shape[i][2]};
     }
   }
   return best;
@@ -55,8 +56,9 @@ static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* What the best tiles reach on an H200, as shares of mma_flops_per_s. */
-static const double portable_share = 0.47, f32_share = 0.057, f64_share = 0.028;
+/* Fitted on an H200: what the best tiles reach, as shares of mma_flops_per_s, and what a CTA does before its tile's
+ * first product and after the last. */
+static const double portable_share = 0.50, f32_share = 0.057, f64_share = 0.028, tile_seconds = 3e-6;
 
 static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
                     const bsrg_chip *chip, bsrg_candidate *c) {
@@ -76,7 +78,9 @@ static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype d
   /* Two CTAs an SM share the work, and nothing ends before the longest row. */
   const double longest =
       work * 2 * chip->sm_count * (double)v->longest_row / fmax(1, (double)v->nnzb * column_tiles);
-  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work, memory), longest);
+  const double starts =
+      tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
+  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), longest);
   snprintf(c->reason, sizeof(c->reason), "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 

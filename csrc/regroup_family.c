@@ -9,15 +9,15 @@
 
 /* ---- shapes ----------------------------------------------------------------------------------- */
 
-/* Widths that are worth a look: those that a stage of the tall kernels can have, and the stored blocks' own, made a
+/* Widths that are worth a look: those that fill a stage of the tall kernels well, and the stored blocks' own, made a
  * multiple of 16, which cuts no block in two. Returns how many. */
-enum { MOST_WIDTHS = 4 };
+enum { MOST_WIDTHS = 3 };
 static int list_widths(const bsrg_structure_view *v, int32_t widths[MOST_WIDTHS]) {
-  widths[0] = 64, widths[1] = 32, widths[2] = 16;
-  if (v->block_width > 128) return 3;
-  widths[3] = (int32_t)v->block_width;
-  while (widths[3] % 16) widths[3] *= 2;
-  return widths[3] > 128 || 64 % widths[3] == 0 ? 3 : 4;
+  widths[0] = 64, widths[1] = 32;
+  if (v->block_width > 128) return 2;
+  widths[2] = (int32_t)v->block_width;
+  while (widths[2] % 16 || widths[2] < 32) widths[2] *= 2;
+  return widths[2] > 128 || 64 % widths[2] == 0 ? 2 : 3;
 }
 
 /* The tall kernels count rows of stored blocks in 32 bits. */
@@ -33,11 +33,11 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
   return BSRG_LAUNCH_SECONDS + *bytes / chip->hbm_bytes_per_s;
 }
 
-/* What the tall family's prediction leaves out: narrow blocks pass more barriers for the same work. 3% at a width of
- * 32, measured with 128x32 blocks. */
+/* What the tall family's prediction leaves out: narrow blocks pass more barriers for the same work. Fitted to 32x32
+ * blocks, regrouped, at density .25. */
 static double stage_overhead(bsrg_block_shape shape) {
   const double stages = shape.width < 64 ? 1 : ceil(shape.width / 64.0);
-  return (1 + 2 * stages / shape.width) / (1 + 2 / 64.0);
+  return (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
 }
 
 /* Predicted seconds for a shape, as if its blocks were spread evenly. entries: what the tiles of two strips need in
@@ -192,15 +192,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const CUstream stream = (CUstream)args->stream;
   const int64_t bytes = 2 * r->child->view.nnzb * r->shape.height * r->shape.width;
   CUdeviceptr packed = 0;
-  const CUresult result = gpu.api->memory_alloc_async(&packed, (size_t)bytes, stream);
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    if (args->family == BSRG_AUTO) return launch_portable(args, gpu, error);
-    return bsrg_fail(
-        error, BSRG_ERR_MEMORY,
-        "family 'regroup' needs %lld bytes for a in larger blocks, and cuda:%d has no room for them",
-        (long long)bytes, gpu.device->index);
-  }
-  bsrg_status status = bsrg_cuda_check(gpu.api, result, "cuMemAllocAsync", error);
+  bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, (size_t)bytes, stream, &packed, error);
+  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO) return launch_portable(args, gpu, error);
   if (status != BSRG_OK) return status;
 
   status = pack(args, r, packed, gpu, error);

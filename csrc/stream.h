@@ -8,7 +8,7 @@
 typedef struct bsrg_stream_shape {
   int32_t height, width; /* of a part: one that is compiled */
   int32_t rows, columns; /* parts of a stored block, down and across */
-  int index;             /* in BSRG_STREAM_SHAPES; -1: none fits */
+  int kernel;            /* of float16; bfloat16's lie BSRG_STREAM_SHAPE_COUNT further. -1: none fits */
 } bsrg_stream_shape;
 
 #define BSRG_STREAM_ONE(height, width) +1
@@ -17,7 +17,6 @@ bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *view);
 
 typedef struct bsrg_stream_plan {
   bsrg_stream_shape shape;
-  int32_t cluster; /* CTAs that compute a tile together, 256 rows each: 1 or 2 */
   bsrg_stream_stage *stages;
   bsrg_stream_tile *tiles;
   int32_t *rows;   /* first output row of each block row of the tiles, -1 where a tile has none */

@@ -69,9 +69,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
       .rows = (const int32_t *)(uintptr_t)uploads[ROWS],
       .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
       .c = args->c.data,
-      .y = args->y.data,
       .c_row_stride = args->c.row_stride,
-      .y_row_stride = args->y.row_stride,
       .tile_count = stream->tile_count,
       .n_tile_count = n_tiles,
       .group = bsrg_stream_group(stream, n_tiles),
@@ -83,14 +81,17 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                             {(uint64_t)args->x.row_stride, 0},
                             {64, (uint32_t)shape->width, 0},
                             CU_TENSOR_MAP_SWIZZLE_128B};
-  const bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  const bsrg_map_shape y = {2,
+                            {(uint64_t)args->y.cols, (uint64_t)args->y.rows, 0},
+                            {(uint64_t)args->y.row_stride, 0},
+                            {64, (uint32_t)shape->height, 0},
+                            CU_TENSOR_MAP_SWIZZLE_128B};
+  bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
-  const int64_t clusters =
-      bsrg_min(gpu.device->info.sm_count / stream->cluster, (int64_t)stream->tile_count * n_tiles);
-  const int first =
-      args->dtype == BSRG_F16 ? BSRG_KERNEL_STREAM_F16_8X16_C1 : BSRG_KERNEL_STREAM_BF16_8X16_C1;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 2 * shape->index + stream->cluster - 1),
-                     clusters * stream->cluster, 1, (CUstream)args->stream, &p, error);
+  const int64_t ctas = bsrg_min(gpu.device->info.sm_count, (int64_t)stream->tile_count * n_tiles);
+  const int kernel = shape->kernel + (args->dtype == BSRG_BF16 ? BSRG_STREAM_SHAPE_COUNT : 0);
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {

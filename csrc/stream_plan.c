@@ -1,4 +1,4 @@
-/* The streaming family's plan: tiles of up to 512 rows, cut into stages that hold only the block columns in use. */
+/* The streaming family's plan: tiles of up to 256 rows, cut into stages that hold only the block columns in use. */
 #include "stream.h"
 
 #include <math.h>
@@ -11,14 +11,14 @@ static const int32_t shapes[][2] = {BSRG_STREAM_SHAPES(SHAPE)};
 #undef SHAPE
 
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *v) {
-  bsrg_stream_shape best = {.index = -1};
+  bsrg_stream_shape best = {.kernel = -1};
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const int32_t height = shapes[i][0], width = shapes[i][1];
     if (v->block_height % height || v->block_width % width) continue;
     /* Taller parts share a fragment of X, wider ones the work of a step. */
     if (height < best.height || (height == best.height && width < best.width)) continue;
     best = (bsrg_stream_shape){height, width, (int32_t)(v->block_height / height),
-                               (int32_t)(v->block_width / width), i};
+                               (int32_t)(v->block_width / width), BSRG_KERNEL_STREAM_F16_8X16 + i};
   }
   return best;
 }
@@ -38,7 +38,6 @@ typedef struct builder {
   int64_t stage_capacity;
   int32_t group_rows; /* part rows of a warpgroup */
   part *parts;        /* the tile's, by column, then row */
-  part *ordered;      /* the same, columns in the order of use */
   int64_t *starts;    /* [part columns + 1] */
 } builder;
 
@@ -53,41 +52,36 @@ static bsrg_stream_stage *new_stage(builder *b) {
   }
   bsrg_stream_stage *stage = &plan->stages[plan->stage_count++];
   memset(stage, 0, sizeof(*stage));
+  stage->a_begin = (int32_t)plan->part_count;
   return stage;
 }
 
-/* Puts the parts of a warpgroup into packed order and notes its steps. */
-static void pack_group(builder *b, const part *parts, int64_t count, int32_t group, bsrg_stream_work *work) {
+/* The stage's parts in the order in which the warpgroups use them. */
+static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) {
   bsrg_stream_plan *plan = b->plan;
-  const int32_t g = group % BSRG_STREAM_GROUPS;
-  int32_t steps = 0, column = -1, slot = -1, last = -1;
-  work->group_begin[g] = work->a_count;
-  for (int64_t i = 0; i < count; ++i) {
-    if (parts[i].column != column) {
-      column = parts[i].column;
-      ++slot;
+  int32_t *source = plan->source + stage->a_begin;
+  int32_t position = 0;
+  for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
+    int32_t steps = 0, column = -1, slot = -1, last = -1;
+    stage->group_begin[g] = position;
+    for (int32_t i = 0; i < stage->a_count; ++i) {
+      if (parts[i].column != column) {
+        column = parts[i].column;
+        ++slot;
+      }
+      if (parts[i].row / b->group_rows != g) continue;
+      if (slot != last) {
+        stage->step[g][steps++] = (uint32_t)slot << 16;
+        last = slot;
+      }
+      stage->step[g][steps - 1] |= 1u << (parts[i].row % b->group_rows);
+      source[position++] = parts[i].source;
     }
-    if (parts[i].row / b->group_rows != group) continue;
-    if (slot != last) {
-      work->step[g][steps++] = (uint32_t)slot << 16;
-      last = slot;
-    }
-    work->step[g][steps - 1] |= 1u << (parts[i].row % b->group_rows);
-    plan->source[plan->part_count++] = parts[i].source;
-    work->a_count++;
+    stage->group_steps[g] = steps;
+    plan->steps += steps;
   }
-  work->group_steps[g] = steps;
-  plan->steps += steps;
-}
-
-static void pack_stage(builder *b, const part *parts, int64_t count, bsrg_stream_stage *stage) {
-  for (int32_t rank = 0; rank < b->plan->cluster; ++rank) {
-    bsrg_stream_work *work = &stage->work[rank];
-    work->a_begin = (int32_t)b->plan->part_count;
-    for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g)
-      pack_group(b, parts, count, rank * BSRG_STREAM_GROUPS + g, work);
-  }
-  b->plan->slots += stage->x_count;
+  plan->part_count += position;
+  plan->slots += stage->x_count;
 }
 
 /* Fills b->parts with the parts of block rows `rows`, by column. */
@@ -114,82 +108,37 @@ static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t coun
   return total;
 }
 
-/* The block columns in an order in which the warpgroups' work grows evenly: those that have least to do decide which
- * of the next columns comes first. A stage waits for its slowest warpgroup, and in natural order some have twice as
- * much to do as others. */
-static void order_columns(builder *b, int64_t total) {
-  enum { WINDOW = 32, GROUPS = 2 * BSRG_STREAM_GROUPS };
-  struct span {
-    int64_t begin, end;
-    uint32_t groups; /* bit g: warpgroup g has a part here */
-  } window[WINDOW];
-  int64_t load[GROUPS] = {0}, sum = 0, next = 0, written = 0;
-  int count = 0;
-  for (;;) {
-    while (count < WINDOW && next < total) {
-      struct span *span = &window[count++];
-      *span = (struct span){next, next, 0};
-      for (; next < total && b->parts[next].column == b->parts[span->begin].column; ++next)
-        span->groups |= 1u << (b->parts[next].row / b->group_rows);
-      span->end = next;
-    }
-    if (count == 0) return;
-    int best = 0;
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < count; ++i) {
-      int64_t excess = 0;
-      for (uint32_t g = window[i].groups; g; g &= g - 1) excess += GROUPS * load[__builtin_ctz(g)] - sum;
-      if (excess < least) {
-        least = excess;
-        best = i;
-      }
-    }
-    for (uint32_t g = window[best].groups; g; g &= g - 1) {
-      load[__builtin_ctz(g)]++;
-      sum++;
-    }
-    for (int64_t i = window[best].begin; i < window[best].end; ++i) b->ordered[written++] = b->parts[i];
-    --count;
-    memmove(&window[best], &window[best + 1], sizeof(window[0]) * (size_t)(count - best));
-  }
-}
-
 static bool add_tile(builder *b, const int32_t *block_rows, int64_t count) {
   bsrg_stream_plan *plan = b->plan;
   const bsrg_stream_shape *shape = &plan->shape;
   const int64_t total = collect_parts(b, block_rows, count);
-  order_columns(b, total);
   const int64_t slot_bytes = 2 * shape->width * BSRG_STREAM_TILE_N;
   const int64_t part_bytes = 2 * shape->width * shape->height;
   bsrg_stream_tile *tile = &plan->tiles[plan->tile_count++];
   tile->stage_begin = (int32_t)plan->stage_count;
   tile->row_begin = (int32_t)plan->row_count;
   bsrg_stream_stage *stage = NULL;
-  int64_t first = 0, held[2] = {0, 0}; /* of the stage: its first part, and parts of each rank */
+  int64_t first = 0; /* of the stage */
   for (int64_t i = 0; i < total;) {
-    int64_t end = i, more[2] = {0, 0};
-    for (; end < total && b->ordered[end].column == b->ordered[i].column; ++end)
-      more[b->ordered[end].row / (BSRG_STREAM_GROUPS * b->group_rows)]++;
-    const int64_t most = bsrg_max(held[0] + more[0], held[1] + more[1]);
+    int64_t end = i;
+    while (end < total && b->parts[end].column == b->parts[i].column) ++end;
     if (stage && (stage->x_count == BSRG_STREAM_SLOTS ||
-                  (stage->x_count + 1) * slot_bytes + most * part_bytes > BSRG_STREAM_STAGE_BYTES)) {
-      pack_stage(b, b->ordered + first, i - first, stage);
+                  (stage->x_count + 1) * slot_bytes + (end - first) * part_bytes > BSRG_STREAM_STAGE_BYTES)) {
+      pack_stage(b, stage, b->parts + first);
       stage = NULL;
     }
     if (!stage) {
       stage = new_stage(b);
       if (!stage) return false;
       first = i;
-      held[0] = held[1] = 0;
     }
-    stage->x_row[stage->x_count++] = b->ordered[i].column * shape->width;
-    held[0] += more[0];
-    held[1] += more[1];
+    stage->x_row[stage->x_count++] = b->parts[i].column * shape->width;
+    stage->a_count += (int32_t)(end - i);
     i = end;
   }
-  if (stage) pack_stage(b, b->ordered + first, total - first, stage);
+  if (stage) pack_stage(b, stage, b->parts + first);
   tile->stage_count = (int32_t)plan->stage_count - tile->stage_begin;
-  for (int64_t r = 0; r < plan->cluster * BSRG_STREAM_GROUPS * b->group_rows; ++r)
+  for (int64_t r = 0; r < BSRG_STREAM_GROUPS * b->group_rows; ++r)
     plan->rows[plan->row_count++] =
         r < count * shape->rows
             ? (int32_t)(block_rows[r / shape->rows] * b->v->block_height + r % shape->rows * shape->height)
@@ -214,8 +163,7 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
   const bsrg_structure_view *v = b->v;
   const int64_t parts = (int64_t)plan->shape.rows * plan->shape.columns;
   plan->tiles = malloc(sizeof(*plan->tiles) * (size_t)(tiles + 1));
-  plan->rows =
-      malloc(sizeof(*plan->rows) * (size_t)(tiles * plan->cluster * BSRG_STREAM_GROUPS * b->group_rows + 1));
+  plan->rows = malloc(sizeof(*plan->rows) * (size_t)(tiles * BSRG_STREAM_GROUPS * b->group_rows + 1));
   plan->source = malloc(sizeof(*plan->source) * (size_t)(v->nnzb * parts + 1));
   int64_t longest = 0;
   for (int64_t t = 0; t < tiles; ++t) {
@@ -225,13 +173,11 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
     longest = bsrg_max(longest, blocks);
   }
   b->parts = malloc(sizeof(*b->parts) * (size_t)(longest * parts + 1));
-  b->ordered = malloc(sizeof(*b->ordered) * (size_t)(longest * parts + 1));
   b->starts = malloc(sizeof(*b->starts) * (size_t)(v->block_cols * plan->shape.columns + 1));
-  bool done = plan->tiles && plan->rows && plan->source && b->parts && b->ordered && b->starts;
+  bool done = plan->tiles && plan->rows && plan->source && b->parts && b->starts;
   for (int64_t t = 0; done && t < tiles; ++t)
     done = add_tile(b, row_order + t * tile_rows, bsrg_min(tile_rows, v->block_rows - t * tile_rows));
   free(b->parts);
-  free(b->ordered);
   free(b->starts);
   return done;
 }
@@ -244,10 +190,8 @@ void *bsrg_stream_make_plan(const bsrg_structure_view *v) {
     plan->shape = bsrg_stream_choose(v);
     plan->skewed = bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows);
     builder b = {.v = v, .plan = plan, .group_rows = BSRG_STREAM_GROUP_ROWS / plan->shape.height};
-    /* Whole block rows. A second CTA is of no use to a matrix that one covers. */
-    const int64_t cta_rows = BSRG_STREAM_GROUPS * b.group_rows / plan->shape.rows;
-    plan->cluster = v->block_rows > cta_rows ? 2 : 1;
-    const int64_t tile_rows = plan->cluster * BSRG_STREAM_GROUPS * b.group_rows / plan->shape.rows;
+    /* A block row stays whole: blocks may be taller than a tile only if it is made of several. */
+    const int64_t tile_rows = BSRG_STREAM_GROUPS * b.group_rows / plan->shape.rows;
     done = make_tiles(&b, row_order, tile_rows, bsrg_ceil_div(v->block_rows, tile_rows));
   }
   free(row_order);
@@ -264,39 +208,37 @@ int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles) {
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H200. */
-static const double clock_hz = 1.7e9, stage_cycles = 500, tile_cycles = 4000;
+/* Cycles of an SM, fitted on an H200. */
+static const double clock_hz = 1.75e9, step_cycles = 13, tile_cycles = 4800;
+/* Of the ideal 128 bytes a cycle of shared memory. */
+static const double shared_bytes_per_cycle = 128 / 1.06;
 
 void bsrg_stream_predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
                          const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_stream_plan *stream = plan;
-  const double columns = (double)bsrg_ceil_div(n, BSRG_STREAM_TILE_N), cluster = stream->cluster;
+  const bsrg_stream_shape *shape = &stream->shape;
+  const double columns = (double)bsrg_ceil_div(n, BSRG_STREAM_TILE_N);
   const double parts = (double)stream->part_count, slots = (double)stream->slots;
-  const double part_bytes = 2.0 * stream->shape.height * stream->shape.width;
-  const double slot_bytes = 2.0 * BSRG_STREAM_TILE_N * stream->shape.width;
+  const double steps = (double)stream->steps;
+  const double part_bytes = 2.0 * shape->height * shape->width;
+  const double slot_bytes = 2.0 * BSRG_STREAM_TILE_N * shape->width;
+  const double packing = 2 * parts * part_bytes;
   c->mma_flops = parts * part_bytes * columns * BSRG_STREAM_TILE_N;
   c->l2_bytes = columns * (parts * part_bytes + slots * slot_bytes);
-  const double packing = 2 * parts * part_bytes;
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n) + packing;
-  /* Shared memory moves 128 bytes a cycle: slots are written by each CTA and read once a step, or once a part where
-   * a warpgroup has one block row; parts are written once and read for each panel. */
-  const double reads = stream->shape.height > BSRG_STREAM_GROUP_ROWS / 2 ? parts : (double)stream->steps;
-  const double shared_cycles = ((slots * cluster + reads) * slot_bytes + 3 * parts * part_bytes) / 128;
-  const double fixed_cycles =
-      cluster * (stage_cycles * (double)stream->stage_count + tile_cycles * (double)stream->tile_count);
-  const double shared = (shared_cycles + fixed_cycles) * columns / (clock_hz * chip->sm_count);
-  const double tensor = c->mma_flops / chip->mma_flops_per_s, l2 = c->l2_bytes / chip->l2_bytes_per_s;
-  const double work = fmax(fmax(shared, tensor), l2);
-  /* Nothing ends before the longest tile, and the last wave is rarely full. */
-  const double tiles = (double)stream->tile_count * columns, at_once = floor(chip->sm_count / cluster);
-  const double spread = stream->skewed ? 1 : ceil(tiles / at_once) * at_once / tiles;
-  const double longest = work * at_once * (double)stream->longest_tile / (parts * columns);
+  /* Slots are written once and read at each step, or by each part where a warpgroup has one or two block rows; parts
+   * are written once and read for both panels. */
+  const double reads = BSRG_STREAM_GROUP_ROWS / shape->height <= 2 ? parts : steps;
+  const double shared = ((slots + reads) * slot_bytes + 3 * parts * part_bytes) / shared_bytes_per_cycle;
+  const double cycles = shared + step_cycles * steps + tile_cycles * (double)stream->tile_count;
+  const double busy =
+      fmax(cycles * columns / (clock_hz * chip->sm_count), c->mma_flops / chip->mma_flops_per_s);
   const double memory = bsrg_compulsory_bytes(v, dtype, n) / chip->hbm_bytes_per_s;
+  /* Nothing ends before the longest tile, and the last wave is rarely full. */
+  const double tiles = (double)stream->tile_count * columns, waves = ceil(tiles / chip->sm_count);
+  const double longest = busy * chip->sm_count * (double)stream->longest_tile / (parts * columns);
+  const double spread = stream->skewed || waves > 4 ? 1 : waves * chip->sm_count / tiles;
   c->seconds =
-      2 * BSRG_LAUNCH_SECONDS + packing / chip->hbm_bytes_per_s + fmax(fmax(work * spread, longest), memory);
-  snprintf(c->reason, sizeof(c->reason), "limited by %s",
-           memory >= work   ? "memory"
-           : l2 >= work     ? "L2 traffic"
-           : tensor >= work ? "the tensor cores"
-                            : "shared memory");
+      2 * BSRG_LAUNCH_SECONDS + packing / chip->hbm_bytes_per_s + fmax(fmax(busy * spread, longest), memory);
+  snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > busy ? "memory" : "shared memory");
 }

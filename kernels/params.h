@@ -75,30 +75,24 @@ enum {
   BSRG_STREAM_THREADS = 128 * 5, /* a warpgroup of producers */
   BSRG_STREAM_SLOTS = 16,        /* block columns of X in a stage, at most */
   BSRG_STREAM_STAGES = 3,
-  BSRG_STREAM_STAGE_BYTES = 36 * 2048, /* X from its start, blocks up to its end */
-  /* stages, records, output pieces, barriers, and slack to align the start to 1024 */
-  BSRG_STREAM_SHARED_BYTES = 3 * 36 * 2048 + 8192 + 2048 + 1024
+  BSRG_STREAM_STAGE_BYTES = 64 << 10, /* X from its start, blocks up to its end */
+  /* stages, output, records and barriers, and slack to align the start to 1024 */
+  BSRG_STREAM_SHARED_BYTES = 3 * (64 << 10) + 4 * 8192 + 2048 + 1024
 };
 
-/* What one CTA does in a stage. A block here is the part of a stored block that one instruction multiplies: at most
- * 64 rows and 32 columns. */
-typedef struct bsrg_stream_work {
+/* One stage: which rows of X and which blocks it brings, and which of them meet. A block here is the part of a
+ * stored block that one instruction multiplies: at most 64 rows and 32 columns. */
+typedef struct bsrg_stream_stage {
   int32_t a_begin, a_count; /* blocks, in packed order: by warpgroup, then slot, then row */
-  int32_t pad[2];
+  int32_t x_count, pad;
+  int32_t x_row[BSRG_STREAM_SLOTS];        /* first row of X of each slot */
   int32_t group_begin[BSRG_STREAM_GROUPS]; /* first block of each warpgroup, counted from a_begin */
   int32_t group_steps[BSRG_STREAM_GROUPS]; /* slots that it meets */
   /* slot << 16 | bit i: the warpgroup's block row i has a block there. Zeros after the last: two are read ahead. */
   uint32_t step[BSRG_STREAM_GROUPS][BSRG_STREAM_SLOTS + 2];
-} bsrg_stream_work;
-
-/* A stage: rows of X, which both CTAs of a cluster read, and the work of each. */
-typedef struct bsrg_stream_stage {
-  int32_t x_count, pad[3];
-  int32_t x_row[BSRG_STREAM_SLOTS]; /* first row of X of each slot */
-  bsrg_stream_work work[2];         /* by rank */
 } bsrg_stream_stage;
 
-/* Output rows that one cluster computes together. */
+/* Output rows that one CTA computes together. */
 typedef struct bsrg_stream_tile {
   int32_t stage_begin, stage_count;
   int32_t row_begin; /* in params.rows */
@@ -107,22 +101,21 @@ typedef struct bsrg_stream_tile {
 
 typedef struct bsrg_stream_params {
   bsrg_tensor_map x;  /* {N, K}, box 64 columns x width rows */
+  bsrg_tensor_map y;  /* {N, M}, box 64 columns x height rows */
   const void *packed; /* sm80/stream_pack.cu */
   const bsrg_stream_stage *stages;
   const bsrg_stream_tile *tiles;
-  const int32_t
-      *rows;         /* first output row of each block row of the tiles, by rank, then warpgroup; -1: none */
-  uint32_t *counter; /* as in bsrg_tall_params */
+  const int32_t *rows; /* first output row of each block row of the tiles; -1: none */
+  uint32_t *counter;   /* as in bsrg_tall_params */
   const void *c;
-  void *y;
-  int64_t c_row_stride, y_row_stride;
+  int64_t c_row_stride;
   int32_t tile_count, n_tile_count;
   int32_t group; /* column tiles that are swept together down all row tiles */
   int32_t n;
   float alpha, beta;
 } bsrg_stream_params;
 
-/* The heights and widths that are compiled: X(height, width), kernels stream_f16_<height>x<width>_c<cluster>. */
+/* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */
 #define BSRG_STREAM_WIDTHS(X, height) X(height, 16) X(height, 32)
 #define BSRG_STREAM_SHAPES(X) \
   BSRG_STREAM_WIDTHS(X, 8)    \

@@ -59,15 +59,6 @@ __device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, cons
       : "memory");
 }
 
-__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
-                                                      int y, uint32_t barrier, uint16_t cta_mask) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(cta_mask)
-      : "memory");
-}
-
 __device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
                                             int z, uint32_t barrier) {
   asm volatile(

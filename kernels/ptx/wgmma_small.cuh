@@ -97,4 +97,11 @@ __device__ __forceinline__ void store_matrix_x4_transposed(uint32_t address, uin
                : "memory");
 }
 
+// Two matrices; lanes 0 to 15 give the addresses.
+__device__ __forceinline__ void store_matrix_x2_transposed(uint32_t address, uint32_t r0, uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0),
+               "r"(r1)
+               : "memory");
+}
+
 }  // namespace bsrg::ptx

@@ -1,6 +1,4 @@
 #include "sm90/stream.cuh"
 
-#define KERNEL(HEIGHT, WIDTH)                           \
-  BSRG_STREAM_KERNEL(stream_bf16, __nv_bfloat16, HEIGHT, WIDTH, 1) \
-  BSRG_STREAM_KERNEL(stream_bf16, __nv_bfloat16, HEIGHT, WIDTH, 2)
+#define KERNEL(HEIGHT, WIDTH) BSRG_STREAM_KERNEL(stream_bf16, __nv_bfloat16, HEIGHT, WIDTH)
 BSRG_STREAM_SHAPES(KERNEL)

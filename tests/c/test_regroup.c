@@ -212,8 +212,8 @@ static void test_family(void) {
     const char *reason;
   } cases[] = {
       {16, 16, 100, true, "as 128x64 blocks, 3% zeros"},
-      {32, 32, 50, true, "zeros; limited by"},
-      {16, 16, 2, false, "as 64x16 blocks"},
+      {32, 32, 95, true, "zeros; limited by"},
+      {16, 16, 2, false, "as 64x32 blocks"},
       {96, 96, 30, true, "as 64x96 blocks"},
       {1, 1, 10, true, "zeros; limited by"},
       {5, 3, 50, true, "zeros; limited by"},

@@ -1,0 +1,148 @@
+/* The streaming family's plan: read as the kernel reads it, it multiplies every part of every block once, and no stage
+ * holds more than shared memory does. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "stream.h"
+
+static int failures;
+
+#define CHECK(condition)                                                            \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                                   \
+    }                                                                               \
+  } while (0)
+
+static uint64_t random_state = 1;
+static uint32_t random_below(uint32_t bound) {
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(random_state >> 33) % bound;
+}
+
+/* A block is stored with probability percent / 100; in every third row with a tenth of that when skewed. */
+static bsrg_structure *make(int64_t block_rows, int64_t block_cols, int64_t height, int64_t width,
+                            uint32_t percent, bool skewed) {
+  int64_t *indptr = calloc((size_t)block_rows + 1, sizeof(*indptr));
+  int64_t *indices = malloc(sizeof(*indices) * (size_t)(block_rows * block_cols + 1));
+  for (int64_t i = 0; i < block_rows; ++i) {
+    indptr[i + 1] = indptr[i];
+    for (int64_t j = 0; j < block_cols; ++j)
+      if (random_below(1000) < percent * (skewed && i % 3 ? 1 : 10)) indices[indptr[i + 1]++] = j;
+  }
+  const bsrg_pattern pattern = {.rows = block_rows * height,
+                                .cols = block_cols * width,
+                                .block_height = height,
+                                .block_width = width,
+                                .nnzb = indptr[block_rows],
+                                .indptr_len = block_rows + 1,
+                                .index_type = BSRG_I64,
+                                .indices = indices,
+                                .indptr = indptr};
+  bsrg_structure *structure = NULL;
+  bsrg_error error = {""};
+  if (bsrg_structure_create(&pattern, 1, &structure, &error) != BSRG_OK) {
+    fprintf(stderr, "%s\n", error.message);
+    abort();
+  }
+  free(indptr);
+  free(indices);
+  return structure;
+}
+
+typedef struct reader {
+  const bsrg_structure_view *v;
+  const bsrg_stream_plan *plan;
+  uint8_t *seen; /* [part_count], by source */
+  int32_t *row_of_block;
+} reader;
+
+/* A part that the plan brings together with row y of Y and row x of X is the one that belongs there. */
+static void check_part(const reader *r, int64_t packed, int32_t y, int32_t x) {
+  const bsrg_stream_shape *shape = &r->plan->shape;
+  CHECK(packed >= 0 && packed < r->plan->part_count);
+  const int32_t source = r->plan->source[packed];
+  const int32_t column = source % shape->columns, row = source / shape->columns % shape->rows;
+  const int64_t block = source / shape->columns / shape->rows;
+  CHECK(block < r->v->nnzb);
+  CHECK(y == r->row_of_block[block] * r->v->block_height + row * shape->height);
+  CHECK(x == r->v->indices[block] * r->v->block_width + column * shape->width);
+  CHECK(!r->seen[source]);
+  r->seen[source] = 1;
+}
+
+static void check_stage(const reader *r, const bsrg_stream_stage *stage, const int32_t *rows) {
+  const bsrg_stream_shape *shape = &r->plan->shape;
+  const int32_t group_rows = BSRG_STREAM_GROUP_ROWS / shape->height;
+  CHECK(stage->x_count >= 1 && stage->x_count <= BSRG_STREAM_SLOTS);
+  CHECK(2 * (stage->x_count * shape->width * BSRG_STREAM_TILE_N +
+             stage->a_count * shape->width * shape->height) <=
+        BSRG_STREAM_STAGE_BYTES);
+  int64_t packed = stage->a_begin;
+  for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
+    CHECK(stage->a_begin + stage->group_begin[g] == packed);
+    for (int32_t i = 0; i < BSRG_STREAM_SLOTS + 2; ++i) {
+      const uint32_t step = stage->step[g][i], slot = step >> 16, mask = step & 0xffff;
+      CHECK((mask != 0) == (i < stage->group_steps[g]) && mask >> group_rows == 0);
+      if (!mask) continue;
+      CHECK((int32_t)slot < stage->x_count);
+      for (int32_t row = 0; row < group_rows; ++row)
+        if (mask >> row & 1) check_part(r, packed++, rows[g * group_rows + row], stage->x_row[slot]);
+    }
+  }
+  CHECK(packed == stage->a_begin + stage->a_count);
+}
+
+static void check_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
+  bsrg_stream_plan *plan = bsrg_stream_make_plan(v);
+  CHECK(plan != NULL);
+  if (!plan) return;
+  const bsrg_stream_shape *shape = &plan->shape;
+  CHECK(shape->height * shape->rows == v->block_height && shape->width * shape->columns == v->block_width);
+  CHECK(plan->part_count == v->nnzb * shape->rows * shape->columns);
+
+  reader r = {v, plan, calloc((size_t)plan->part_count + 1, 1),
+              malloc(sizeof(int32_t) * (size_t)(v->nnzb + 1))};
+  for (int64_t i = 0; i < v->block_rows; ++i)
+    for (int64_t k = v->indptr[i]; k < v->indptr[i + 1]; ++k) r.row_of_block[k] = (int32_t)i;
+  const int32_t tile_rows = BSRG_STREAM_GROUPS * (BSRG_STREAM_GROUP_ROWS / shape->height);
+  uint8_t *written = calloc((size_t)v->rows, 1);
+  for (int32_t t = 0; t < plan->tile_count; ++t) {
+    const bsrg_stream_tile *tile = &plan->tiles[t];
+    CHECK(tile->row_begin >= 0 && tile->row_begin + tile_rows <= plan->row_count);
+    const int32_t *rows = plan->rows + tile->row_begin;
+    for (int32_t i = 0; i < tile_rows; ++i) {
+      if (rows[i] < 0) continue;
+      CHECK(rows[i] + shape->height <= v->rows && !written[rows[i]]);
+      memset(written + rows[i], 1, (size_t)shape->height);
+    }
+    for (int32_t s = 0; s < tile->stage_count; ++s)
+      check_stage(&r, &plan->stages[tile->stage_begin + s], rows);
+  }
+  for (int64_t i = 0; i < v->rows; ++i) CHECK(written[i]);
+  for (int64_t i = 0; i < plan->part_count; ++i) CHECK(r.seen[i]);
+  free(written);
+  free(r.seen);
+  free(r.row_of_block);
+  bsrg_stream_free_plan(plan);
+}
+
+int main(void) {
+  static const int64_t heights[] = {8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168};
+  static const int64_t widths[] = {16, 32, 48, 64, 112};
+  static const uint32_t percents[] = {0, 2, 12, 50, 100};
+  for (size_t h = 0; h < sizeof(heights) / sizeof(*heights); ++h)
+    for (size_t w = 0; w < sizeof(widths) / sizeof(*widths); ++w)
+      for (size_t p = 0; p < sizeof(percents) / sizeof(*percents); ++p)
+        for (int skewed = 0; skewed < 2; ++skewed) {
+          bsrg_structure *structure = make(1 + random_below(70), 1 + random_below(60), heights[h], widths[w],
+                                           percents[p], skewed != 0);
+          check_plan(structure);
+          bsrg_structure_destroy(structure);
+        }
+  return failures != 0;
+}
