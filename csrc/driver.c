@@ -234,6 +234,16 @@ static bsrg_status load_kernel(const bsrg_cuda_api *api, bsrg_kernel_id id, bsrg
                          "cuLibraryGetKernel", error);
 }
 
+/* Rows of the table may launch one kernel with different amounts: the attribute is the kernel's, so the largest
+ * counts. */
+static int most_shared_bytes(const bsrg_kernel *row) {
+  int most = 0;
+  for (int i = 0; i < BSRG_KERNEL_COUNT; ++i)
+    if (strcmp(bsrg_kernels[i].name, row->name) == 0 && bsrg_kernels[i].shared_bytes > most)
+      most = bsrg_kernels[i].shared_bytes;
+  return most;
+}
+
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
                         int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
                         bsrg_error *error) {
@@ -244,7 +254,7 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   if (status == BSRG_OK && !device->shared_memory_set[id]) {
     status = bsrg_cuda_check(api,
                              api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                       row->shared_bytes, kernels[id], device->device),
+                                                       most_shared_bytes(row), kernels[id], device->device),
                              "cuKernelSetAttribute", error);
     device->shared_memory_set[id] = status == BSRG_OK;
   }
