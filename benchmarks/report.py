@@ -19,6 +19,8 @@ from .records import ROOT, Row
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
 GPU_SLUG = "h200"
+# What an H200 was seen to read from memory.
+MEMORY_BYTES_PER_S = 4.27e12
 _MARKED = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -241,6 +243,31 @@ def _gpu_patterns(runs: list[Run]) -> Made:
     return header, lines, [run for run, _ in found]
 
 
+def _gpu_columns(runs: list[Run]) -> Made:
+    """A line for each matrix, a column for each N, and the time to read the blocks once."""
+    found = [
+        (run, row)
+        for run, row in _ours(runs, "cold", dtype="float16")
+        if row["case"].startswith("columns/")
+    ]
+    matrices: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for _, row in found:
+        key = (row["M"], row["K"], row["nnzb"], *row["block"])
+        matrices.setdefault(key, {})[row["N"]] = row
+    counts = sorted({row["N"] for _, row in found})
+    header = ["A", "density", "block", *(f"N = {n}, µs" for n in counts)]
+    header.append(f"reading A at {MEMORY_BYTES_PER_S / 1e12:.2f} TB/s, µs")
+    lines = []
+    for (m, k, nnzb, height, width), by_count in matrices.items():
+        some = next(iter(by_count.values()))
+        cells = [f"{m} × {k}", f"{some['density']:.3g}", _block(some)]
+        for n in counts:
+            row = by_count.get(n)
+            cells.append(_obstacle(row) or f"{row['us']:.1f}" if row else "-")
+        lines.append([*cells, f"{nnzb * height * width * 2 / MEMORY_BYTES_PER_S * 1e6:.1f}"])
+    return header, lines, [run for run, _ in found]
+
+
 def _cpu(runs: list[Run]) -> Made:
     found = _ours(runs, "rounds")
     header = ["dtype", "block", "GF/s", "dense GF/s (NumPy; bfloat16: torch)"]
@@ -264,5 +291,6 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str]] = {
     "gpu-bfloat16": (lambda runs: _gpu_blocks(runs, "bfloat16"), GPU_SLUG),
     "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG),
     "gpu-patterns": (_gpu_patterns, GPU_SLUG),
+    "gpu-columns": (_gpu_columns, GPU_SLUG),
     "cpu": (_cpu, "cpu"),
 }
