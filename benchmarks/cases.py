@@ -11,6 +11,10 @@ import numpy as np
 from .patterns import PATTERNS, Pattern
 
 SEED = 20261121
+# Of the group "crossover": block shapes against the whole dense product, up to all blocks.
+CROSSOVER_SIDES = (16, 32, 64, 128)
+CROSSOVER_BLOCKS = [(h, w) for h in CROSSOVER_SIDES for w in CROSSOVER_SIDES] + [(96, 96), (48, 80)]
+CROSSOVER_DENSITIES = (0.01, 0.02, 0.05, 0.125, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,30 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                 for n in (1, 4, 16, 64):
                     shape = (round(density * k / block), m, n, k)
                     yield Case("columns", dtype, (block, block), *shape, timings=("cold",))
+        yield from _crossover(dtype)
+        yield from _sizes(dtype)
+
+
+def _crossover(dtype: str) -> Iterator[Case]:
+    for height, width in CROSSOVER_BLOCKS:
+        m, k = 8192 // height * height, 8192 // width * width
+        counts = {max(1, round(density * k / width)) for density in CROSSOVER_DENSITIES}
+        for count in sorted(counts):
+            size, timings = (m, 8192, k), ("sustained",)
+            yield Case("crossover", dtype, (height, width), count, *size, timings=timings)
+
+
+def _sizes(dtype: str) -> Iterator[Case]:
+    """Other shapes than 8192 x 8192 x 8192."""
+    for block in (128, 64, 32, 16):
+        for m, n, k, density in (
+            *((8192, n, 8192, 0.125) for n in (128, 333, 512, 2048, 8191, 16384)),
+            (4096, 8192, 11008, 0.125),
+            (14336, 8192, 4096, 0.125),
+            (16384, 8192, 16384, 0.03),
+        ):
+            count, timings = round(density * k / block), ("sustained",)
+            yield Case("sizes", dtype, (block, block), count, m, n, k, timings=timings)
 
 
 def cpu_cases(dtypes: Iterable[str], order: int = 4096) -> Iterator[Case]:

@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--select",
         default="^(blocks|patterns)/",
-        help="a regular expression for the names of cases (default: all but columns/)",
+        help="a regular expression for the names of cases; groups are blocks, patterns, columns, "
+        "crossover and sizes (default: the first two)",
     )
     parser.add_argument(
         "--dtypes",

@@ -142,6 +142,10 @@ def wanted(case: Case) -> list[str]:
     """The rivals that can compute a case, and are worth the time."""
     if case.group == "columns":
         return ["cublas_dense", "torch_triton"]
+    if case.group == "crossover":
+        return ["cublas_dense"]
+    if case.group == "sizes":
+        return ["cublas_dense", "cublas_equal_flop"]
     names = ["cublas_dense", "cublas_equal_flop"]
     if case.dtype in ("float32", "float64"):
         return [*names, "torch_bsr"]

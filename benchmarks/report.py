@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from .cases import CROSSOVER_DENSITIES
 from .records import ROOT, Row
 
 RESULTS = Path("benchmarks", "results")
@@ -243,6 +245,30 @@ def _gpu_patterns(runs: list[Run]) -> Made:
     return header, lines, [run for run, _ in found]
 
 
+def _gpu_crossover(runs: list[Run]) -> Made:
+    """How many times faster than the whole dense product each block shape is, by density."""
+    found = [
+        (run, row)
+        for run, row in _ours(runs, "sustained", dtype="float16")
+        if row["case"].startswith("crossover/")
+    ]
+    shapes: dict[str, dict[float, str]] = {}
+    for run, row in found:
+        cell = _ratio(row, run.rival(row, "cublas_dense"), of="us")
+        shapes.setdefault(_block(row), {})[_nearest_density(row["density"])] = cell
+    header = ["block", *(f"d = {density:g}" for density in CROSSOVER_DENSITIES)]
+    lines = [
+        [block, *(cells.get(density, "-") for density in CROSSOVER_DENSITIES)]
+        for block, cells in shapes.items()
+    ]
+    return header, lines, [run for run, _ in found]
+
+
+def _nearest_density(density: float) -> float:
+    """The nominal density of a case, whose blocks are of a whole number."""
+    return min(CROSSOVER_DENSITIES, key=lambda nominal: abs(math.log(nominal / density)))
+
+
 def _gpu_columns(runs: list[Run]) -> Made:
     """A line for each matrix, a column for each N, and the time to read the blocks once."""
     found = [
@@ -292,5 +318,6 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str]] = {
     "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG),
     "gpu-patterns": (_gpu_patterns, GPU_SLUG),
     "gpu-columns": (_gpu_columns, GPU_SLUG),
+    "gpu-crossover": (_gpu_crossover, GPU_SLUG),
     "cpu": (_cpu, "cpu"),
 }
