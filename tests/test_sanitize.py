@@ -1,0 +1,52 @@
+"""tools/sanitize.py, with a stand-in for compute-sanitizer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOL = ROOT / "tools" / "sanitize.py"
+
+
+def run(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    fake = folder / "compute-sanitizer"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    path = os.pathsep.join([str(folder), os.environ["PATH"]])
+    return subprocess.run(
+        [sys.executable, str(TOOL), *arguments],
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_watches_every_kernel_in_every_file(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    done = run(tmp_path, f'echo "$@" >> {log}', "--tools", "memcheck,racecheck")
+    assert done.returncode == 0, done.stdout
+    lines = log.read_text().splitlines()
+    assert len(lines) == 2 * len(list(ROOT.glob("tests/gpu/test_gpu_*.py")))
+    assert lines[0].startswith("--tool memcheck") and lines[-1].startswith("--tool racecheck")
+    for name in ("tall", "stream", "regroup", "narrow", "pieces", "portable", "simt", "probe"):
+        assert f"--kernel-name kns={name} " in lines[0]
+
+
+@pytest.mark.parametrize("script", ["exit 9", "echo '=========     at kernel+0x10'; exit 0"])
+def test_fails_with_what_the_sanitizer_said(tmp_path: Path, script: str) -> None:
+    done = run(tmp_path, script, "--tools", "memcheck", "--files", "streams")
+    assert done.returncode == 1 and "test_gpu_streams.py" in done.stdout
+    assert "FAILED" in done.stdout
+
+
+def test_says_what_there_is(tmp_path: Path) -> None:
+    done = run(tmp_path, "exit 0", "--tools", "check")
+    assert done.returncode == 2 and "memcheck, racecheck" in done.stderr
+    done = run(tmp_path, "exit 0", "--files", "none")
+    assert done.returncode == 2 and "names no file" in done.stderr
