@@ -219,7 +219,7 @@ static void test_family(void) {
       {5, 3, 50, true, "zeros; limited by"},
       {64, 64, 50, false, "needs blocks that gain"},
       {128, 16, 50, false, "needs blocks that gain"},
-      {1000, 3, 50, true, "zeros; limited by"},
+      {1000, 3, 95, true, "zeros; limited by"},
   };
   const bsrg_chip chip = bsrg_chip_h200();
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
