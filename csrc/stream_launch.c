@@ -4,10 +4,6 @@
 
 enum { STAGES, TILES, ROWS, SOURCE, PARTS }; /* of the upload */
 
-static bool aligned(const bsrg_dense *dense) {
-  return dense->col_stride == 1 && dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
-}
-
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   int64_t elements;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
@@ -33,9 +29,11 @@ static const char *columns_obstacle(int64_t n) {
 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   if ((uintptr_t)args->values % 16) return "needs a.data to start at a multiple of 16 bytes";
-  if (!aligned(&args->x)) return "needs b in row-major order, its rows at multiples of 16 bytes";
-  if (!aligned(&args->y)) return "needs out in row-major order, its rows at multiples of 16 bytes";
-  if (args->beta != 0 && !aligned(&args->c))
+  if (!bsrg_map_can_describe(&args->x))
+    return "needs b in row-major order, its rows at multiples of 16 bytes";
+  if (!bsrg_map_can_describe(&args->y))
+    return "needs out in row-major order, its rows at multiples of 16 bytes";
+  if (args->beta != 0 && !bsrg_map_can_describe(&args->c))
     return "needs c in row-major order, its rows at multiples of 16 bytes";
   return NULL;
 }

@@ -26,10 +26,8 @@ static const char *columns_obstacle(int64_t n) {
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   const bsrg_dense *x = &args->x, *c = &args->c, *y = &args->y;
   if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
-  if (x->col_stride != 1 || x->row_stride % 8 || !aligned(x->data, 16))
-    return "needs b in row-major order, its rows at multiples of 16 bytes";
-  if (y->col_stride != 1 || y->row_stride % 8 || !aligned(y->data, 16))
-    return "needs out in row-major order, its rows at multiples of 16 bytes";
+  if (!bsrg_map_can_describe(x)) return "needs b in row-major order, its rows at multiples of 16 bytes";
+  if (!bsrg_map_can_describe(y)) return "needs out in row-major order, its rows at multiples of 16 bytes";
   if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || !aligned(c->data, 4)))
     return "needs c in row-major order, its rows at multiples of 4 bytes";
   return NULL;

@@ -1,5 +1,10 @@
 #include "tensor_map.h"
 
+bool bsrg_map_can_describe(const bsrg_dense *dense) {
+  return dense->col_stride == 1 && dense->row_stride >= dense->cols && dense->row_stride < (int64_t)1 << 39 &&
+         dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
+}
+
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
   const uint64_t strides[2] = {2 * shape->strides[0], 2 * shape->strides[1]};

@@ -11,6 +11,10 @@ typedef struct bsrg_map_shape {
   int swizzle;
 } bsrg_map_shape;
 
+/* Whether a map can describe the matrix: row-major, rows at multiples of 16 bytes that follow one another, a row
+ * stride below 2^40 bytes. */
+bool bsrg_map_can_describe(const bsrg_dense *dense);
+
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
 
