@@ -209,6 +209,12 @@ bsrg_status bsrg_scratch_alloc(const bsrg_cuda_api *api, bsrg_device_state *devi
   return bsrg_cuda_check(api, result, "cuMemAllocFromPoolAsync", error);
 }
 
+bsrg_status bsrg_scratch_free(const bsrg_cuda_api *api, CUdeviceptr scratch, CUstream stream,
+                              bsrg_status status, bsrg_error *error) {
+  const CUresult result = api->memory_free_async(scratch, stream);
+  return status == BSRG_OK ? bsrg_cuda_check(api, result, "cuMemFreeAsync", error) : status;
+}
+
 /* ---- kernels --------------------------------------------------------------------------------- */
 
 static CUlibrary libraries[BSRG_KERNEL_COUNT]; /* of the image that a table row names; rows may share one */

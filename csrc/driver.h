@@ -47,9 +47,13 @@ CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *dev
 bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, const void *source, size_t bytes,
                         CUdeviceptr *out, bsrg_error *error);
 
-/* Device memory for the length of a product, allocated in the stream's order; memory_free_async ends it. */
+/* Device memory for the length of a product, allocated and freed in the stream's order. */
 bsrg_status bsrg_scratch_alloc(const bsrg_cuda_api *api, bsrg_device_state *device, size_t bytes,
                                CUstream stream, CUdeviceptr *out, bsrg_error *error);
+
+/* Returns status or, where that is BSRG_OK, whether freeing worked. */
+bsrg_status bsrg_scratch_free(const bsrg_cuda_api *api, CUdeviceptr scratch, CUstream stream,
+                              bsrg_status status, bsrg_error *error);
 
 /* Launches a row of the kernel table; parameters is the struct that the kernel takes by value. */
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,

@@ -18,9 +18,10 @@ typedef struct bsrg_family_ops {
   bsrg_family family;
   /* NULL when the family can compute a product of this structure and dtype, else what it needs. */
   const char *(*obstacle)(const bsrg_structure_view *view, bsrg_dtype dtype, int sm_arch);
-  /* NULL when n columns suit it; a question about a plan knows no more of the dense operands. */
+  /* NULL when n columns suit it; a question about a plan knows no more of the dense operands. The function itself is
+   * NULL where any do. */
   const char *(*columns_obstacle)(int64_t n);
-  /* NULL when the operands' addresses and strides suit it. */
+  /* NULL when the operands' addresses and strides suit it; likewise. */
   const char *(*layout_obstacle)(const bsrg_matmul_args *args);
   /* What is worked out once from a structure, on any machine; NULL when memory ran out. Only called without an
    * obstacle. */
@@ -38,8 +39,6 @@ extern const bsrg_family_ops bsrg_regroup_family;  /* regroup.c, regroup_family.
 extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
 
-/* The operations of a family that runs on a GPU, or NULL. */
-const bsrg_family_ops *bsrg_family_find(bsrg_family family);
 /* The family's plan of a structure, made at the first call. */
 bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **plan,
                           bsrg_error *error);
@@ -55,6 +54,8 @@ static inline bool bsrg_is_skewed(int64_t longest, int64_t total, int64_t count)
 }
 /* Writes 0 .. count - 1 into order, longest first, equal lengths in their order. false: no memory. */
 bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longest, int32_t *order);
+/* Puts records of `size` bytes into that order. */
+bool bsrg_sort_records(void *records, size_t size, const int64_t *length, int64_t count, int64_t longest);
 /* The block rows, longest first where their lengths differ much, else in their order. */
 bool bsrg_row_order(const bsrg_structure_view *view, int32_t *order);
 /* A launch's fixed cost, fitted on an H200. */

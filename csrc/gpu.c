@@ -125,8 +125,16 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   snprintf(chip.name, sizeof(chip.name), "%.63s", gpu.device->info.name);
   const bsrg_family_ops *ops;
   const void *plan;
-  const bsrg_status status = bsrg_choose_family(args, &chip, &ops, &plan, error);
-  return status == BSRG_OK ? ops->launch(args, plan, gpu, error) : status;
+  bsrg_status status = bsrg_choose_family(args, &chip, &ops, &plan, error);
+  if (status == BSRG_OK) status = ops->launch(args, plan, gpu, error);
+  /* The portable kernels need no scratch memory. Not where the product overwrites C, of which a launch that failed
+   * half-way may have changed a part. */
+  const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
+  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable) {
+    status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+    if (status == BSRG_OK) status = bsrg_portable_family.launch(args, plan, gpu, error);
+  }
+  return status;
 }
 
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {

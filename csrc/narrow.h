@@ -6,8 +6,8 @@
 
 /* What the CTAs compute. Strips of long rows are cut into pieces, whose sums a second pass adds. */
 typedef struct bsrg_narrow_plan {
-  bsrg_narrow_item
-      *items; /* every row of Y once, or in all pieces of its split; most blocks first if skewed */
+  /* Every row of Y once, or in all pieces of its split; most blocks first if skewed. */
+  bsrg_narrow_item *items;
   bsrg_narrow_split *splits; /* strips in pieces */
   int32_t item_count, split_count, slot_count;
   int32_t strip;        /* rows of a strip: 16 or 32 */

@@ -95,12 +95,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
     status = bsrg_launch(gpu.api, gpu.device, add, narrow->split_count, 1, stream, &p, error);
   }
-  if (partial) {
-    const bsrg_status freed = bsrg_cuda_check(gpu.api, gpu.api->memory_free_async(partial, stream),
-                                              "cuMemFreeAsync", status == BSRG_OK ? error : NULL);
-    if (status == BSRG_OK) status = freed;
-  }
-  return status;
+  return partial ? bsrg_scratch_free(gpu.api, partial, stream, status, error) : status;
 }
 
 const bsrg_family_ops bsrg_narrow_family = {.family = BSRG_NARROW,

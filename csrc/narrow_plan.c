@@ -49,22 +49,12 @@ static void append_strip(const bsrg_structure_view *v, int64_t row, int64_t row_
 }
 
 static bool sort_items(bsrg_narrow_plan *plan) {
-  const size_t count = (size_t)plan->item_count;
-  int64_t *length = calloc(count, sizeof(*length));
-  int32_t *order = malloc(sizeof(*order) * count);
-  bsrg_narrow_item *sorted = malloc(sizeof(*sorted) * count);
-  bool done = length && order && sorted;
-  if (done) {
-    for (size_t i = 0; i < count; ++i) length[i] = plan->items[i].block_count;
-    done = bsrg_sort_longest_first(length, plan->item_count, plan->longest_item, order);
-  }
-  if (done) {
-    for (size_t i = 0; i < count; ++i) sorted[i] = plan->items[order[i]];
-    memcpy(plan->items, sorted, sizeof(*sorted) * count);
-  }
+  int64_t *length = malloc(sizeof(*length) * (size_t)plan->item_count);
+  if (!length) return false;
+  for (int32_t i = 0; i < plan->item_count; ++i) length[i] = plan->items[i].block_count;
+  const bool done =
+      bsrg_sort_records(plan->items, sizeof(*plan->items), length, plan->item_count, plan->longest_item);
   free(length);
-  free(order);
-  free(sorted);
   return done;
 }
 

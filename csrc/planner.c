@@ -10,12 +10,6 @@ static const bsrg_family_ops *const families[] = {
     &bsrg_tall_family, &bsrg_stream_family, &bsrg_regroup_family, &bsrg_narrow_family, &bsrg_portable_family};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
-const bsrg_family_ops *bsrg_family_find(bsrg_family family) {
-  for (int i = 0; i < FAMILIES; ++i)
-    if (families[i]->family == family) return families[i];
-  return NULL;
-}
-
 bsrg_chip bsrg_chip_h200(void) {
   return (bsrg_chip){.name = "NVIDIA H200",
                      .sm_arch = 90,
@@ -70,6 +64,20 @@ bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longe
   return true;
 }
 
+bool bsrg_sort_records(void *records, size_t size, const int64_t *length, int64_t count, int64_t longest) {
+  int32_t *order = malloc(sizeof(*order) * (size_t)count);
+  char *const from = records, *sorted = malloc(size * (size_t)count);
+  const bool done = order && sorted && bsrg_sort_longest_first(length, count, longest, order);
+  if (done) {
+    for (int64_t i = 0; i < count; ++i)
+      memcpy(sorted + (size_t)i * size, from + (size_t)order[i] * size, size);
+    memcpy(records, sorted, size * (size_t)count);
+  }
+  free(order);
+  free(sorted);
+  return done;
+}
+
 bool bsrg_row_order(const bsrg_structure_view *v, int32_t *order) {
   if (!bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows)) {
     for (int64_t i = 0; i < v->block_rows; ++i) order[i] = (int32_t)i;
@@ -93,8 +101,8 @@ static bsrg_status consider(const bsrg_family_ops *ops, bsrg_structure *structur
   memset(candidate, 0, sizeof(*candidate));
   candidate->family = ops->family;
   const char *obstacle = ops->obstacle(&structure->view, dtype, chip->sm_arch);
-  if (!obstacle) obstacle = ops->columns_obstacle(n);
-  if (!obstacle && args) obstacle = ops->layout_obstacle(args);
+  if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(n);
+  if (!obstacle && ops->layout_obstacle && args) obstacle = ops->layout_obstacle(args);
   if (obstacle) {
     snprintf(candidate->reason, sizeof(candidate->reason), "%s", obstacle);
     return BSRG_OK;
@@ -129,8 +137,7 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
         "later",
         chip->name);
   return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
-                   bsrg_family_name(args->family), chip->name,
-                   bsrg_family_find(args->family) ? candidate.reason : "does not run on a GPU");
+                   bsrg_family_name(args->family), chip->name, candidate.reason);
 }
 
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,

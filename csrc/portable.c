@@ -151,16 +151,6 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
 }
 
-static const char *any_columns(int64_t n) {
-  (void)n;
-  return NULL;
-}
-
-static const char *any_layout(const bsrg_matmul_args *args) {
-  (void)args;
-  return NULL;
-}
-
 /* The plan is the order of the block rows. */
 static void *make_plan(const bsrg_structure_view *v) {
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)(v->block_rows + 1));
@@ -171,8 +161,6 @@ static void *make_plan(const bsrg_structure_view *v) {
 
 const bsrg_family_ops bsrg_portable_family = {.family = BSRG_PORTABLE,
                                               .obstacle = obstacle,
-                                              .columns_obstacle = any_columns,
-                                              .layout_obstacle = any_layout,
                                               .make_plan = make_plan,
                                               .free_plan = free,
                                               .predict = predict,

@@ -1,6 +1,7 @@
 /* The regroup family: which larger blocks suit a structure, what they cost, and the launch. */
 #include "regroup.h"
 #include "tall.h"
+#include "tensor_map.h"
 #include "uploads.h"
 
 #include <math.h>
@@ -103,8 +104,6 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   return NULL;
 }
 
-static const char *columns_obstacle(int64_t n) { return bsrg_tall_family.columns_obstacle(n); }
-
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   bsrg_matmul_args packed = *args;
   packed.values = NULL; /* the stored values may start anywhere; the packed ones are aligned */
@@ -180,20 +179,12 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, C
   return bsrg_launch(gpu.api, gpu.device, kernel, r->tile_count, 1, (CUstream)args->stream, &p, error);
 }
 
-/* What the planner would have chosen without this family: it needs no memory. */
-static bsrg_status launch_portable(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error) {
-  const void *plan;
-  const bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
-  return status == BSRG_OK ? bsrg_portable_family.launch(args, plan, gpu, error) : status;
-}
-
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_regrouped *r = plan;
   const CUstream stream = (CUstream)args->stream;
   const int64_t bytes = 2 * r->child->view.nnzb * r->shape.height * r->shape.width;
   CUdeviceptr packed = 0;
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, (size_t)bytes, stream, &packed, error);
-  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO) return launch_portable(args, gpu, error);
   if (status != BSRG_OK) return status;
 
   status = pack(args, r, packed, gpu, error);
@@ -203,13 +194,12 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     child.values = (const void *)(uintptr_t)packed;
     status = bsrg_tall_family.launch(&child, r->child_plan, gpu, error);
   }
-  const CUresult freed = gpu.api->memory_free_async(packed, stream);
-  return status == BSRG_OK ? bsrg_cuda_check(gpu.api, freed, "cuMemFreeAsync", error) : status;
+  return bsrg_scratch_free(gpu.api, packed, stream, status, error);
 }
 
 const bsrg_family_ops bsrg_regroup_family = {.family = BSRG_REGROUP,
                                              .obstacle = obstacle,
-                                             .columns_obstacle = columns_obstacle,
+                                             .columns_obstacle = bsrg_map_columns_obstacle,
                                              .layout_obstacle = layout_obstacle,
                                              .make_plan = make_plan,
                                              .free_plan = bsrg_regrouped_free,

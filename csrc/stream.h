@@ -8,11 +8,13 @@
 typedef struct bsrg_stream_shape {
   int32_t height, width; /* of a part: one that is compiled */
   int32_t rows, columns; /* parts of a stored block, down and across */
-  int kernel;            /* of float16; bfloat16's lie BSRG_STREAM_SHAPE_COUNT further. -1: none fits */
+  int kernel;            /* of float16; bfloat16's lie BSRG_STREAM_SHAPE_COUNT further */
 } bsrg_stream_shape;
 
 #define BSRG_STREAM_ONE(height, width) +1
 enum { BSRG_STREAM_SHAPE_COUNT = 0 BSRG_STREAM_SHAPES(BSRG_STREAM_ONE) };
+#undef BSRG_STREAM_ONE
+/* The largest part of which such blocks consist: heights are multiples of 8, widths of 16. */
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *view);
 
 typedef struct bsrg_stream_plan {
@@ -25,7 +27,7 @@ typedef struct bsrg_stream_plan {
   int32_t tile_count;
   int64_t slots, steps; /* of all stages: block columns of X, and those that each warpgroup meets */
   int64_t longest_tile; /* parts */
-  bool skewed;          /* tiles are sorted, longest first, and all columns of a tile come before the next */
+  bool skewed;          /* the longest rows come first, and all columns of a tile before the next tile */
 } bsrg_stream_plan;
 
 void *bsrg_stream_make_plan(const bsrg_structure_view *view);

@@ -21,21 +21,10 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   return NULL;
 }
 
-static const char *columns_obstacle(int64_t n) {
-  if (n % 8) return "needs a number of columns that is a multiple of 8";
-  if (n > INT32_MAX) return "needs fewer than 2^31 columns";
-  return NULL;
-}
-
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
-  if ((uintptr_t)args->values % 16) return "needs a.data to start at a multiple of 16 bytes";
-  if (!bsrg_map_can_describe(&args->x))
-    return "needs b in row-major order, its rows at multiples of 16 bytes";
-  if (!bsrg_map_can_describe(&args->y))
-    return "needs out in row-major order, its rows at multiples of 16 bytes";
   if (args->beta != 0 && !bsrg_map_can_describe(&args->c))
     return "needs c in row-major order, its rows at multiples of 16 bytes";
-  return NULL;
+  return bsrg_map_layout_obstacle(args);
 }
 
 static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, CUdeviceptr source,
@@ -115,13 +104,12 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   if (status != BSRG_OK) return status;
   status = pack(args, stream, uploads[SOURCE], packed, gpu, error);
   if (status == BSRG_OK) status = multiply(args, stream, uploads, n_tiles, packed, gpu, error);
-  gpu.api->memory_free_async(packed, (CUstream)args->stream);
-  return status;
+  return bsrg_scratch_free(gpu.api, packed, (CUstream)args->stream, status, error);
 }
 
 const bsrg_family_ops bsrg_stream_family = {.family = BSRG_STREAM,
                                             .obstacle = obstacle,
-                                            .columns_obstacle = columns_obstacle,
+                                            .columns_obstacle = bsrg_map_columns_obstacle,
                                             .layout_obstacle = layout_obstacle,
                                             .make_plan = bsrg_stream_make_plan,
                                             .free_plan = bsrg_stream_free_plan,

@@ -11,7 +11,7 @@ static const int32_t shapes[][2] = {BSRG_STREAM_SHAPES(SHAPE)};
 #undef SHAPE
 
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *v) {
-  bsrg_stream_shape best = {.kernel = -1};
+  bsrg_stream_shape best = {0};
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const int32_t height = shapes[i][0], width = shapes[i][1];
     if (v->block_height % height || v->block_width % width) continue;
@@ -84,7 +84,7 @@ static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) 
   plan->slots += stage->x_count;
 }
 
-/* Fills b->parts with the parts of block rows `rows`, by column. */
+/* Fills b->parts with the parts of the given block rows, by column; returns how many. */
 static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t count) {
   const bsrg_structure_view *v = b->v;
   const bsrg_stream_shape *shape = &b->plan->shape;
@@ -190,7 +190,7 @@ void *bsrg_stream_make_plan(const bsrg_structure_view *v) {
     plan->shape = bsrg_stream_choose(v);
     plan->skewed = bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows);
     builder b = {.v = v, .plan = plan, .group_rows = BSRG_STREAM_GROUP_ROWS / plan->shape.height};
-    /* A block row stays whole: blocks may be taller than a tile only if it is made of several. */
+    /* Whole block rows: all parts of a block lie in one tile. */
     const int64_t tile_rows = BSRG_STREAM_GROUPS * b.group_rows / plan->shape.rows;
     done = make_tiles(&b, row_order, tile_rows, bsrg_ceil_div(v->block_rows, tile_rows));
   }

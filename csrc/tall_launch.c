@@ -2,8 +2,6 @@
 #include "tensor_map.h"
 #include "uploads.h"
 
-static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
-
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   int64_t a_rows;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
@@ -17,20 +15,11 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   return NULL;
 }
 
-static const char *columns_obstacle(int64_t n) {
-  if (n % 8) return "needs a number of columns that is a multiple of 8";
-  if (n > INT32_MAX) return "needs fewer than 2^31 columns";
-  return NULL;
-}
-
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
-  const bsrg_dense *x = &args->x, *c = &args->c, *y = &args->y;
-  if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
-  if (!bsrg_map_can_describe(x)) return "needs b in row-major order, its rows at multiples of 16 bytes";
-  if (!bsrg_map_can_describe(y)) return "needs out in row-major order, its rows at multiples of 16 bytes";
-  if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || !aligned(c->data, 4)))
+  const bsrg_dense *c = &args->c;
+  if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || (uintptr_t)c->data % 4))
     return "needs c in row-major order, its rows at multiples of 4 bytes";
-  return NULL;
+  return bsrg_map_layout_obstacle(args);
 }
 
 /* Rows of X as one box of four 64-column panels, or, where the last panel would read past a row, as plain 2-D
@@ -125,7 +114,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 
 const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,
                                           .obstacle = obstacle,
-                                          .columns_obstacle = columns_obstacle,
+                                          .columns_obstacle = bsrg_map_columns_obstacle,
                                           .layout_obstacle = layout_obstacle,
                                           .make_plan = bsrg_tall_make_plan,
                                           .free_plan = bsrg_tall_free_plan,

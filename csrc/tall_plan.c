@@ -83,22 +83,12 @@ static void append_tile(bsrg_tall_plan *plan, int64_t strip0, int64_t strip1, in
 }
 
 static bool sort_tiles(bsrg_tall_plan *plan) {
-  const size_t count = (size_t)plan->tile_count;
-  int64_t *length = calloc(count, sizeof(*length));
-  int32_t *order = malloc(sizeof(*order) * count);
-  bsrg_tall_tile *sorted = malloc(sizeof(*sorted) * count);
-  bool done = length && order && sorted;
-  if (done) {
-    for (size_t t = 0; t < count; ++t) length[t] = plan->tiles[t].entry_count;
-    done = bsrg_sort_longest_first(length, plan->tile_count, plan->longest_tile, order);
-  }
-  if (done) {
-    for (size_t t = 0; t < count; ++t) sorted[t] = plan->tiles[order[t]];
-    memcpy(plan->tiles, sorted, sizeof(*sorted) * count);
-  }
+  int64_t *length = malloc(sizeof(*length) * (size_t)plan->tile_count);
+  if (!length) return false;
+  for (int32_t t = 0; t < plan->tile_count; ++t) length[t] = plan->tiles[t].entry_count;
+  const bool done =
+      bsrg_sort_records(plan->tiles, sizeof(*plan->tiles), length, plan->tile_count, plan->longest_tile);
   free(length);
-  free(order);
-  free(sorted);
   return done;
 }
 

@@ -5,6 +5,20 @@ bool bsrg_map_can_describe(const bsrg_dense *dense) {
          dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
 }
 
+const char *bsrg_map_columns_obstacle(int64_t n) {
+  if (n % 8) return "needs a number of columns that is a multiple of 8";
+  return n > INT32_MAX ? "needs fewer than 2^31 columns" : NULL;
+}
+
+const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args) {
+  if ((uintptr_t)args->values % 16) return "needs a.data to start at a multiple of 16 bytes";
+  if (!bsrg_map_can_describe(&args->x))
+    return "needs b in row-major order, its rows at multiples of 16 bytes";
+  if (!bsrg_map_can_describe(&args->y))
+    return "needs out in row-major order, its rows at multiples of 16 bytes";
+  return NULL;
+}
+
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
   const uint64_t strides[2] = {2 * shape->strides[0], 2 * shape->strides[1]};

@@ -14,6 +14,10 @@ typedef struct bsrg_map_shape {
 /* Whether a map can describe the matrix: row-major, rows at multiples of 16 bytes that follow one another, a row
  * stride below 2^40 bytes. */
 bool bsrg_map_can_describe(const bsrg_dense *dense);
+/* What the families that reach A, X and Y through maps or bulk copies need of n, and of the operands; NULL if they
+ * suit. */
+const char *bsrg_map_columns_obstacle(int64_t n);
+const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args);
 
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);

@@ -77,7 +77,8 @@ enum {
   BSRG_STREAM_STAGES = 3,
   BSRG_STREAM_STAGE_BYTES = 64 << 10, /* X from its start, blocks up to its end */
   /* stages, output, records and barriers, and slack to align the start to 1024 */
-  BSRG_STREAM_SHARED_BYTES = 3 * (64 << 10) + 4 * 8192 + 2048 + 1024
+  BSRG_STREAM_SHARED_BYTES = BSRG_STREAM_STAGES * BSRG_STREAM_STAGE_BYTES +
+      BSRG_STREAM_GROUPS * BSRG_STREAM_GROUP_ROWS * BSRG_STREAM_TILE_N + 2048 + 1024
 };
 
 /* One stage: which rows of X and which blocks it brings, and which of them meet. A block here is the part of a

@@ -66,8 +66,8 @@ struct Kernel {
   static constexpr int kSlotBytes = 2 * kPanelBytes;
   static constexpr int kSteps16 = kWidth / 16;
   static constexpr int kSums = kHeight / 2;
-  static constexpr bool kInRegisters =
-      kRows > 2;                               // X: with fewer block rows the WGMMAs read it in shared memory
+  // X; with fewer block rows to share it, the WGMMAs read it in shared memory.
+  static constexpr bool kInRegisters = kRows > 2;
   static constexpr int kChunk = 2 / kSteps16;  // slots whose X is in registers together: 16 of them
   using Sums = float[kRows][2][kSums];
   using Fragment = uint32_t[2][kSteps16][4];  // of X: kWidth rows, 16 columns of each panel

@@ -6,16 +6,7 @@
 #include <string.h>
 
 #include "bsrgemm.h"
-
-static int failures;
-
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                                   \
-    }                                                                               \
-  } while (0)
+#include "check.h"
 
 enum { M = 4, K = 6, N = 3, PITCH = 8 };
 

@@ -1,48 +1,18 @@
 /* The narrow family's plan: its items cover every row and block once, within what the kernel can hold. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "narrow.h"
-
-static int failures;
-
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                                   \
-    }                                                                               \
-  } while (0)
+#include "structures.h"
 
 /* Row i stores its first lengths[i] block columns. */
 static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
                             int64_t width) {
   int64_t *indptr = calloc((size_t)block_rows + 1, sizeof(*indptr));
   for (int64_t i = 0; i < block_rows; ++i) indptr[i + 1] = indptr[i] + lengths[i];
-  const int64_t nnzb = indptr[block_rows];
-  int64_t *indices = malloc(sizeof(*indices) * (size_t)(nnzb + 1));
+  int64_t *indices = malloc(sizeof(*indices) * (size_t)(indptr[block_rows] + 1));
   for (int64_t i = 0; i < block_rows; ++i)
     for (int64_t j = 0; j < lengths[i]; ++j) indices[indptr[i] + j] = j;
-  const bsrg_pattern pattern = {.rows = block_rows * height,
-                                .cols = block_cols * width,
-                                .block_height = height,
-                                .block_width = width,
-                                .nnzb = nnzb,
-                                .indptr_len = block_rows + 1,
-                                .index_type = BSRG_I64,
-                                .indices = indices,
-                                .indptr = indptr};
-  bsrg_structure *structure = NULL;
-  bsrg_error error = {""};
-  if (bsrg_structure_create(&pattern, 1, &structure, &error) != BSRG_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    abort();
-  }
-  free(indptr);
-  free(indices);
-  return structure;
+  return make_structure(block_rows, block_cols, height, width, indptr, indices);
 }
 
 /* Every strip is one item that writes to Y, or the pieces of one split, in the order of their slots. */

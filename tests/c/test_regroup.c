@@ -1,26 +1,9 @@
 /* Regrouping: the larger blocks and their pieces against a dense mask, and the kernel's arithmetic on the host. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "regroup.h"
-
-static int failures;
-
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                                   \
-    }                                                                               \
-  } while (0)
-
-static uint32_t random_state = 1;
-static uint32_t random_below(uint32_t end) {
-  random_state = random_state * 1664525u + 1013904223u;
-  return (uint32_t)(((uint64_t)random_state * end) >> 32);
-}
+#include "structures.h"
 
 static void *allocate(int64_t count, size_t item) {
   void *memory = calloc(count > 0 ? (size_t)count : 1, item);
@@ -31,22 +14,15 @@ static void *allocate(int64_t count, size_t item) {
 /* Blocks with probability share / 100, but always the last one of a random row. */
 static bsrg_structure *random_structure(int64_t block_rows, int64_t block_cols, int64_t bh, int64_t bw,
                                         uint32_t share) {
-  int32_t *indptr = allocate(block_rows + 1, sizeof(*indptr));
-  int32_t *indices = allocate(block_rows * block_cols, sizeof(*indices));
+  int64_t *indptr = allocate(block_rows + 1, sizeof(*indptr));
+  int64_t *indices = allocate(block_rows * block_cols, sizeof(*indices));
   const int64_t sure = random_below((uint32_t)block_rows);
   for (int64_t i = 0; i < block_rows; ++i) {
     indptr[i + 1] = indptr[i];
     for (int64_t j = 0; j < block_cols; ++j)
-      if (random_below(100) < share || (i == sure && j == block_cols - 1))
-        indices[indptr[i + 1]++] = (int32_t)j;
+      if (random_below(100) < share || (i == sure && j == block_cols - 1)) indices[indptr[i + 1]++] = j;
   }
-  const bsrg_pattern pattern = {block_rows * bh, block_cols * bw, bh,      bw,    indptr[block_rows],
-                                block_rows + 1,  BSRG_I32,        indices, indptr};
-  bsrg_structure *structure;
-  if (bsrg_structure_create(&pattern, 1, &structure, NULL) != BSRG_OK) abort();
-  free(indptr);
-  free(indices);
-  return structure;
+  return make_structure(block_rows, block_cols, bh, bw, indptr, indices);
 }
 
 /* What the kernel does for chunks of so many elements and so many threads a piece. */

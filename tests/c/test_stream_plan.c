@@ -1,29 +1,11 @@
 /* The streaming family's plan: read as the kernel reads it, it multiplies every part of every block once, and no stage
  * holds more than shared memory does. */
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "stream.h"
+#include "structures.h"
 
-static int failures;
-
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                                   \
-    }                                                                               \
-  } while (0)
-
-static uint64_t random_state = 1;
-static uint32_t random_below(uint32_t bound) {
-  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-  return (uint32_t)(random_state >> 33) % bound;
-}
-
-/* A block is stored with probability percent / 100; in every third row with a tenth of that when skewed. */
+/* A block is stored with probability percent / 100; in two of three rows with a tenth of that when skewed. */
 static bsrg_structure *make(int64_t block_rows, int64_t block_cols, int64_t height, int64_t width,
                             uint32_t percent, bool skewed) {
   int64_t *indptr = calloc((size_t)block_rows + 1, sizeof(*indptr));
@@ -33,24 +15,7 @@ static bsrg_structure *make(int64_t block_rows, int64_t block_cols, int64_t heig
     for (int64_t j = 0; j < block_cols; ++j)
       if (random_below(1000) < percent * (skewed && i % 3 ? 1 : 10)) indices[indptr[i + 1]++] = j;
   }
-  const bsrg_pattern pattern = {.rows = block_rows * height,
-                                .cols = block_cols * width,
-                                .block_height = height,
-                                .block_width = width,
-                                .nnzb = indptr[block_rows],
-                                .indptr_len = block_rows + 1,
-                                .index_type = BSRG_I64,
-                                .indices = indices,
-                                .indptr = indptr};
-  bsrg_structure *structure = NULL;
-  bsrg_error error = {""};
-  if (bsrg_structure_create(&pattern, 1, &structure, &error) != BSRG_OK) {
-    fprintf(stderr, "%s\n", error.message);
-    abort();
-  }
-  free(indptr);
-  free(indices);
-  return structure;
+  return make_structure(block_rows, block_cols, height, width, indptr, indices);
 }
 
 typedef struct reader {

@@ -7,16 +7,7 @@
 #include <sys/resource.h>
 
 #include "bsrgemm.h"
-
-static int failures;
-
-#define CHECK(condition)                                                            \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-      ++failures;                                                                   \
-    }                                                                               \
-  } while (0)
+#include "check.h"
 
 /* A copy on the heap without a byte to spare, so that the sanitizer sees any read past the end. */
 static void *copy_exactly(const int64_t *numbers, int64_t count, bsrg_index_type type) {

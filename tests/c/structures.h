@@ -1,0 +1,39 @@
+/* Structures for tests of plans. */
+#ifndef BSRG_TEST_STRUCTURES_H
+#define BSRG_TEST_STRUCTURES_H
+
+#include <stdlib.h>
+
+#include "check.h"
+#include "internal.h"
+
+static uint64_t random_state = 1;
+static inline uint32_t random_below(uint32_t end) {
+  random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)(((random_state >> 32) * end) >> 32);
+}
+
+/* Block row i stores the columns indices[indptr[i]] .. indices[indptr[i + 1] - 1]; frees both arrays. */
+static inline bsrg_structure *make_structure(int64_t block_rows, int64_t block_cols, int64_t height,
+                                             int64_t width, int64_t *indptr, int64_t *indices) {
+  const bsrg_pattern pattern = {.rows = block_rows * height,
+                                .cols = block_cols * width,
+                                .block_height = height,
+                                .block_width = width,
+                                .nnzb = indptr[block_rows],
+                                .indptr_len = block_rows + 1,
+                                .index_type = BSRG_I64,
+                                .indices = indices,
+                                .indptr = indptr};
+  bsrg_structure *structure = NULL;
+  bsrg_error error = {""};
+  if (bsrg_structure_create(&pattern, 1, &structure, &error) != BSRG_OK) {
+    fprintf(stderr, "%s\n", error.message);
+    abort();
+  }
+  free(indptr);
+  free(indices);
+  return structure;
+}
+
+#endif
