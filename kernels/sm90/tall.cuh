@@ -212,7 +212,11 @@ struct Kernel {
     __syncwarp();
     if (!kUnion && warp % 4 != 0) return;
     if constexpr (kCluster > 1) {
-      if (lane < kCluster) ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), lane));
+      // At its own barrier in the local way: racecheck does not take a cluster-wide arrival for the end of a read.
+      if (lane == rank)
+        ptx::barrier_arrive(empty(stage));
+      else if (lane < kCluster)
+        ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), lane));
     } else {
       if (lane == 0) ptx::barrier_arrive(empty(stage));
     }
