@@ -75,9 +75,9 @@ static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype d
   const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
   const double work = c->mma_flops * tile.cost / (chip->mma_flops_per_s * share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
-  /* Two CTAs an SM share the work, and nothing ends before the longest row. */
-  const double longest =
-      work * 2 * chip->sm_count * (double)v->longest_row / fmax(1, (double)v->nnzb * column_tiles);
+  /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. */
+  const double longest = work * (double)(tile.ctas * chip->sm_count) * (double)v->longest_row /
+                         fmax(1, (double)v->nnzb * row_tiles * column_tiles);
   const double starts =
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), longest);
