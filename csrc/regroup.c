@@ -1,5 +1,6 @@
 /* Regrouping: from a structure to one of larger blocks, and the pieces of which their values consist. */
 #include "regroup.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,25 +59,41 @@ static int64_t distinct_blocks(const bsrg_structure_view *v, divisor width, span
   return count;
 }
 
+/* The nearest number from `number` down, at least 1, that shares no divisor with `other`. */
+static int64_t coprime(int64_t number, int64_t other) {
+  for (;; --number) {
+    int64_t a = number, b = other;
+    while (b) {
+      const int64_t rest = a % b;
+      a = b, b = rest;
+    }
+    if (a == 1) return number;
+  }
+}
+
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp) {
   enum { LEAST_ROWS = 4 };
   const divisor width = make_divisor(shape.width);
-  const int64_t rows = bsrg_ceil_div(v->rows, shape.height);
-  int64_t total = 0; /* stored blocks that the rows meet: one that lies in two of them counts twice */
-  for (int64_t row = 0; row < rows; ++row) {
-    const span from = block_rows_of(v, shape, row);
-    total += v->indptr[from.end] - v->indptr[from.begin];
-  }
-  int64_t stride = bsrg_max(1, bsrg_min(total / look_at, rows / LEAST_ROWS));
+  const int64_t bh = v->block_height, rows = bsrg_ceil_div(v->rows, shape.height);
+  const int64_t met = v->nnzb * bsrg_ceil_div(bh, shape.height);
+  int64_t stride = bsrg_max(1, bsrg_min(met / look_at, rows / LEAST_ROWS));
   for (;; stride = bsrg_max(1, stride / 8)) { /* again where the sample has missed the long rows */
-    int64_t seen = 0, count = 0;
+    /* How larger rows lie to block rows repeats itself: no stride may hit the same case each time. */
+    stride = coprime(stride, bh);
+    int64_t seen = 0, covered = 0, count = 0; /* stored blocks, their rows, larger blocks */
     for (int64_t row = stride / 2; row < rows; row += stride) {
       const span from = block_rows_of(v, shape, row);
-      seen += v->indptr[from.end] - v->indptr[from.begin];
+      const int64_t top = row * shape.height, bottom = top + shape.height;
+      for (int64_t i = from.begin; i < from.end; ++i) {
+        const int64_t blocks = v->indptr[i + 1] - v->indptr[i];
+        seen += blocks;
+        covered += blocks * (bsrg_min(bottom, (i + 1) * bh) - bsrg_max(top, i * bh));
+      }
       count += distinct_blocks(v, width, from, marks, (*stamp)++, NULL);
     }
-    if (stride == 1 || seen > look_at / 4) return (double)count * (double)total / (double)seen;
+    if (stride == 1 || seen > look_at / 4)
+      return (double)count * (double)v->nnzb * (double)bh / (double)covered;
   }
 }
 
@@ -136,7 +153,7 @@ static tiling make_tiling(bsrg_block_shape shape) {
   return t;
 }
 
-/* Walks over the pieces of one row of the child. slot[j] is the child's block in column j. Counts the pieces of
+/* Walks over the pieces of one row of the child. slot[j] is the place of the child's block in column j. Counts the pieces of
  * tile t in next[t] or, where pieces is given, writes them at next[t]. */
 static inline void walk_row(const bsrg_structure_view *v, bsrg_block_shape shape, tiling units, int64_t row,
                             const int32_t *slot, int64_t *next, bsrg_regroup_piece *pieces) {
@@ -172,7 +189,8 @@ static inline void walk_row(const bsrg_structure_view *v, bsrg_block_shape shape
   }
 }
 
-static bool make_pieces(const bsrg_structure_view *v, bsrg_regrouped *r) {
+/* place: of each block of the child; NULL where they lie in their order. */
+static bool make_pieces(const bsrg_structure_view *v, const int32_t *place, bsrg_regrouped *r) {
   const bsrg_structure_view *child = &r->child->view;
   const tiling units = make_tiling(r->shape);
   r->tile_elements = (units.unit_height * r->shape.width) << units.units_log2;
@@ -186,7 +204,7 @@ static bool make_pieces(const bsrg_structure_view *v, bsrg_regrouped *r) {
   for (int pass = 0; pass < 2 && done; ++pass) {
     for (int64_t row = 0; row < child->block_rows; ++row) {
       for (int64_t s = child->indptr[row]; s < child->indptr[row + 1]; ++s)
-        slot[child->indices[s]] = (int32_t)s;
+        slot[child->indices[s]] = place ? place[s] : (int32_t)s;
       if (pass == 0)
         walk_row(v, r->shape, units, row, slot, next + 1, NULL);
       else
@@ -201,14 +219,29 @@ static bool make_pieces(const bsrg_structure_view *v, bsrg_regrouped *r) {
   return done;
 }
 
+/* A block for the stream family is one part, so that this copy is its packing too. */
+static bool make_pieces_for_stream(const bsrg_structure_view *v, bsrg_regrouped *r) {
+  const bsrg_stream_plan *plan = r->child_plan;
+  int32_t *place = malloc(sizeof(*place) * (size_t)plan->part_count);
+  if (!place) return false;
+  for (int64_t i = 0; i < plan->part_count; ++i) place[plan->source[i]] = (int32_t)i;
+  const bool done = make_pieces(v, place, r);
+  free(place);
+  return done;
+}
+
 /* ---- both ------------------------------------------------------------------------------------- */
 
-bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *v, bsrg_block_shape shape) {
+bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *v, bsrg_block_shape shape,
+                             const bsrg_family_ops *family) {
   bsrg_regrouped *r = calloc(1, sizeof(*r));
   if (!r) return NULL;
   r->shape = shape;
+  r->family = family;
   r->child = make_child(v, shape);
-  if (r->child && make_pieces(v, r)) return r;
+  if (r->child && bsrg_plan_get(r->child, family, &r->child_plan, NULL) == BSRG_OK &&
+      (family == &bsrg_stream_family ? make_pieces_for_stream(v, r) : make_pieces(v, NULL, r)))
+    return r;
   bsrg_regrouped_free(r);
   return NULL;
 }

@@ -1,6 +1,6 @@
-/* The regroup family: a product with the stored blocks copied into larger ones and the gaps filled with zeros, so
- * that the tall kernels can take it. regroup.c works out the larger blocks, regroup_family.c chooses their shape,
- * predicts and launches, kernels/sm80/regroup.cu copies. */
+/* The regroup family: a product with the stored blocks copied into others, mostly larger ones, and the gaps filled
+ * with zeros, so that the tall or the stream kernels can take it. regroup.c works out these blocks, regroup_family.c
+ * chooses their shape, predicts and launches, kernels/sm80/regroup.cu copies. */
 #ifndef BSRG_REGROUP_H
 #define BSRG_REGROUP_H
 
@@ -14,17 +14,19 @@ typedef struct bsrg_regrouped {
   /* The larger blocks that meet a stored one. Rows and columns are rounded up to whole blocks: the last ones may
    * reach beyond the matrix, where they hold zeros, X is read as zeros and Y is not written. */
   bsrg_structure *child;
-  const void *child_plan; /* owned by the child */
+  const bsrg_family_ops *family; /* that multiplies it: tall or stream */
+  const void *child_plan;        /* owned by the child */
   bsrg_block_shape shape;
-  /* What the kernel copies. A tile is some neighbouring blocks of the child, or a part of one. */
+  /* What the kernel copies. A tile is some blocks of the child that are neighbours in memory, or a part of one. For
+   * the stream family blocks lie in the order of its plan. */
   bsrg_regroup_piece *pieces;
   int64_t *tile_begin; /* tile_count + 1 */
   int64_t tile_count;
   int32_t tile_elements;
 } bsrg_regrouped;
 
-/* Shapes have heights that are multiples of 8, up to 64 or multiples of 64, and widths from 16 to 128 that are
- * multiples of 16. */
+/* Shapes for tall have heights that are multiples of 64 and widths from 16 to 128 that are multiples of 16; shapes
+ * for stream are those of BSRG_STREAM_SHAPES. */
 
 /* Blocks of this shape that are needed at most, whatever the pattern. */
 int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_shape shape);
@@ -32,8 +34,9 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
  * blocks. marks: view->cols / 16 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
-/* All of it but child_plan; NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */
-bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape shape);
+/* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */
+bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape shape,
+                             const bsrg_family_ops *family);
 void bsrg_regrouped_free(void *regrouped);
 
 #endif

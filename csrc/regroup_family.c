@@ -1,5 +1,6 @@
 /* The regroup family: which larger blocks suit a structure, what they cost, and the launch. */
 #include "regroup.h"
+#include "stream.h"
 #include "tall.h"
 #include "tensor_map.h"
 #include "uploads.h"
@@ -8,23 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- shapes ----------------------------------------------------------------------------------- */
-
-/* Widths that are worth a look: those that fill a stage of the tall kernels well, and the stored blocks' own, made a
- * multiple of 16, which cuts no block in two. Returns how many. */
-enum { MOST_WIDTHS = 3 };
-static int list_widths(const bsrg_structure_view *v, int32_t widths[MOST_WIDTHS]) {
-  widths[0] = 64, widths[1] = 32;
-  if (v->block_width > 128) return 2;
-  widths[2] = (int32_t)v->block_width;
-  while (widths[2] % 16 || widths[2] < 32) widths[2] *= 2;
-  return widths[2] > 128 || 64 % widths[2] == 0 ? 2 : 3;
-}
-
-/* The tall kernels count rows of stored blocks in 32 bits. */
-static bool fits(const bsrg_structure_view *v, bsrg_block_shape shape) {
-  return bsrg_regroup_most_blocks(v, shape) <= INT32_MAX / shape.height;
-}
+/* ---- what a shape costs ----------------------------------------------------------------------- */
 
 /* Copying: the child's values are written, the stored ones read. */
 static double packing_seconds(const bsrg_structure_view *v, double child_blocks, bsrg_block_shape shape,
@@ -41,49 +26,121 @@ static double stage_overhead(bsrg_block_shape shape) {
   return (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
 }
 
-/* Predicted seconds for a shape, as if its blocks were spread evenly. entries: what the tiles of two strips need in
- * block columns. */
-static double estimate(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks, double entries) {
-  enum { TYPICAL_COLUMNS = 4096 };
-  const bsrg_chip chip = bsrg_chip_h200();
-  const int64_t rows = bsrg_ceil_div(v->rows, shape.height), cols = bsrg_ceil_div(v->cols, shape.width);
-  const bsrg_structure_view child = {.rows = rows * shape.height,
-                                     .cols = cols * shape.width,
-                                     .block_height = shape.height,
-                                     .block_width = shape.width,
-                                     .block_rows = rows,
-                                     .block_cols = cols,
-                                     .nnzb = (int64_t)blocks};
-  bsrg_tall_plan plan = {.tile_count = (int32_t)bsrg_ceil_div(child.rows, 2 * BSRG_TALL_STRIP),
-                         .tile_entries = (int64_t)ceil(entries)};
-  plan.longest_tile = (int32_t)bsrg_ceil_div(plan.tile_entries, plan.tile_count);
-  bsrg_candidate candidate;
-  bsrg_tall_family.predict(&child, &plan, BSRG_F16, TYPICAL_COLUMNS, &chip, &candidate);
-  double bytes;
-  return candidate.seconds * stage_overhead(shape) + packing_seconds(v, blocks, shape, &chip, &bytes);
+/* ---- the choice of a shape -------------------------------------------------------------------- */
+
+enum { TYPICAL_COLUMNS = 4096 }; /* plans are made for any number */
+
+/* The best found so far, and what it takes to look at others. */
+typedef struct search {
+  const bsrg_structure_view *v;
+  bsrg_chip chip;
+  int32_t *marks, stamp; /* of bsrg_regroup_estimate_blocks */
+  double least;          /* predicted seconds */
+  bsrg_block_shape shape;
+  const bsrg_family_ops *family;
+} search;
+
+static double sample(search *s, int32_t height, int32_t width) {
+  enum { LOOK_AT = 4096 }; /* blocks; shares come out within a few percent */
+  return bsrg_regroup_estimate_blocks(s->v, (bsrg_block_shape){height, width}, LOOK_AT, s->marks, &s->stamp);
 }
 
-/* The best shape by what a sample of the blocks says: 64 rows fill up with fewer zeros, 128 share their columns of X.
- * false: no memory. */
-static bool choose_shape(const bsrg_structure_view *v, bsrg_block_shape *best) {
-  enum { LOOK_AT = 4096 };            /* blocks; shares come out within a few percent */
+/* A child of about so many blocks; its pattern is missing. */
+static bsrg_structure_view child_view(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks) {
+  const int64_t rows = bsrg_ceil_div(v->rows, shape.height), cols = bsrg_ceil_div(v->cols, shape.width);
+  return (bsrg_structure_view){.rows = rows * shape.height,
+                               .cols = cols * shape.width,
+                               .block_height = shape.height,
+                               .block_width = shape.width,
+                               .block_rows = rows,
+                               .block_cols = cols,
+                               .nnzb = (int64_t)ceil(blocks)};
+}
+
+/* Keeps the shape if nothing better is known. */
+static void offer(search *s, const bsrg_family_ops *family, bsrg_block_shape shape, double blocks,
+                  double product_seconds) {
+  double bytes;
+  const double seconds = product_seconds + packing_seconds(s->v, blocks, shape, &s->chip, &bytes);
+  if (seconds >= s->least) return;
+  s->least = seconds;
+  s->shape = shape;
+  s->family = family;
+}
+
+/* The tall kernels count rows of stored blocks in 32 bits. */
+static bool fits_tall(const bsrg_structure_view *v, bsrg_block_shape shape) {
+  return bsrg_regroup_most_blocks(v, shape) <= INT32_MAX / shape.height;
+}
+
+/* entries: what the tiles of two strips need in block columns. */
+static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double entries) {
   const double mask_overhead = 1.015; /* strips of different block rows ask a mask at every stage */
-  int32_t widths[MOST_WIDTHS], *marks = calloc((size_t)(v->cols / 16 + 1), sizeof(*marks)), stamp = 1;
-  if (!marks) return false;
-  double least = INFINITY;
-  const int count = list_widths(v, widths);
-  for (int i = 0; i < count; ++i) {
-    const bsrg_block_shape pair = {128, widths[i]}, strip = {64, widths[i]};
-    const double pairs = bsrg_regroup_estimate_blocks(v, pair, LOOK_AT, marks, &stamp);
-    const double strips = bsrg_regroup_estimate_blocks(v, strip, LOOK_AT, marks, &stamp);
-    const double pair_seconds = fits(v, pair) ? estimate(v, pair, pairs, pairs) : INFINITY;
-    const double strip_seconds =
-        fits(v, strip) ? estimate(v, strip, strips, fmin(pairs, strips)) * mask_overhead : INFINITY;
-    if (fmin(pair_seconds, strip_seconds) >= least) continue;
-    least = fmin(pair_seconds, strip_seconds);
-    *best = pair_seconds <= strip_seconds ? pair : strip;
+  if (!fits_tall(s->v, shape)) return;
+  const bsrg_structure_view child = child_view(s->v, shape, blocks);
+  bsrg_tall_plan plan = {.tile_count = (int32_t)bsrg_ceil_div(child.rows, 2 * BSRG_TALL_STRIP),
+                         .tile_entries = (int64_t)ceil(entries)};
+  plan.longest_tile = (int32_t)bsrg_ceil_div(plan.tile_entries, plan.tile_count); /* spread evenly */
+  bsrg_candidate product;
+  bsrg_tall_family.predict(&child, &plan, BSRG_F16, TYPICAL_COLUMNS, &s->chip, &product);
+  offer(s, &bsrg_tall_family, shape, blocks,
+        product.seconds * stage_overhead(shape) * (shape.height == BSRG_TALL_STRIP ? mask_overhead : 1));
+}
+
+/* Widths that fill a stage of the tall kernels well, and the stored blocks' own, made a multiple of 16, which cuts no
+ * block in two. 64 rows fill up with fewer zeros, 128 share their columns of X. */
+static void search_tall(search *s) {
+  int32_t own = s->v->block_width > 128 ? 64 : (int32_t)s->v->block_width;
+  while (own % 16 || own < 32) own *= 2;
+  const int32_t widths[] = {64, 32, own};
+  for (int i = 0; i < (own > 128 || 64 % own == 0 ? 2 : 3); ++i) {
+    const double pairs = sample(s, 128, widths[i]), strips = sample(s, 64, widths[i]);
+    offer_tall(s, (bsrg_block_shape){128, widths[i]}, pairs, pairs);
+    offer_tall(s, (bsrg_block_shape){64, widths[i]}, strips, fmin(pairs, strips));
   }
-  free(marks);
+}
+
+/* The shapes that the stream kernels take in one part: larger blocks would be cut into these, with parts of nothing
+ * but zeros among them. A step is a block column that some row of a warpgroup meets, a slot one that the tile does:
+ * blocks of so many rows, whose number the same sample tells. */
+static void search_stream(search *s) {
+  static const int32_t shapes[][2] = {
+#define SHAPE(height, width) {height, width},
+      BSRG_STREAM_SHAPES(SHAPE)
+#undef SHAPE
+  };
+  for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
+    const bsrg_block_shape shape = {shapes[i][0], shapes[i][1]};
+    /* The stream plan counts 8 x 16 elements in 32 bits. */
+    if (bsrg_regroup_most_blocks(s->v, shape) > INT32_MAX / (shape.height * shape.width / 128)) continue;
+    const int32_t group = bsrg_stream_group_height(shape.height), tile = BSRG_STREAM_GROUPS * group;
+    bsrg_stream_work work = {.height = shape.height,
+                             .width = shape.width,
+                             .parts = sample(s, shape.height, shape.width),
+                             .slots = sample(s, tile, shape.width),
+                             .steps = sample(s, group, shape.width),
+                             .tiles = (double)bsrg_ceil_div(s->v->rows, tile)};
+    work.longest_tile = work.parts / work.tiles; /* spread evenly */
+    const bsrg_structure_view child = child_view(s->v, shape, work.parts);
+    bsrg_candidate product;
+    bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(&child, BSRG_F16, TYPICAL_COLUMNS),
+                               TYPICAL_COLUMNS, &s->chip, &product);
+    offer(s, &bsrg_stream_family, shape, work.parts, product.seconds);
+  }
+}
+
+/* The best family and shape by what a sample of the blocks says. false: no memory. Blocks that the stream kernels
+ * take as they are gain from larger ones only if these are tall. */
+static bool choose_shape(search *s, const bsrg_structure_view *v) {
+  *s = (search){.v = v,
+                .chip = bsrg_chip_h200(),
+                .marks = calloc((size_t)(v->cols / 16 + 1), sizeof(*s->marks)),
+                .stamp = 1,
+                .least = INFINITY};
+  if (!s->marks) return false;
+  search_tall(s);
+  if (bsrg_stream_family.obstacle(v, BSRG_F16, s->chip.sm_arch)) search_stream(s);
+  free(s->marks);
   return true;
 }
 
@@ -98,7 +155,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
            "are";
   if (v->rows > INT32_MAX - 128 || v->cols > INT32_MAX - 128 || v->nnzb > INT32_MAX ||
       !bsrg_mul_ok(v->block_height, v->block_width, &block) || block > INT32_MAX ||
-      !fits(v, (bsrg_block_shape){64, 64}))
+      !fits_tall(v, (bsrg_block_shape){64, 64}))
     return "needs fewer than 2^31 rows, columns, stored blocks and rows of larger blocks";
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
   return NULL;
@@ -107,15 +164,12 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   bsrg_matmul_args packed = *args;
   packed.values = NULL; /* the stored values may start anywhere; the packed ones are aligned */
-  return bsrg_tall_family.layout_obstacle(&packed);
+  return bsrg_stream_family.layout_obstacle(&packed);
 }
 
 static void *make_plan(const bsrg_structure_view *v) {
-  bsrg_block_shape shape;
-  bsrg_regrouped *r = choose_shape(v, &shape) ? bsrg_regroup(v, shape) : NULL;
-  if (!r || bsrg_plan_get(r->child, &bsrg_tall_family, &r->child_plan, NULL) == BSRG_OK) return r;
-  bsrg_regrouped_free(r);
-  return NULL;
+  search best;
+  return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family) : NULL;
 }
 
 static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
@@ -123,17 +177,22 @@ static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype d
   const bsrg_regrouped *r = plan;
   const bsrg_structure_view *child = &r->child->view;
   bsrg_candidate product = {0};
-  bsrg_tall_family.predict(child, r->child_plan, dtype, n, chip, &product);
+  if (r->family == &bsrg_stream_family) {
+    const bsrg_stream_work work = bsrg_stream_work_of(r->child_plan);
+    bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(child, dtype, n), n, chip, &product);
+  } else {
+    bsrg_tall_family.predict(child, r->child_plan, dtype, n, chip, &product);
+    product.seconds *= stage_overhead(r->shape);
+  }
   double bytes;
-  c->seconds = product.seconds * stage_overhead(r->shape) +
-               packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
+  c->seconds = product.seconds + packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;
   c->hbm_bytes = product.hbm_bytes + bytes;
   const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
   const double zeros = 1 - stored / ((double)child->nnzb * r->shape.height * r->shape.width);
-  snprintf(c->reason, sizeof(c->reason), "as %dx%d blocks, %.0f%% zeros; %.100s", r->shape.height,
-           r->shape.width, 100 * zeros, product.reason);
+  snprintf(c->reason, sizeof(c->reason), "as %dx%d blocks for %s, %.0f%% zeros; %.80s", r->shape.height,
+           r->shape.width, bsrg_family_name(r->family->family), 100 * zeros, product.reason);
 }
 
 /* ---- launch ----------------------------------------------------------------------------------- */
@@ -171,12 +230,23 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, C
                            .tile_elements = r->tile_elements,
                            .block_width = (int32_t)v->block_width,
                            .child_width = r->shape.width,
+                           .part_height = r->family == &bsrg_stream_family ? r->shape.height : 0,
                            .lanes_log2 = lanes_log2};
   const bsrg_kernel_id kernel = elements == 8   ? BSRG_KERNEL_REGROUP_V8
                                 : elements == 4 ? BSRG_KERNEL_REGROUP_V4
                                 : elements == 2 ? BSRG_KERNEL_REGROUP_V2
                                                 : BSRG_KERNEL_REGROUP_V1;
   return bsrg_launch(gpu.api, gpu.device, kernel, r->tile_count, 1, (CUstream)args->stream, &p, error);
+}
+
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_regrouped *r, CUdeviceptr packed,
+                            bsrg_gpu gpu, bsrg_error *error) {
+  bsrg_matmul_args child = *args;
+  child.a = r->child;
+  child.values = (const void *)(uintptr_t)packed;
+  if (r->family == &bsrg_stream_family)
+    return bsrg_stream_launch_packed(&child, r->child_plan, packed, gpu, error);
+  return r->family->launch(&child, r->child_plan, gpu, error);
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
@@ -188,12 +258,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   if (status != BSRG_OK) return status;
 
   status = pack(args, r, packed, gpu, error);
-  if (status == BSRG_OK) {
-    bsrg_matmul_args child = *args;
-    child.a = r->child;
-    child.values = (const void *)(uintptr_t)packed;
-    status = bsrg_tall_family.launch(&child, r->child_plan, gpu, error);
-  }
+  if (status == BSRG_OK) status = multiply(args, r, packed, gpu, error);
   return bsrg_scratch_free(gpu.api, packed, stream, status, error);
 }
 

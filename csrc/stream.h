@@ -34,6 +34,27 @@ void *bsrg_stream_make_plan(const bsrg_structure_view *view);
 void bsrg_stream_free_plan(void *plan);
 void bsrg_stream_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
                          const bsrg_chip *chip, bsrg_candidate *candidate);
+
+/* The figures of a plan that decide what a product costs: the planned ones, or what a sample says of a plan that
+ * nobody has made. */
+typedef struct bsrg_stream_work {
+  int32_t height, width; /* of a part */
+  double parts, slots, steps, tiles;
+  double longest_tile; /* parts */
+  bool skewed;
+} bsrg_stream_work;
+bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan);
+/* Rows of a warpgroup, of which a tile has BSRG_STREAM_GROUPS, for parts of this height. */
+static inline int32_t bsrg_stream_group_height(int32_t height) {
+  return BSRG_STREAM_GROUP_ROWS / height * height;
+}
+/* All of the candidate but family and supported, for parts that are packed already. compulsory_bytes: see
+ * bsrg_compulsory_bytes. */
+void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_bytes, int64_t n,
+                                const bsrg_chip *chip, bsrg_candidate *candidate);
+/* The product alone: `packed` holds the parts in the plan's order and layout. */
+bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
+                                      CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);
 /* Column tiles swept together down all row tiles. */
 int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles);
 

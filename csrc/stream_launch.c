@@ -27,6 +27,25 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
   return bsrg_map_layout_obstacle(args);
 }
 
+static int32_t column_tiles(const bsrg_matmul_args *args) {
+  return (int32_t)bsrg_ceil_div(args->x.cols, BSRG_STREAM_TILE_N);
+}
+
+/* Refuses products of too many tiles, and uploads the plan. */
+static bsrg_status prepare(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, bsrg_gpu gpu,
+                           const CUdeviceptr **uploads, bsrg_error *error) {
+  if ((int64_t)stream->tile_count * column_tiles(args) > INT32_MAX / 2)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
+                     (long long)args->x.cols, (long long)args->y.rows);
+  const bsrg_upload_part parts[PARTS] = {
+      [STAGES] = {stream->stages, sizeof(*stream->stages) * (size_t)stream->stage_count},
+      [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
+      [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
+      [SOURCE] = {stream->source, sizeof(*stream->source) * (size_t)stream->part_count}};
+  return bsrg_uploads_get(args->a, BSRG_STREAM, parts, PARTS, gpu, uploads, error);
+}
+
 static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, CUdeviceptr source,
                         CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
@@ -45,21 +64,24 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      error);
 }
 
+/* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
+ * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. */
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan *stream,
-                            const CUdeviceptr *uploads, int32_t n_tiles, CUdeviceptr packed, bsrg_gpu gpu,
-                            bsrg_error *error) {
+                            const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
+  const int32_t n_tiles = column_tiles(args);
   bsrg_stream_params p = {
       .packed = (const void *)(uintptr_t)packed,
       .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
       .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
-      .rows = (const int32_t *)(uintptr_t)uploads[ROWS],
+      .row_begin = (const int32_t *)(uintptr_t)uploads[ROWS],
       .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
       .c = args->c.data,
       .c_row_stride = args->c.row_stride,
       .tile_count = stream->tile_count,
       .n_tile_count = n_tiles,
       .group = bsrg_stream_group(stream, n_tiles),
+      .rows = (int32_t)args->y.rows,
       .n = (int32_t)args->x.cols,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta};
@@ -81,20 +103,17 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);
 }
 
+bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
+                                      CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
+  const CUdeviceptr *uploads;
+  const bsrg_status status = prepare(args, plan, gpu, &uploads, error);
+  return status == BSRG_OK ? multiply(args, plan, uploads, packed, gpu, error) : status;
+}
+
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_plan *stream = plan;
-  const int32_t n_tiles = (int32_t)bsrg_ceil_div(args->x.cols, BSRG_STREAM_TILE_N);
-  if ((int64_t)stream->tile_count * n_tiles > INT32_MAX / 2)
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
-                     (long long)args->x.cols, (long long)args->a->view.rows);
-  const bsrg_upload_part parts[PARTS] = {
-      [STAGES] = {stream->stages, sizeof(*stream->stages) * (size_t)stream->stage_count},
-      [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
-      [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
-      [SOURCE] = {stream->source, sizeof(*stream->source) * (size_t)stream->part_count}};
   const CUdeviceptr *uploads;
-  bsrg_status status = bsrg_uploads_get(args->a, BSRG_STREAM, parts, PARTS, gpu, &uploads, error);
+  bsrg_status status = prepare(args, stream, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
   const size_t bytes =
@@ -103,7 +122,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, (CUstream)args->stream, &packed, error);
   if (status != BSRG_OK) return status;
   status = pack(args, stream, uploads[SOURCE], packed, gpu, error);
-  if (status == BSRG_OK) status = multiply(args, stream, uploads, n_tiles, packed, gpu, error);
+  if (status == BSRG_OK) status = multiply(args, stream, uploads, packed, gpu, error);
   return bsrg_scratch_free(gpu.api, packed, (CUstream)args->stream, status, error);
 }
 

@@ -96,23 +96,23 @@ typedef struct bsrg_stream_stage {
 /* Output rows that one CTA computes together. */
 typedef struct bsrg_stream_tile {
   int32_t stage_begin, stage_count;
-  int32_t row_begin; /* in params.rows */
+  int32_t row_begin; /* in params.row_begin */
   int32_t pad;
 } bsrg_stream_tile;
 
 typedef struct bsrg_stream_params {
   bsrg_tensor_map x;  /* {N, K}, box 64 columns x width rows */
   bsrg_tensor_map y;  /* {N, M}, box 64 columns x height rows */
-  const void *packed; /* sm80/stream_pack.cu */
+  const void *packed; /* sm80/stream_pack.cu or sm80/regroup.cu */
   const bsrg_stream_stage *stages;
   const bsrg_stream_tile *tiles;
-  const int32_t *rows; /* first output row of each block row of the tiles; -1: none */
-  uint32_t *counter;   /* as in bsrg_tall_params */
+  const int32_t *row_begin; /* first output row of each block row of the tiles; -1: none */
+  uint32_t *counter;        /* as in bsrg_tall_params */
   const void *c;
   int64_t c_row_stride;
   int32_t tile_count, n_tile_count;
-  int32_t group; /* column tiles that are swept together down all row tiles */
-  int32_t n;
+  int32_t group;   /* column tiles that are swept together down all row tiles */
+  int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
 } bsrg_stream_params;
 
@@ -215,13 +215,15 @@ typedef struct bsrg_regroup_piece {
 
 typedef struct bsrg_regroup_params {
   const void *values;
-  void *regrouped;           /* [blocks][height][child_width], seen as tiles one after another */
+  void *regrouped;           /* blocks one after another, seen as tiles */
   const int64_t *tile_begin; /* pieces of tile t: tile_begin[t] to tile_begin[t + 1] - 1 */
   const bsrg_regroup_piece *pieces;
   int64_t elements;       /* of regrouped; the last tile may end early */
   int64_t block_elements; /* of a stored block */
   int32_t tile_elements;  /* a multiple of 8 */
   int32_t block_width, child_width;
+  int32_t
+      part_height; /* 0: blocks lie row by row; else their height, and they lie as the stream kernels read them */
   int32_t lanes_log2; /* threads that copy a piece together */
 } bsrg_regroup_params;
 
@@ -229,6 +231,14 @@ typedef struct bsrg_regroup_params {
  * pieces of at most 512 rows and BSRG_REGROUP_TILE chunks that are at most 128 across. */
 #define BSRG_REGROUP_RECIPROCAL(across) ((1u << BSRG_REGROUP_SHIFT) / (uint32_t)(across) + 1)
 #define BSRG_REGROUP_ROW(chunk, reciprocal) (((uint32_t)(chunk) * (reciprocal)) >> BSRG_REGROUP_SHIFT)
+
+/* Vectors of 8 elements: in the order in which the stream kernels read them, all rows of a part's first 8 columns
+ * come first. This is where row `row` of column `column`, counted through all parts of a tile, lies when parts lie
+ * row by row instead; a row of a part has 1 << across_log2 vectors. */
+#define BSRG_REGROUP_BY_ROWS(column, row, height, across_log2)           \
+  (((((column) >> (across_log2)) * (height) + (row)) << (across_log2)) + \
+   ((column) & ((1 << (across_log2)) - 1)))
+
 /* ---- sm80/narrow.cuh ------------------------------------------------------------------------- */
 
 enum {

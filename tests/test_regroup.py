@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import cases
@@ -29,7 +30,7 @@ def candidate(
 
 def test_a_dense_matrix_of_small_blocks_becomes_large_ones(rng: np.random.Generator) -> None:
     found, choice = candidate(rng, (16, 16), 1.1)
-    assert found["reason"].startswith("as 128x64 blocks, 0% zeros; limited by")
+    assert found["reason"].startswith("as 128x64 blocks for tall, 0% zeros; limited by")
     assert choice == "regroup"
 
 
@@ -40,6 +41,26 @@ def test_zeros_are_counted(rng: np.random.Generator, blocksize: tuple[int, int])
     assert "% zeros; " in found["reason"]
     useful = 2 * 0.5 * 2048 * 2048 * 4096
     assert 1.0 < found["mma_flops"] / useful < 2.2
+
+
+@pytest.mark.parametrize("blocksize", [(8, 8), (24, 24), (48, 24), (40, 24)])
+def test_few_blocks_of_other_shapes_are_made_for_stream(
+    rng: np.random.Generator, blocksize: tuple[int, int]
+) -> None:
+    found, choice = candidate(rng, blocksize, 0.2)
+    shape, zeros = re.fullmatch(
+        r"as (\d+x\d+) blocks for stream, (\d+)% zeros; limited by .*", found["reason"]
+    ).groups()
+    height, width = map(int, shape.split("x"))
+    assert height % 8 == 0 and height <= 64 and width in (16, 32)
+    assert choice in ("regroup", "portable") and 0 < int(zeros) < 75
+
+
+@pytest.mark.parametrize("blocksize", [(16, 16), (8, 48), (96, 96)])
+def test_what_stream_takes_itself_becomes_tall(
+    rng: np.random.Generator, blocksize: tuple[int, int]
+) -> None:
+    assert "blocks for tall" in candidate(rng, blocksize, 0.05)[0]["reason"]
 
 
 def test_few_small_blocks_stay_as_they_are(rng: np.random.Generator) -> None:

@@ -2,7 +2,8 @@
 //
 // A CTA writes one tile of the regrouped values once: it clears the tile in shared memory, copies the pieces of
 // stored blocks that lie in it there, and stores the whole. Nothing is written twice and stores are always full
-// 16-byte vectors, whatever the stored blocks' shape. 16-bit elements of any kind are copied as they are.
+// 16-byte vectors, whatever the stored blocks' shape. 16-bit elements of any kind are copied as they are. Blocks for
+// the stream kernels leave shared memory in the layout that those read.
 #include <cstdint>
 
 #include "params.h"
@@ -45,6 +46,20 @@ __device__ __forceinline__ void copy_pieces(const bsrg_regroup_params &p, unsign
   ptx::cp_async_wait<0>();
 }
 
+__device__ __forceinline__ void store_rows(const uint4 *tile, uint4 *out, int vectors) {
+  for (int i = threadIdx.x; i < vectors; i += BSRG_REGROUP_THREADS) out[i] = tile[i];
+}
+
+__device__ __forceinline__ void store_parts(const uint4 *tile, uint4 *out, int vectors, int height,
+                                            int width) {
+  const int across_log2 = width == 32 ? 2 : 1;
+  const uint32_t reciprocal = BSRG_REGROUP_RECIPROCAL(height);
+  for (int i = threadIdx.x; i < vectors; i += BSRG_REGROUP_THREADS) {
+    const int column = BSRG_REGROUP_ROW(i, reciprocal), row = i - column * height;
+    out[i] = tile[BSRG_REGROUP_BY_ROWS(column, row, height, across_log2)];
+  }
+}
+
 template <typename Chunk>
 __device__ __forceinline__ void run(const bsrg_regroup_params &p) {
   extern __shared__ __align__(16) unsigned char tile[];
@@ -55,9 +70,11 @@ __device__ __forceinline__ void run(const bsrg_regroup_params &p) {
   __syncthreads();
   copy_pieces<Chunk>(p, tile);
   __syncthreads();
-  unsigned char *const out = static_cast<unsigned char *>(p.regrouped) + 2 * first;
-  for (int i = 16 * threadIdx.x; i < bytes; i += 16 * BSRG_REGROUP_THREADS)
-    *reinterpret_cast<uint4 *>(out + i) = *reinterpret_cast<const uint4 *>(tile + i);
+  auto *const out = reinterpret_cast<uint4 *>(static_cast<unsigned char *>(p.regrouped) + 2 * first);
+  if (p.part_height == 0)
+    store_rows(reinterpret_cast<const uint4 *>(tile), out, bytes / 16);
+  else
+    store_parts(reinterpret_cast<const uint4 *>(tile), out, bytes / 16, p.part_height, p.child_width);
 }
 
 }  // namespace bsrg::regroup

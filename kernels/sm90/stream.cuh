@@ -294,7 +294,7 @@ struct Kernel {
         if (p.beta != 0.f) {
           const int my_row = first + (lane >> 1), my_column = column + panel * kPanel + (lane & 1) * 8;
           int4 c = make_int4(0, 0, 0, 0);
-          if (row[r] >= 0 && my_row < kHeight && my_column < p.n)
+          if (row[r] >= 0 && my_row < kHeight && row[r] + my_row < p.rows && my_column < p.n)
             c = *reinterpret_cast<const int4 *>(static_cast<const T *>(p.c) +
                                                 (row[r] + my_row) * p.c_row_stride + my_column);
           __syncwarp();
@@ -331,7 +331,7 @@ struct Kernel {
   }
 
   // Writes the sums of a tile. TMA reads the buffer while the next tile is under way, and clips what lies beyond
-  // column n.
+  // the last row and column n.
   __device__ void store(Sums &d, const int (&row)[kRows], int n_tile, int group, uint64_t policy) const {
     const uint32_t buffer = shared + L::kOutput + group * L::kOutputBytes;
     const bool leader = (threadIdx.x & 127) == 0;
@@ -372,7 +372,7 @@ struct Kernel {
       if (m.last()) break;
       int row[kRows];  // asked for now, since an answer takes longer than storing a tile
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.rows + m.row_begin + group * kRows + r);
+      for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.row_begin + m.row_begin + group * kRows + r);
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll

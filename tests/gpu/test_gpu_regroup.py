@@ -1,4 +1,8 @@
-"""Products of blocks that are copied into larger ones with zeros, compared on the GPU."""
+"""Products of blocks that are copied into others with zeros, compared on the GPU.
+
+Dense patterns run on the tall kernels, sparser ones on the stream kernels unless these take them
+as they are.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,12 @@ SHAPES = (
     (48, 80),
     (96, 96),
     (8, 8),
+    (4, 4),
+    (12, 12),
+    (20, 20),
+    (16, 8),
+    (32, 8),
+    (48, 24),
     (5, 3),
     (1, 1),
     (40, 24),
@@ -68,9 +78,9 @@ def test_sizes_that_no_larger_block_divides(
         check(torch, p, 40, alpha=-2.0, beta=0.5, family="regroup")
 
 
-@pytest.mark.parametrize("block", [8, 16, 32, 48])
+@pytest.mark.parametrize("block", [4, 8, 12, 16, 20, 24, 32, 48])
 def test_large(torch: Any, rng: np.random.Generator, block: int) -> None:
-    for density in (0.125, 1.1):
+    for density in (0.03, 0.125, 1.1):
         mask = cases.uniform(density)(rng, 4096 // block, 4096 // block)
         check(
             torch, random_problem(torch, mask, (block, block), "bfloat16"), 4096, family="regroup"
@@ -78,9 +88,12 @@ def test_large(torch: Any, rng: np.random.Generator, block: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 2, 4, 8])
-def test_values_at_any_address(torch: Any, rng: np.random.Generator, offset: int) -> None:
+@pytest.mark.parametrize("blocksize", [(16, 16), (24, 24), (8, 8)])
+def test_values_at_any_address(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], offset: int
+) -> None:
     """Values that start in the middle of a vector are copied in smaller ones."""
-    p = random_problem(torch, cases.uniform(0.4)(rng, 9, 11), (16, 16), "float16")
+    p = random_problem(torch, cases.uniform(0.2)(rng, 30, 31), blocksize, "float16")
     a = p.matrix
     memory = torch.full((a.data.numel() + offset,), float("nan"), device="cuda").half()
     data = memory[offset:].view(a.data.shape)
@@ -89,9 +102,54 @@ def test_values_at_any_address(torch: Any, rng: np.random.Generator, offset: int
     check(torch, DeviceProblem(moved, p.dense), 264, family="regroup")
 
 
-def test_nothing_beyond_the_operands_is_used(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    ("blocksize", "density", "family"),
+    [
+        ((24, 24), 0.1, "stream"),
+        ((40, 24), 0.1, "stream"),
+        ((20, 20), 0.1, "stream"),
+        ((48, 24), 0.1, "stream"),
+        ((8, 8), 0.03, "stream"),
+        ((5, 3), 0.005, "stream"),
+        ((1, 1), 0.001, "stream"),
+        ((24, 24), 1.1, "tall"),
+        ((5, 3), 0.3, "tall"),
+        ((1, 1), 0.3, "tall"),
+    ],
+)
+def test_ragged_sums_scaled_and_added(
+    torch: Any,
+    rng: np.random.Generator,
+    blocksize: tuple[int, int],
+    density: float,
+    family: str,
+    dtype: str,
+) -> None:
+    """Many tiles, rows and columns that no larger block divides, NaN around out."""
+    height, width = blocksize
+    mask = cases.uniform(density)(rng, 1001 // height, 903 // width)
+    mask[-1, -1] = mask[0, 0] = True
+    p = random_problem(torch, mask, blocksize, dtype)
+    assert_planned_for(p, 1032, family)
+    for n, alpha, beta in ((1032, 1.0, 0.0), (264, -0.5, 0.0), (136, 1.0, 1.0), (1032, 2.0, -1.5)):
+        check(torch, p, n, alpha=alpha, beta=beta, family="regroup")
+
+
+def assert_planned_for(p: DeviceProblem, n: int, family: str) -> None:
+    (found,) = [c for c in p.matrix.plan(n).candidates if c["family"] == "regroup"]
+    assert f" blocks for {family}, " in found["reason"]
+
+
+@pytest.mark.parametrize("density", [0.1, 1.1])
+def test_nothing_beyond_the_operands_is_used(
+    torch: Any, rng: np.random.Generator, density: float
+) -> None:
     """The larger blocks reach beyond the last row of X and of C, where NaN stands."""
-    p = random_problem(torch, cases.uniform(0.5)(rng, 5, 7), (24, 24), "float16")
+    mask = cases.uniform(density)(rng, 41, 43)
+    mask[-1, -1] = True
+    p = random_problem(torch, mask, (24, 24), "float16")
+    assert_planned_for(p, 256, "tall" if density > 1 else "stream")
     m, k = p.matrix.shape
     n = 256
     x = torch.full((k + 128, n), float("nan"), device="cuda").half()
@@ -105,16 +163,24 @@ def test_nothing_beyond_the_operands_is_used(torch: Any, rng: np.random.Generato
     assert out.isfinite().all()
 
 
-def test_out_is_c(torch: Any, rng: np.random.Generator) -> None:
-    p = random_problem(torch, cases.uniform(0.5)(rng, 9, 7), (40, 24), "bfloat16")
+@pytest.mark.parametrize("density", [0.1, 1.1])
+@pytest.mark.parametrize("blocksize", [(40, 24), (8, 8), (5, 3)])
+def test_out_is_c(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], density: float
+) -> None:
+    mask = cases.uniform(density)(rng, 500 // blocksize[0] + 1, 400 // blocksize[1] + 1)
+    p = random_problem(torch, mask, blocksize, "bfloat16")
     x = torch.randn(p.matrix.shape[1], 136, device="cuda").bfloat16()
     c = torch.randn(p.matrix.shape[0], 136, device="cuda").bfloat16()
     expected = product(p.matrix, x, c, 1.0, 0.5, None, None, "regroup")
     assert torch.equal(product(p.matrix, x, c, 1.0, 0.5, c, None, "regroup"), expected)
 
 
-def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
-    p = random_problem(torch, cases.skewed(rng, 48, 40), (16, 16), "float16")
+@pytest.mark.parametrize("blocksize", [(16, 16), (24, 24), (8, 8)])
+def test_same_bits_every_time(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]
+) -> None:
+    p = random_problem(torch, cases.skewed(rng, 48, 40), blocksize, "float16")
     x = torch.randn(p.matrix.shape[1], 520, device="cuda").half()
     first = product(p.matrix, x, None, 1.0, None, None, None, "regroup")
     for _ in range(30):
@@ -122,7 +188,7 @@ def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("blocksize", [(16, 16), (5, 3)])
+@pytest.mark.parametrize("blocksize", [(16, 16), (24, 24), (5, 3)])
 def test_graph(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], warm: bool
 ) -> None:
@@ -151,9 +217,12 @@ def test_graph(
         assert torch.equal(made, out)
 
 
-def test_products_on_several_streams(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(("blocksize", "density"), [((16, 16), 0.4), ((24, 24), 0.1)])
+def test_products_on_several_streams(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], density: float
+) -> None:
     """Each product has packed values of its own."""
-    a = random_problem(torch, cases.uniform(0.4)(rng, 60, 60), (16, 16), "float16").matrix
+    a = random_problem(torch, cases.uniform(density)(rng, 60, 60), blocksize, "float16").matrix
     streams = [torch.cuda.Stream() for _ in range(4)]
     xs = [torch.randn(a.shape[1], 512, device="cuda").half() for _ in streams]
     expected = [product(a, x, None, 1.0, None, None, None, "regroup") for x in xs]
