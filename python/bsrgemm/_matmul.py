@@ -29,7 +29,7 @@ def matmul(
     or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
     first product of a matrix on a GPU brings its pattern there; the others never wait for the GPU
     and allocate nothing but the result and, in stream order, scratch memory: for a copy of the
-    blocks where the plan's choice is ``'stream'`` or, in larger blocks, ``'regroup'``, and for
+    blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, and for
     partial sums of long rows where it is ``'narrow'``. All can be captured in CUDA graphs.
 
     Blocks that are not stored contribute nothing, whatever ``b`` holds there, with one exception:
