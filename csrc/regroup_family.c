@@ -100,6 +100,14 @@ static void search_tall(search *s) {
   }
 }
 
+/* As sample, for heights up to a tile's of the stream kernels, of which several shapes ask for the same. known: by
+ * height / 8, 0 where nobody has asked yet. */
+enum { MOST_HEIGHTS = BSRG_STREAM_GROUPS * BSRG_STREAM_GROUP_ROWS / 8 + 1 };
+static double sample_once(search *s, double known[MOST_HEIGHTS], int32_t height, int32_t width) {
+  if (known[height / 8] == 0) known[height / 8] = sample(s, height, width);
+  return known[height / 8];
+}
+
 /* The shapes that the stream kernels take in one part: larger blocks would be cut into these, with parts of nothing
  * but zeros among them. A step is a block column that some row of a warpgroup meets, a slot one that the tile does:
  * blocks of so many rows, whose number the same sample tells. */
@@ -109,16 +117,18 @@ static void search_stream(search *s) {
       BSRG_STREAM_SHAPES(SHAPE)
 #undef SHAPE
   };
+  double known[2][MOST_HEIGHTS] = {{0}}; /* widths 16 and 32 */
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const bsrg_block_shape shape = {shapes[i][0], shapes[i][1]};
     /* The stream plan counts 8 x 16 elements in 32 bits. */
     if (bsrg_regroup_most_blocks(s->v, shape) > INT32_MAX / (shape.height * shape.width / 128)) continue;
     const int32_t group = bsrg_stream_group_height(shape.height), tile = BSRG_STREAM_GROUPS * group;
+    double *const mine = known[shape.width / 32];
     bsrg_stream_work work = {.height = shape.height,
                              .width = shape.width,
-                             .parts = sample(s, shape.height, shape.width),
-                             .slots = sample(s, tile, shape.width),
-                             .steps = sample(s, group, shape.width),
+                             .parts = sample_once(s, mine, shape.height, shape.width),
+                             .slots = sample_once(s, mine, tile, shape.width),
+                             .steps = sample_once(s, mine, group, shape.width),
                              .tiles = (double)bsrg_ceil_div(s->v->rows, tile)};
     work.longest_tile = work.parts / work.tiles; /* spread evenly */
     const bsrg_structure_view child = child_view(s->v, shape, work.parts);
