@@ -18,7 +18,7 @@ from .records import Results
 from .suite import Suite, is_new
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
-FAMILIES = ("auto", "tall", "stream", "regroup", "narrow", "portable")
+FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -98,13 +98,14 @@ typedef enum bsrg_family {
   BSRG_TALL,     /* sm_90a: TMA + WGMMA, block heights that are multiples of 64 */
   BSRG_STREAM,   /* sm_90a: TMA + WGMMA, block heights that are multiples of 8 */
   BSRG_REGROUP,  /* the tall or stream kernels on other blocks, filled up with zeros at each product */
+  BSRG_ALIGN,    /* tall, stream or regroup on aligned row-major copies of the dense operands */
   BSRG_NARROW,   /* sm_80 and up: few columns, A streamed from memory once */
   BSRG_PORTABLE, /* sm_80 and up: mma.sync for float16/bfloat16, FMA for float32/float64 */
   BSRG_HOST,     /* the CPU backend */
   BSRG_FAMILY_COUNT
 } bsrg_family;
 const char *bsrg_family_name(
-    bsrg_family family); /* "auto", "tall", "stream", "regroup", "narrow", "portable", "cpu" */
+    bsrg_family family); /* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu" */
 
 /* Y = alpha * A @ X + beta * C, all operands of one dtype, float32 accumulation for 16-bit dtypes. */
 typedef struct bsrg_matmul_args {

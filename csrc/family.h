@@ -18,24 +18,24 @@ typedef struct bsrg_family_ops {
   bsrg_family family;
   /* NULL when the family can compute a product of this structure and dtype, else what it needs. */
   const char *(*obstacle)(const bsrg_structure_view *view, bsrg_dtype dtype, int sm_arch);
-  /* NULL when n columns suit it; a question about a plan knows no more of the dense operands. The function itself is
-   * NULL where any do. */
+  /* NULL when n columns suit it. The function itself is NULL where any number does. */
   const char *(*columns_obstacle)(int64_t n);
-  /* NULL when the operands' addresses and strides suit it; likewise. */
+  /* NULL when the operands' addresses and strides suit it. Likewise NULL itself where any do. */
   const char *(*layout_obstacle)(const bsrg_matmul_args *args);
   /* What is worked out once from a structure, on any machine; NULL when memory ran out. Only called without an
    * obstacle. */
-  void *(*make_plan)(const bsrg_structure_view *view);
+  void *(*make_plan)(bsrg_structure *structure);
   void (*free_plan)(void *plan);
-  /* Fills all of the candidate but family and supported. */
-  void (*predict)(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
-                  const bsrg_chip *chip, bsrg_candidate *candidate);
+  /* Fills all of the candidate but family and supported. Only called without an obstacle. */
+  void (*predict)(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                  bsrg_candidate *candidate);
   bsrg_status (*launch)(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error);
 } bsrg_family_ops;
 
 extern const bsrg_family_ops bsrg_tall_family;     /* tall_plan.c, tall_launch.c */
 extern const bsrg_family_ops bsrg_stream_family;   /* stream_plan.c, stream_launch.c */
 extern const bsrg_family_ops bsrg_regroup_family;  /* regroup.c, regroup_family.c */
+extern const bsrg_family_ops bsrg_align_family;    /* align.c */
 extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
 

@@ -15,10 +15,10 @@ typedef struct bsrg_narrow_plan {
   double item_blocks;   /* sum of block_count over the items */
 } bsrg_narrow_plan;
 
-void *bsrg_narrow_make_plan(const bsrg_structure_view *view);
+void *bsrg_narrow_make_plan(bsrg_structure *structure);
 void bsrg_narrow_free_plan(void *plan);
-void bsrg_narrow_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
-                         const bsrg_chip *chip, bsrg_candidate *candidate);
+void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                         bsrg_candidate *candidate);
 
 /* The tile's columns for n. */
 int32_t bsrg_narrow_columns(int64_t n);

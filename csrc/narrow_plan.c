@@ -82,7 +82,8 @@ void bsrg_narrow_free_plan(void *plan) {
   free(narrow);
 }
 
-void *bsrg_narrow_make_plan(const bsrg_structure_view *v) {
+void *bsrg_narrow_make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
   bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
   if (!plan) return NULL;
   /* Two fragments of rows share what a warp fetches of X. */
@@ -107,14 +108,16 @@ static const double shared_l2_gain = 1.1;
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4 };
 
-void bsrg_narrow_predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
-                         const bsrg_chip *chip, bsrg_candidate *c) {
+void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                         bsrg_candidate *c) {
+  const bsrg_structure_view *v = &args->a->view;
+  const int64_t n = args->x.cols;
   const bsrg_narrow_plan *narrow = plan;
-  const double size = (double)bsrg_dtype_size(dtype), columns = (double)bsrg_narrow_columns(n);
+  const double size = (double)bsrg_dtype_size(args->dtype), columns = (double)bsrg_narrow_columns(n);
   const double k = narrow->item_blocks * (double)v->block_width; /* over all items */
   const double rows = (double)bsrg_min(narrow->strip, v->block_height);
   c->mma_flops = 2 * k * narrow->strip * columns;
-  c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
+  c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
   c->l2_bytes = size * k * ((double)n + rows);
   const double share = narrow->strip == 32 ? share_32 : share_16;
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);

@@ -6,8 +6,9 @@
 #include <string.h>
 
 /* Best first where predictions are equal. */
-static const bsrg_family_ops *const families[] = {
-    &bsrg_tall_family, &bsrg_stream_family, &bsrg_regroup_family, &bsrg_narrow_family, &bsrg_portable_family};
+static const bsrg_family_ops *const families[] = {&bsrg_tall_family,    &bsrg_stream_family,
+                                                  &bsrg_regroup_family, &bsrg_align_family,
+                                                  &bsrg_narrow_family,  &bsrg_portable_family};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 bsrg_chip bsrg_chip_h200(void) {
@@ -33,7 +34,7 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops,
                           bsrg_error *error) {
   void *plan = atomic_load_explicit(&structure->plans[ops->family], memory_order_acquire);
   if (!plan) {
-    plan = ops->make_plan(&structure->view);
+    plan = ops->make_plan(structure);
     if (!plan)
       return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a matrix of %lld blocks",
                        (long long)structure->view.nnzb);
@@ -93,23 +94,21 @@ bool bsrg_row_order(const bsrg_structure_view *v, int32_t *order) {
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
-/* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. args are
- * NULL for a question about a plan, which has no operands yet. */
-static bsrg_status consider(const bsrg_family_ops *ops, bsrg_structure *structure, bsrg_dtype dtype,
-                            int64_t n, const bsrg_matmul_args *args, const bsrg_chip *chip,
+/* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. */
+static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *args, const bsrg_chip *chip,
                             bsrg_candidate *candidate, const void **plan, bsrg_error *error) {
   memset(candidate, 0, sizeof(*candidate));
   candidate->family = ops->family;
-  const char *obstacle = ops->obstacle(&structure->view, dtype, chip->sm_arch);
-  if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(n);
-  if (!obstacle && ops->layout_obstacle && args) obstacle = ops->layout_obstacle(args);
+  const char *obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
+  if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(args->x.cols);
+  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(args);
   if (obstacle) {
     snprintf(candidate->reason, sizeof(candidate->reason), "%s", obstacle);
     return BSRG_OK;
   }
-  const bsrg_status status = bsrg_plan_get(structure, ops, plan, error);
+  const bsrg_status status = bsrg_plan_get(args->a, ops, plan, error);
   if (status != BSRG_OK) return status;
-  ops->predict(&structure->view, *plan, dtype, n, chip, candidate);
+  ops->predict(args, *plan, chip, candidate);
   candidate->supported = 1;
   return BSRG_OK;
 }
@@ -121,8 +120,7 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
   for (int i = 0; i < FAMILIES; ++i) {
     if (args->family != BSRG_AUTO && args->family != families[i]->family) continue;
     const void *its_plan = NULL;
-    const bsrg_status status =
-        consider(families[i], args->a, args->dtype, args->x.cols, args, chip, &candidate, &its_plan, error);
+    const bsrg_status status = consider(families[i], args, chip, &candidate, &its_plan, error);
     if (status != BSRG_OK) return status;
     if (!candidate.supported || (*ops && candidate.seconds >= best.seconds)) continue;
     best = candidate;
@@ -148,10 +146,16 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)n;
   out->chosen = -1;
+  /* A plan is asked for before there are operands: those of a product as contiguous matrices. */
+  const bsrg_matmul_args args = {.a = structure,
+                                 .dtype = dtype,
+                                 .x = {NULL, v->cols, n, n, 1},
+                                 .y = {NULL, v->rows, n, n, 1},
+                                 .alpha = 1};
   for (int i = 0; i < FAMILIES; ++i) {
     const void *plan = NULL;
     bsrg_candidate *c = &out->candidates[out->count++];
-    const bsrg_status status = consider(families[i], structure, dtype, n, NULL, chip, c, &plan, error);
+    const bsrg_status status = consider(families[i], &args, chip, c, &plan, error);
     if (status != BSRG_OK) return status;
     if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
       out->chosen = i;

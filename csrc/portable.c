@@ -30,8 +30,10 @@ static const int64_t f64_shape[][3] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
 _Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
 _Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT(f64_shape), "likewise");
 
+static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
+
 static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t n) {
-  const bool half = dtype == BSRG_F16 || dtype == BSRG_BF16, single = dtype == BSRG_F32;
+  const bool half = is_half(dtype), single = dtype == BSRG_F32;
   const int64_t (*shape)[3] = half ? mma_shape : single ? f32_shape : f64_shape;
   const double *cost = half ? mma_cost : simt_cost;
   const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
@@ -54,14 +56,33 @@ static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t
   return best;
 }
 
+/* ---- layout ----------------------------------------------------------------------------------- */
+
+static bool aligned_rows(const bsrg_dense *dense, int64_t size) {
+  return dense->col_stride == 1 && dense->row_stride * size % 16 == 0 && (uintptr_t)dense->data % 16 == 0;
+}
+
+/* Whether X, C and Y can be copied 16 bytes at a time. */
+static bool has_vectors(const bsrg_matmul_args *args) {
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  return aligned_rows(&args->x, size) && aligned_rows(&args->y, size) &&
+         (args->beta == 0 || aligned_rows(&args->c, size));
+}
+
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Fitted on an H200: what the best tiles reach, as shares of mma_flops_per_s, and what a CTA does before its tile's
  * first product and after the last. */
 static const double portable_share = 0.50, f32_share = 0.057, f64_share = 0.028, tile_seconds = 3e-6;
+/* 16 bit: the work of a tile where X, C or Y go element by element. Not fitted: a third of what the Hopper kernels
+ * reach is assumed, where aligned operands reach half. */
+static const double elements_cost = 1.5;
 
-static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
-                    const bsrg_chip *chip, bsrg_candidate *c) {
+static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                    bsrg_candidate *c) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_dtype dtype = args->dtype;
+  const int64_t n = args->x.cols;
   (void)plan;
   const double size = (double)bsrg_dtype_size(dtype);
   const portable_tile tile = choose_tile(dtype, v->block_height, n);
@@ -73,7 +94,8 @@ static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype d
   c->l2_bytes = size * k * (row_tiles * columns + (double)v->block_height * column_tiles);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
-  const double work = c->mma_flops * tile.cost / (chip->mma_flops_per_s * share);
+  const double cost = is_half(dtype) && !has_vectors(args) ? tile.cost * elements_cost : tile.cost;
+  const double work = c->mma_flops * cost / (chip->mma_flops_per_s * share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
   /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. */
   const double longest = work * (double)(tile.ctas * chip->sm_count) * (double)v->longest_row /
@@ -85,10 +107,6 @@ static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype d
 }
 
 /* ---- launch ----------------------------------------------------------------------------------- */
-
-static bool aligned_rows(const bsrg_dense *dense, int64_t size) {
-  return dense->col_stride == 1 && dense->row_stride * size % 16 == 0 && (uintptr_t)dense->data % 16 == 0;
-}
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
@@ -112,7 +130,6 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const bsrg_status status = bsrg_uploads_get(args->a, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
-  const bool c_rows = args->beta == 0 || aligned_rows(&args->c, size);
   bsrg_portable_params p = {
       .values = args->values,
       .indptr = (const int64_t *)(uintptr_t)uploads[INDPTR],
@@ -132,7 +149,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
       .tiles_per_block_row = (int32_t)tiles_per_block_row,
-      .vector_x = aligned_rows(&args->x, size) && aligned_rows(&args->y, size) && c_rows,
+      .vector_x = has_vectors(args),
       .vector_a = v->block_width * size % 16 == 0 && (uintptr_t)args->values % 16 == 0,
       .alpha = args->alpha,
       .beta = args->beta,
@@ -152,7 +169,8 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 /* The plan is the order of the block rows. */
-static void *make_plan(const bsrg_structure_view *v) {
+static void *make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)(v->block_rows + 1));
   if (row_order && bsrg_row_order(v, row_order)) return row_order;
   free(row_order);

@@ -77,12 +77,13 @@ static bool fits_tall(const bsrg_structure_view *v, bsrg_block_shape shape) {
 static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double entries) {
   const double mask_overhead = 1.015; /* strips of different block rows ask a mask at every stage */
   if (!fits_tall(s->v, shape)) return;
-  const bsrg_structure_view child = child_view(s->v, shape, blocks);
-  bsrg_tall_plan plan = {.tile_count = (int32_t)bsrg_ceil_div(child.rows, 2 * BSRG_TALL_STRIP),
+  bsrg_structure child = {.view = child_view(s->v, shape, blocks)};
+  bsrg_tall_plan plan = {.tile_count = (int32_t)bsrg_ceil_div(child.view.rows, 2 * BSRG_TALL_STRIP),
                          .tile_entries = (int64_t)ceil(entries)};
   plan.longest_tile = (int32_t)bsrg_ceil_div(plan.tile_entries, plan.tile_count); /* spread evenly */
   bsrg_candidate product;
-  bsrg_tall_family.predict(&child, &plan, BSRG_F16, TYPICAL_COLUMNS, &s->chip, &product);
+  const bsrg_matmul_args args = {.a = &child, .dtype = BSRG_F16, .x.cols = TYPICAL_COLUMNS};
+  bsrg_tall_family.predict(&args, &plan, &s->chip, &product);
   offer(s, &bsrg_tall_family, shape, blocks,
         product.seconds * stage_overhead(shape) * (shape.height == BSRG_TALL_STRIP ? mask_overhead : 1));
 }
@@ -177,21 +178,26 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
   return bsrg_stream_family.layout_obstacle(&packed);
 }
 
-static void *make_plan(const bsrg_structure_view *v) {
+static void *make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
   search best;
   return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family) : NULL;
 }
 
-static void predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
-                    const bsrg_chip *chip, bsrg_candidate *c) {
+static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                    bsrg_candidate *c) {
+  const bsrg_structure_view *v = &args->a->view;
   const bsrg_regrouped *r = plan;
   const bsrg_structure_view *child = &r->child->view;
   bsrg_candidate product = {0};
   if (r->family == &bsrg_stream_family) {
     const bsrg_stream_work work = bsrg_stream_work_of(r->child_plan);
-    bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(child, dtype, n), n, chip, &product);
+    const int64_t n = args->x.cols;
+    bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(child, args->dtype, n), n, chip, &product);
   } else {
-    bsrg_tall_family.predict(child, r->child_plan, dtype, n, chip, &product);
+    bsrg_matmul_args of_child = *args;
+    of_child.a = r->child;
+    bsrg_tall_family.predict(&of_child, r->child_plan, chip, &product);
     product.seconds *= stage_overhead(r->shape);
   }
   double bytes;

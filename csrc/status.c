@@ -50,6 +50,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "stream";
     case BSRG_REGROUP:
       return "regroup";
+    case BSRG_ALIGN:
+      return "align";
     case BSRG_NARROW:
       return "narrow";
     case BSRG_PORTABLE:

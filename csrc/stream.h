@@ -30,10 +30,10 @@ typedef struct bsrg_stream_plan {
   bool skewed;          /* the longest rows come first, and all columns of a tile before the next tile */
 } bsrg_stream_plan;
 
-void *bsrg_stream_make_plan(const bsrg_structure_view *view);
+void *bsrg_stream_make_plan(bsrg_structure *structure);
 void bsrg_stream_free_plan(void *plan);
-void bsrg_stream_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
-                         const bsrg_chip *chip, bsrg_candidate *candidate);
+void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                         bsrg_candidate *candidate);
 
 /* The figures of a plan that decide what a product costs: the planned ones, or what a sample says of a plan that
  * nobody has made. */

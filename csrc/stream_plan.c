@@ -185,7 +185,8 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
   return done;
 }
 
-void *bsrg_stream_make_plan(const bsrg_structure_view *v) {
+void *bsrg_stream_make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
   bsrg_stream_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
   bool done = plan && row_order && bsrg_row_order(v, row_order);
@@ -257,10 +258,11 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > busy ? "memory" : "shared memory");
 }
 
-void bsrg_stream_predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
-                         const bsrg_chip *chip, bsrg_candidate *c) {
+void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                         bsrg_candidate *c) {
   const bsrg_stream_work work = bsrg_stream_work_of(plan);
-  bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(v, dtype, n), n, chip, c);
+  const int64_t n = args->x.cols;
+  bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(&args->a->view, args->dtype, n), n, chip, c);
   const double packing = 2 * work.parts * 2.0 * work.height * work.width; /* read and written */
   c->hbm_bytes += packing;
   c->seconds += BSRG_LAUNCH_SECONDS + packing / chip->hbm_bytes_per_s;

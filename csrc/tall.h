@@ -15,10 +15,10 @@ typedef struct bsrg_tall_plan {
   bool skewed; /* tiles are sorted, longest first, and all columns of a tile come before the next tile */
 } bsrg_tall_plan;
 
-void *bsrg_tall_make_plan(const bsrg_structure_view *view);
+void *bsrg_tall_make_plan(bsrg_structure *structure);
 void bsrg_tall_free_plan(void *plan);
-void bsrg_tall_predict(const bsrg_structure_view *view, const void *plan, bsrg_dtype dtype, int64_t n,
-                       const bsrg_chip *chip, bsrg_candidate *candidate);
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                       bsrg_candidate *candidate);
 
 /* How many column tiles a CTA cluster takes at once for n columns: 1 or 2. */
 int bsrg_tall_cluster(int64_t n);

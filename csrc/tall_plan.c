@@ -133,7 +133,8 @@ void bsrg_tall_free_plan(void *plan) {
   free(tall);
 }
 
-void *bsrg_tall_make_plan(const bsrg_structure_view *v) {
+void *bsrg_tall_make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
   bsrg_tall_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
   const bool done = plan && row_order && bsrg_row_order(v, row_order) && make_tiles(v, row_order, plan);
@@ -166,8 +167,10 @@ int32_t bsrg_tall_group(const bsrg_structure_view *v, const bsrg_tall_plan *plan
 /* What a CTA does between two tiles; fitted on an H200. */
 static const double tile_seconds = 2.2e-6;
 
-void bsrg_tall_predict(const bsrg_structure_view *v, const void *plan, bsrg_dtype dtype, int64_t n,
-                       const bsrg_chip *chip, bsrg_candidate *c) {
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                       bsrg_candidate *c) {
+  const bsrg_structure_view *v = &args->a->view;
+  const int64_t n = args->x.cols;
   const bsrg_tall_plan *tall = plan;
   const int cluster = bsrg_tall_cluster(n);
   const double columns =
@@ -176,7 +179,7 @@ void bsrg_tall_predict(const bsrg_structure_view *v, const void *plan, bsrg_dtyp
   c->mma_flops = 2 * blocks * columns * BSRG_TALL_TILE_N;
   c->l2_bytes = columns * 2 *
                 (blocks / cluster + (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N);
-  c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
+  c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
   const double work = fmax(fmax(c->mma_flops / chip->mma_flops_per_s, c->l2_bytes / chip->l2_bytes_per_s),
                            c->hbm_bytes / chip->hbm_bytes_per_s);
   /* Waves: the last one is rarely full, and nothing ends before its longest tile. */

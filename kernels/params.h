@@ -239,6 +239,27 @@ typedef struct bsrg_regroup_params {
   (((((column) >> (across_log2)) * (height) + (row)) << (across_log2)) + \
    ((column) & ((1 << (across_log2)) - 1)))
 
+/* ---- sm80/align_copy.cu ---------------------------------------------------------------------- */
+
+enum {
+  BSRG_COPY_THREADS = 256,
+  BSRG_COPY_ROWS = 32, /* of a CTA's tile in align_copy_rows and align_copy_elements */
+  BSRG_COPY_COLUMNS = 256,
+  BSRG_COPY_SIDE = 64 /* of a tile in align_copy_transposed */
+};
+
+/* target = source, 16-bit elements at any strides. Neighbours of the target's rows should lie close together;
+ * align_copy_transposed is for sources whose columns do. */
+typedef struct bsrg_copy_params {
+  const void *source;
+  void *target;
+  int64_t rows, cols;
+  int64_t source_row_stride, source_col_stride, target_row_stride, target_col_stride;
+  /* For align_copy_transposed: columns of adjacent elements that start at multiples of 16 bytes, rows of them that
+   * start at multiples of 8. */
+  int32_t vector_source, vector_target;
+} bsrg_copy_params;
+
 /* ---- sm80/narrow.cuh ------------------------------------------------------------------------- */
 
 enum {

@@ -450,7 +450,7 @@ def test_bench_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     measured, predicted = out.split("predicted, not measured, for one NVIDIA H200")
     assert "GFLOP/s" in measured and measured.count("relative error") == 4
-    families = ("tall", "stream", "regroup", "narrow", "portable")
+    families = ("tall", "stream", "regroup", "align", "narrow", "portable")
     assert "TFLOP/s" in predicted and sum(map(predicted.count, families)) == 4
 
 

@@ -149,9 +149,10 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
       return 0;
     }
   }
-  PyErr_Format(PyExc_ValueError,
-               "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'narrow', 'portable' or 'cpu'",
-               obj);
+  PyErr_Format(
+      PyExc_ValueError,
+      "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable' or 'cpu'",
+      obj);
   return -1;
 }
 

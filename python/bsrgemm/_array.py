@@ -335,6 +335,9 @@ class bsr_array(BlockSparse):
     def plan(self, n: int, *, chip: dict[str, Any] | None = None) -> Plan:
         """How a GPU is going to multiply the matrix with ``n`` columns, and how fast.
 
+        The dense operands are taken to be contiguous and row-major; others may be copied first or
+        take slower kernels.
+
         Parameters
         ----------
         n : int

@@ -29,12 +29,14 @@ def matmul(
     or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
     first product of a matrix on a GPU brings its pattern there; the others never wait for the GPU
     and allocate nothing but the result and, in stream order, scratch memory: for a copy of the
-    blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, and for
-    partial sums of long rows where it is ``'narrow'``. All can be captured in CUDA graphs.
+    blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, for copies
+    of dense operands, and perhaps of the blocks, where it is ``'align'``, and for partial sums of
+    long rows where it is ``'narrow'``. All can be captured in CUDA graphs.
 
     Blocks that are not stored contribute nothing, whatever ``b`` holds there, with one exception:
-    with the choice ``'regroup'`` some of them are multiplied as zeros, so an infinity or NaN in
-    ``b`` may turn rows whose blocks do not meet it into NaN, as it does in a dense product.
+    with the choice ``'regroup'``, also within ``'align'``, some of them are multiplied as zeros,
+    so an infinity or NaN in ``b`` may turn rows whose blocks do not meet it into NaN, as it does in
+    a dense product.
 
     Parameters
     ----------

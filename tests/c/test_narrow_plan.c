@@ -62,7 +62,7 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
                      int64_t width) {
   bsrg_structure *structure = make(lengths, block_rows, block_cols, height, width);
   const bsrg_structure_view view = bsrg_structure_get(structure);
-  bsrg_narrow_plan *plan = bsrg_narrow_make_plan(&view);
+  bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
   CHECK(plan != NULL && plan->strip == (height > 16 ? 32 : 16));
   check_items(&view, plan);
   if (bsrg_is_skewed(plan->longest_item, (int64_t)plan->item_blocks, plan->item_count))
@@ -71,7 +71,8 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
   const bsrg_chip chip = bsrg_chip_h200();
   for (int64_t n = 1; n <= BSRG_NARROW_MAX_N; ++n) {
     bsrg_candidate candidate = {0};
-    bsrg_narrow_predict(&view, plan, BSRG_F16, n, &chip, &candidate);
+    const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x.cols = n};
+    bsrg_narrow_predict(&args, plan, &chip, &candidate);
     CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
   }
   const int32_t splits = plan->split_count;

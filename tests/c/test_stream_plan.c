@@ -63,7 +63,7 @@ static void check_stage(const reader *r, const bsrg_stream_stage *stage, const i
 
 static void check_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
-  bsrg_stream_plan *plan = bsrg_stream_make_plan(v);
+  bsrg_stream_plan *plan = bsrg_stream_make_plan(structure);
   CHECK(plan != NULL);
   if (!plan) return;
   const bsrg_stream_shape *shape = &plan->shape;
