@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "regroup.h"
-#include "structures.h"
 #include "stream.h"
+#include "structures.h"
 
 static void *allocate(int64_t count, size_t item) {
   void *memory = calloc(count > 0 ? (size_t)count : 1, item);
