@@ -246,7 +246,7 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, C
                            .tile_elements = r->tile_elements,
                            .block_width = (int32_t)v->block_width,
                            .child_width = r->shape.width,
-                           .part_height = r->family == &bsrg_stream_family ? r->shape.height : 0,
+                           .for_stream = r->family == &bsrg_stream_family,
                            .lanes_log2 = lanes_log2};
   const bsrg_kernel_id kernel = elements == 8   ? BSRG_KERNEL_REGROUP_V8
                                 : elements == 4 ? BSRG_KERNEL_REGROUP_V4

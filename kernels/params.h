@@ -131,7 +131,8 @@ typedef struct bsrg_stream_params {
 /* ---- sm80/stream_pack.cu --------------------------------------------------------------------- */
 
 /* Writes parts of stored blocks, [height][width] each, in the order and layout in which the stream kernels read
- * them: part i is 8 x 8 core matrices of 128 bytes, all rows of its first 8 columns, then of the next 8. */
+ * them: as 8 x 8 core matrices of 128 bytes, all those of 8 rows before those of the next 8. Parts that follow one
+ * another are also one part of all their rows. */
 typedef struct bsrg_pack_params {
   const void *values; /* [nnzb][rows * height][columns * width] */
   void *packed;
@@ -142,6 +143,13 @@ typedef struct bsrg_pack_params {
 } bsrg_pack_params;
 
 enum { BSRG_PACK_THREADS = 256 };
+
+/* A unit is 8 elements of a row, of which a row has 1 << across_log2. Unit i in this layout, counted through all
+ * parts, is this one where rows lie one after the other. */
+#define BSRG_UNIT_BY_ROWS(i, across_log2)                               \
+  (((i) & ~((8 << (across_log2)) - 1)) | (((i) & 7) << (across_log2)) | \
+   (((i) >> 3) & ((1 << (across_log2)) - 1)))
+#define BSRG_PART_ACROSS_LOG2(width) ((width) == 32 ? 2 : 1)
 
 /* ---- sm80/portable.cuh, sm80/simt.cuh -------------------------------------------------------- */
 
@@ -222,8 +230,7 @@ typedef struct bsrg_regroup_params {
   int64_t block_elements; /* of a stored block */
   int32_t tile_elements;  /* a multiple of 8 */
   int32_t block_width, child_width;
-  int32_t
-      part_height; /* 0: blocks lie row by row; else their height, and they lie as the stream kernels read them */
+  int32_t for_stream; /* 0: blocks lie row by row; 1: as the stream kernels read them */
   int32_t lanes_log2; /* threads that copy a piece together */
 } bsrg_regroup_params;
 
@@ -231,13 +238,6 @@ typedef struct bsrg_regroup_params {
  * pieces of at most 512 rows and BSRG_REGROUP_TILE chunks that are at most 128 across. */
 #define BSRG_REGROUP_RECIPROCAL(across) ((1u << BSRG_REGROUP_SHIFT) / (uint32_t)(across) + 1)
 #define BSRG_REGROUP_ROW(chunk, reciprocal) (((uint32_t)(chunk) * (reciprocal)) >> BSRG_REGROUP_SHIFT)
-
-/* Vectors of 8 elements: in the order in which the stream kernels read them, all rows of a part's first 8 columns
- * come first. This is where row `row` of column `column`, counted through all parts of a tile, lies when parts lie
- * row by row instead; a row of a part has 1 << across_log2 vectors. */
-#define BSRG_REGROUP_BY_ROWS(column, row, height, across_log2)           \
-  (((((column) >> (across_log2)) * (height) + (row)) << (across_log2)) + \
-   ((column) & ((1 << (across_log2)) - 1)))
 
 /* ---- sm80/align_copy.cu ---------------------------------------------------------------------- */
 

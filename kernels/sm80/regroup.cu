@@ -50,14 +50,10 @@ __device__ __forceinline__ void store_rows(const uint4 *tile, uint4 *out, int ve
   for (int i = threadIdx.x; i < vectors; i += BSRG_REGROUP_THREADS) out[i] = tile[i];
 }
 
-__device__ __forceinline__ void store_parts(const uint4 *tile, uint4 *out, int vectors, int height,
-                                            int width) {
-  const int across_log2 = width == 32 ? 2 : 1;
-  const uint32_t reciprocal = BSRG_REGROUP_RECIPROCAL(height);
-  for (int i = threadIdx.x; i < vectors; i += BSRG_REGROUP_THREADS) {
-    const int column = BSRG_REGROUP_ROW(i, reciprocal), row = i - column * height;
-    out[i] = tile[BSRG_REGROUP_BY_ROWS(column, row, height, across_log2)];
-  }
+__device__ __forceinline__ void store_parts(const uint4 *tile, uint4 *out, int vectors, int width) {
+  const int across_log2 = BSRG_PART_ACROSS_LOG2(width);
+  for (int i = threadIdx.x; i < vectors; i += BSRG_REGROUP_THREADS)
+    out[i] = tile[BSRG_UNIT_BY_ROWS(i, across_log2)];
 }
 
 template <typename Chunk>
@@ -71,10 +67,10 @@ __device__ __forceinline__ void run(const bsrg_regroup_params &p) {
   copy_pieces<Chunk>(p, tile);
   __syncthreads();
   auto *const out = reinterpret_cast<uint4 *>(static_cast<unsigned char *>(p.regrouped) + 2 * first);
-  if (p.part_height == 0)
-    store_rows(reinterpret_cast<const uint4 *>(tile), out, bytes / 16);
+  if (p.for_stream)
+    store_parts(reinterpret_cast<const uint4 *>(tile), out, bytes / 16, p.child_width);
   else
-    store_parts(reinterpret_cast<const uint4 *>(tile), out, bytes / 16, p.part_height, p.child_width);
+    store_rows(reinterpret_cast<const uint4 *>(tile), out, bytes / 16);
 }
 
 }  // namespace bsrg::regroup

@@ -18,7 +18,8 @@ __device__ __forceinline__ int64_t first_unit(const bsrg_pack_params &p, int sou
 // Units are 16 bytes: 8 elements of one row.
 extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
     stream_pack(const __grid_constant__ bsrg_pack_params p) {
-  const int across = p.width / 8, units = across * p.height, pitch = across * p.columns;
+  const int across_log2 = BSRG_PART_ACROSS_LOG2(p.width), across = 1 << across_log2;
+  const int units = across * p.height, pitch = across * p.columns;
   const int lane = threadIdx.x % 32;
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * BSRG_PACK_THREADS + threadIdx.x) / 32;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (BSRG_PACK_THREADS / 32);
@@ -30,14 +31,15 @@ extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
     for (int i = 0; i < kTogether; ++i)
       from[i] = first + i < p.count ? values + first_unit(p, __ldg(p.source + first + i)) : nullptr;
     for (int u = lane; u < units; u += 32) {
-      const int row = u / across, column = u % across;
+      const int by_rows = BSRG_UNIT_BY_ROWS(u, across_log2);
+      const int offset = (by_rows >> across_log2) * pitch + (by_rows & (across - 1));
       uint4 unit[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i)
-        if (from[i] != nullptr) unit[i] = __ldg(from[i] + row * pitch + column);
+        if (from[i] != nullptr) unit[i] = __ldg(from[i] + offset);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i)
-        if (from[i] != nullptr) packed[(first + i) * units + column * p.height + row] = unit[i];
+        if (from[i] != nullptr) packed[(first + i) * units + u] = unit[i];
     }
   }
 }

@@ -202,9 +202,9 @@ struct Kernel {
   // block's descriptor, left at the next slot's.
   template <typename Operand>
   __device__ void multiply_step(Sums &d, Operand x, uint32_t step, uint32_t &block) const {
-    // 8 x 8 core matrices of 128 bytes, all rows of one 8 k, then the next 8 k. Only the descriptor's low word
+    // 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8. Only the descriptor's low word
     // moves: 32-bit sums stay in uniform registers.
-    constexpr uint64_t kHigh = static_cast<uint64_t>(128 >> 4) << 32;
+    constexpr uint64_t kHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (step >> r & 1) {
@@ -213,9 +213,10 @@ struct Kernel {
         for (int k = 0; k < kSteps16; ++k)
 #pragma unroll
           for (int panel = 0; panel < 2; ++panel)
-            ptx::WgmmaSmall<T, kHeight>::run(d[r][panel], x(panel, k),
-                                             kHigh | (block + k * (kHeight * 32 >> 4)));
+            ptx::WgmmaSmall<T, kHeight>::run(d[r][panel], x(panel, k), kHigh | (block + k * (256 >> 4)));
         block += kBlockBytes >> 4;
+        // In here: a group that may be empty would cost an instruction that does nothing, 15 cycles long.
+        ptx::warpgroup_commit();
       }
     }
   }
@@ -239,8 +240,6 @@ struct Kernel {
       multiply_step(d, x, step, block);
       step = next;
     }
-    ptx::warpgroup_fence();
-    ptx::warpgroup_commit();
     ptx::warpgroup_wait<0>();
   }
 
@@ -257,8 +256,6 @@ struct Kernel {
       for (int j = 0; j < kChunk; ++j)
         multiply_step(
             d, [&x, j](int panel, int k) -> const uint32_t (&)[4] { return x[j][panel][k]; }, step[j], block);
-      ptx::warpgroup_fence();
-      ptx::warpgroup_commit();
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) step[j] = load_uniform(steps_at + 4 * (i + kChunk + j));
       ptx::warpgroup_wait<0>();  // the fragments are free again
@@ -272,7 +269,7 @@ struct Kernel {
     const int before = load_uniform(rec + offsetof(bsrg_stream_stage, group_begin) + 4 * group);
     const int count = load_uniform(rec + offsetof(bsrg_stream_stage, a_count));
     const uint32_t block = static_cast<uint32_t>(ptx::matrix_descriptor(
-        data + kStageBytes - (count - before) * kBlockBytes, kHeight * 16, 128, ptx::Swizzle::kNone));
+        data + kStageBytes - (count - before) * kBlockBytes, 128, kWidth * 16, ptx::Swizzle::kNone));
     if constexpr (kInRegisters)
       multiply_from_registers(d, data, steps_at, steps, block);
     else

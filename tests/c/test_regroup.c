@@ -28,12 +28,10 @@ static bsrg_structure *random_structure(int64_t block_rows, int64_t block_cols, 
 
 /* The kernel's way from a tile of parts to memory. */
 static void store_parts(const bsrg_regrouped *r, const uint16_t *tile, int64_t count, uint16_t *out) {
-  const int32_t height = r->shape.height, across_log2 = r->shape.width == 32 ? 2 : 1;
-  const uint32_t reciprocal = BSRG_REGROUP_RECIPROCAL(height);
+  const int32_t across_log2 = BSRG_PART_ACROSS_LOG2(r->shape.width);
   for (int32_t i = 0; i < count / 8; ++i) {
-    const int32_t column = (int32_t)BSRG_REGROUP_ROW(i, reciprocal), row = i - column * height;
-    const int32_t from = BSRG_REGROUP_BY_ROWS(column, row, height, across_log2);
-    CHECK(row >= 0 && row < height && from >= 0 && 8 * from < count);
+    const int32_t from = BSRG_UNIT_BY_ROWS(i, across_log2);
+    CHECK(from >= 0 && 8 * from < count);
     memcpy(out + 8 * i, tile + 8 * from, 8 * sizeof(*out));
   }
 }
@@ -101,8 +99,8 @@ static void check_child(const bsrg_structure_view *v, const bsrg_regrouped *r, c
 static int64_t address(const bsrg_regrouped *r, const int32_t *place, int64_t b, int64_t y, int64_t x) {
   const int64_t height = r->shape.height, width = r->shape.width;
   if (place == NULL) return (b * height + y) * width + x;
-  return place[b] * height * width + (x / 8 * height + y) * 8 +
-         x % 8; /* core matrices: see bsrg_pack_params */
+  /* core matrices: see bsrg_pack_params */
+  return place[b] * height * width + (y / 8 * (width / 8) + x / 8) * 64 + y % 8 * 8 + x % 8;
 }
 
 static void check_values(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *dense,
