@@ -161,9 +161,10 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   int64_t block;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
-  if (v->block_height % 64 == 0 && v->block_width % 16 == 0)
-    return "needs blocks that gain from being larger: the tall kernels take multiples of (64, 16) as they "
-           "are";
+  if (v->block_height % 64 == 0 && v->block_width % 16 == 0 && v->block_width > 32)
+    return "needs blocks that gain from being larger: the tall kernels are fast on multiples of (64, 16) "
+           "with "
+           "more than 32 columns";
   if (v->rows > INT32_MAX - 128 || v->cols > INT32_MAX - 128 || v->nnzb > INT32_MAX ||
       !bsrg_mul_ok(v->block_height, v->block_width, &block) || block > INT32_MAX ||
       !fits_tall(v, (bsrg_block_shape){64, 64}))

@@ -164,8 +164,12 @@ int32_t bsrg_tall_group(const bsrg_structure_view *v, const bsrg_tall_plan *plan
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* What a CTA does between two tiles; fitted on an H200. */
+/* Fitted on an H200: what a CTA does between two tiles. */
 static const double tile_seconds = 2.2e-6;
+/* Likewise: the least that a stage takes, which blocks of 16 and 32 columns do not fill. */
+static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.4) * 1e-6; }
+/* Likewise: the time of the tensor cores when stages are that short. */
+static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.12 : 1; }
 
 void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                        bsrg_candidate *c) {
@@ -180,15 +184,18 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
   c->l2_bytes = columns * 2 *
                 (blocks / cluster + (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N);
   c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
-  const double work = fmax(fmax(c->mma_flops / chip->mma_flops_per_s, c->l2_bytes / chip->l2_bytes_per_s),
-                           c->hbm_bytes / chip->hbm_bytes_per_s);
-  /* Waves: the last one is rarely full, and nothing ends before its longest tile. */
+  const double stages = (double)tall->tile_entries * (double)bsrg_ceil_div(v->block_width, 64) * columns;
+  const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
+  const double mma = c->mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width);
+  const double flow = fmax(mma, c->l2_bytes / chip->l2_bytes_per_s);
+  const double work = fmax(fmax(flow, least), c->hbm_bytes / chip->hbm_bytes_per_s);
+  /* Waves: the last of few is rarely full, and nothing ends before its longest tile. */
   const double tiles = (double)tall->tile_count * columns, waves = ceil(tiles / chip->sm_count);
-  const double busy = tall->skewed ? work : work * waves * chip->sm_count / tiles;
+  const double busy = tall->skewed || waves > 8 ? work : work * waves * chip->sm_count / tiles;
   const double longest = work * chip->sm_count * tall->longest_tile / ((double)tall->tile_entries * columns);
   c->seconds = BSRG_LAUNCH_SECONDS + waves * tile_seconds + fmax(busy, longest);
-  snprintf(c->reason, sizeof(c->reason), "%s",
-           c->l2_bytes / chip->l2_bytes_per_s > c->mma_flops / chip->mma_flops_per_s
-               ? "limited by L2 traffic"
-               : "limited by the tensor cores");
+  snprintf(c->reason, sizeof(c->reason), "limited by %s",
+           least > flow ? "the time of a stage"
+           : flow > mma ? "L2 traffic"
+                        : "the tensor cores");
 }

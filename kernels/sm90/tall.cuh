@@ -252,6 +252,15 @@ struct Kernel {
       multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate);
   }
 
+  // Whether a strip has a block in the stage. The lane that reads the mask is the one that later arrives at this
+  // CTA's barrier, so that racecheck sees that the producer's next mask comes after. The vote tells ptxas that the
+  // answer is uniform.
+  __device__ bool takes_part(int stage, int strip) const {
+    int present = 0;
+    if (lane == (kCluster > 1 ? rank : 0)) present = ptx::load_shared_int(mask(stage));
+    return __any_sync(~0u, present >> strip & 1);
+  }
+
   // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and
   // d may be read.
   __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
@@ -263,7 +272,7 @@ struct Kernel {
       // The votes tell ptxas that the branches are uniform: without them it serialises every WGMMA (C7520).
       const bool tail = __any_sync(~0u, ++step == p.steps);
       if (tail) step = 0;
-      if (!kUnion || __any_sync(~0u, ptx::load_shared_int(mask(stage.slot)) >> strip & 1)) {
+      if (!kUnion || takes_part(stage.slot, strip)) {
         multiply_up_to(d, strip, stage.slot, tail ? p.tail_k16 : kStepK / 16, started);
         started = true;
         ptx::warpgroup_wait<1>();
