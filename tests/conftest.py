@@ -9,6 +9,15 @@ import numpy as np
 import pytest
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", default="1/1", help="i/n: every n-th test, from the i-th")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    first, count = map(int, config.getoption("--shard").split("/"))
+    items[:] = items[first - 1 :: count]
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Random numbers of a fresh seed, which pytest shows when the test fails."""

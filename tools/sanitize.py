@@ -1,16 +1,20 @@
 """Runs the GPU tests under compute-sanitizer: python tools/sanitize.py [--tools memcheck]
 
 Only this library's kernels are watched, and all of them: others would take hours, and racecheck
-breaks kernels of ours that it does not watch. One process a test file, so that progress shows.
+breaks kernels with TMA that it does not watch. Several processes share the tests, since most of the
+time goes into the sanitizer's work on the host.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,17 +26,31 @@ def kernel_names() -> list[str]:
     return sorted({path.stem.split("_")[0] for path in ROOT.glob("kernels/sm*/*.cu")})
 
 
-def command(tool: str, test: Path, arguments: list[str]) -> list[str]:
+def command(tool: str, tests: list[Path], shard: str, arguments: list[str]) -> list[str]:
     watched = [part for name in kernel_names() for part in ("--kernel-name", f"kns={name}")]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider"]
     sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *watched]
-    return [*sanitizer, *pytest, str(test), *arguments]
+    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider"]
+    return [*sanitizer, *pytest, "--shard", shard, *map(str, tests), *arguments]
+
+
+def check(tool: str, tests: list[Path], shard: str, arguments: list[str]) -> bool:
+    start = time.perf_counter()
+    run = subprocess.run(
+        command(tool, tests, shard, arguments), capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - start
+    good = run.returncode in (0, 5)  # 5: the arguments left this shard no test
+    said = "ok" if good else f"FAILED\n{run.stdout[-6000:]}{run.stderr[-2000:]}"
+    ended = next((line for line in run.stdout.splitlines() if " passed" in line), "no test")
+    print(f"{tool} {shard}: {ended}, {seconds:.0f} s: {said}", flush=True)
+    return good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tools", default="memcheck,racecheck", help=f"of {','.join(TOOLS)}")
     parser.add_argument("--files", default="*", help="which of tests/gpu/test_gpu_<files>.py")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2))
     parser.add_argument("arguments", nargs="*", help="for pytest, after --")
     options = parser.parse_args()
     tools = options.tools.split(",")
@@ -44,22 +62,13 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("no compute-sanitizer on PATH: it comes with the CUDA toolkit", file=sys.stderr)
         return 2
-    failed = []
-    for tool in tools:
-        for test in tests:
-            start = time.perf_counter()
-            run = subprocess.run(
-                command(tool, test, options.arguments), capture_output=True, text=True, check=False
-            )
-            seconds = time.perf_counter() - start
-            # 5: nothing to run, in a file of which the arguments select no test.
-            good = run.returncode in (0, 5)
-            result = "ok" if good else "FAILED"
-            print(f"{tool:<10} {test.name:<28} {result} {seconds:.1f} s", flush=True)
-            if not good:
-                failed.append(f"{tool} {test.name}")
-                print(run.stdout[-6000:] + run.stderr[-2000:], flush=True)
-    return 1 if failed else 0
+    shards = [f"{i + 1}/{options.jobs}" for i in range(options.jobs)]
+    good = True
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for tool in tools:
+            run = partial(check, tool, tests, arguments=options.arguments)
+            good = all(list(pool.map(run, shards))) and good
+    return 0 if good else 1
 
 
 if __name__ == "__main__":
