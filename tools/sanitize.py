@@ -62,7 +62,8 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("no compute-sanitizer on PATH: it comes with the CUDA toolkit", file=sys.stderr)
         return 2
-    shards = [f"{i + 1}/{options.jobs}" for i in range(options.jobs)]
+    count = 4 * options.jobs  # so that progress shows
+    shards = [f"{i + 1}/{count}" for i in range(count)]
     good = True
     with ThreadPoolExecutor(options.jobs) as pool:
         for tool in tools:
