@@ -92,7 +92,7 @@ typedef struct bsrg_dense {
   int64_t row_stride, col_stride;
 } bsrg_dense;
 
-/* How a product is computed. BSRG_AUTO lets the planner choose. */
+/* How a product or attention is computed. BSRG_AUTO lets the library choose. */
 typedef enum bsrg_family {
   BSRG_AUTO = 0,
   BSRG_TALL,     /* sm_90a: TMA + WGMMA, block heights that are multiples of 64 */
@@ -102,10 +102,11 @@ typedef enum bsrg_family {
   BSRG_NARROW,   /* sm_80 and up: few columns, A streamed from memory once */
   BSRG_PORTABLE, /* sm_80 and up: mma.sync for float16/bfloat16, FMA for float32/float64 */
   BSRG_HOST,     /* the CPU backend */
+  BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
   BSRG_FAMILY_COUNT
 } bsrg_family;
-const char *bsrg_family_name(
-    bsrg_family family); /* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu" */
+/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper" */
+const char *bsrg_family_name(bsrg_family family);
 
 /* Y = alpha * A @ X + beta * C, all operands of one dtype, float32 accumulation for 16-bit dtypes. */
 typedef struct bsrg_matmul_args {
@@ -122,6 +123,38 @@ typedef struct bsrg_matmul_args {
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+/* A batch of matrices [batch][head][row][element] in any memory order. Strides count elements. */
+typedef struct bsrg_tensor {
+  void *data;
+  int64_t batch, heads, rows, size;
+  int64_t batch_stride, head_stride, row_stride, element_stride;
+} bsrg_tensor;
+
+/* out = softmax(scale * q @ k^T, over allowed keys) @ v. Query i may see key j if
+ *   i + diagonal - left <= j <= i + diagonal + right   (left, right < 0: no bound on that side)
+ * and, with masks, if the mask of its batch and head stores the block that holds (i, j). A query that sees no key
+ * gets zeros and lse -inf. Causal: right = 0; diagonal = keys - queries aligns the last query with the last key, 0
+ * the first ones. */
+typedef struct bsrg_attention_args {
+  bsrg_tensor q, k,
+      v;           /* one batch; the heads of k and v divide q's (GQA); one size of q and k, v's may differ */
+  bsrg_tensor out; /* batch, heads and rows of q, size of v; overlaps no operand */
+  float *lse; /* NULL, or [batch][q.heads][q.rows], contiguous: log of the sum of exponentials, natural */
+  bsrg_dtype dtype;
+  double scale, softcap; /* softcap > 0: scores become softcap * tanh(score / softcap) before the mask */
+  int64_t diagonal, left, right;
+  /* NULL, or mask_batch x mask_heads patterns of q.rows x k.rows, rounded up to whole blocks of the pattern. */
+  bsrg_structure *const *masks;
+  int64_t mask_batch, mask_heads; /* each 1 (shared) or q's */
+  bsrg_device device;             /* where every pointer lives */
+  void *stream;                   /* CUstream; ignored on the CPU */
+  bsrg_family family;             /* BSRG_AUTO, BSRG_ATTENTION_HOPPER, BSRG_PORTABLE or BSRG_HOST */
+} bsrg_attention_args;
+
+bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error);
 
 /* ---- Planning, without a device -------------------------------------------------------------- */
 

@@ -25,18 +25,23 @@ static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) /
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-typedef struct bsrg_uploads bsrg_uploads; /* uploads.h */
+typedef struct bsrg_uploads bsrg_uploads;     /* uploads.h */
+typedef struct bsrg_mask_plan bsrg_mask_plan; /* attention.h */
 
 struct bsrg_structure {
   bsrg_structure_view view; /* owns view.indices and view.indptr */
   /* Of each family, made at the first product or question that needs it. */
   _Atomic(void *) plans[BSRG_FAMILY_COUNT];
   _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
+  /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */
+  _Atomic(bsrg_mask_plan *) mask_plans;
+  uint64_t id; /* never used twice */
 };
 
-/* Free what planner.c and uploads.c made for a structure. */
+/* Free what planner.c, uploads.c and attention_masks.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);
 void bsrg_uploads_destroy(bsrg_uploads *uploads);
+void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
 
 /* cpu/cpu.c: args have been validated by bsrg_matmul. */
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);

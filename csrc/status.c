@@ -58,6 +58,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "portable";
     case BSRG_HOST:
       return "cpu";
+    case BSRG_ATTENTION_HOPPER:
+      return "hopper";
     case BSRG_FAMILY_COUNT:
       break;
   }

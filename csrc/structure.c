@@ -177,6 +177,7 @@ static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type ty
 }
 
 static bsrg_structure *allocate(int64_t block_rows, int64_t nnzb) {
+  static _Atomic uint64_t next_id;
   bsrg_structure *structure = calloc(1, sizeof *structure);
   int64_t *indptr = malloc(((size_t)block_rows + 1) * sizeof *indptr);
   /* One entry more than needed: malloc(0) may return NULL, which is no failure. */
@@ -188,6 +189,7 @@ static bsrg_structure *allocate(int64_t block_rows, int64_t nnzb) {
     free(indices);
     return NULL;
   }
+  structure->id = atomic_fetch_add(&next_id, 1);
   structure->view.indptr = indptr;
   structure->view.indices = indices;
   return structure;
@@ -243,6 +245,7 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
 
 void bsrg_structure_destroy(bsrg_structure *structure) {
   if (structure == NULL) return;
+  bsrg_mask_plans_destroy(atomic_load(&structure->mask_plans));
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
   bsrg_plans_destroy(structure);
   free((void *)structure->view.indptr);

@@ -21,8 +21,8 @@ const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args) {
 
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
-  const uint64_t strides[2] = {2 * shape->strides[0], 2 * shape->strides[1]};
-  const uint32_t ones[3] = {1, 1, 1};
+  const uint64_t strides[3] = {2 * shape->strides[0], 2 * shape->strides[1], 2 * shape->strides[2]};
+  const uint32_t ones[4] = {1, 1, 1, 1};
   const int type = dtype == BSRG_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return bsrg_cuda_check(
       api,

@@ -6,8 +6,8 @@
 
 typedef struct bsrg_map_shape {
   uint32_t rank;
-  uint64_t dims[3], strides[2]; /* strides in elements, of dims 1 and 2 */
-  uint32_t box[3];
+  uint64_t dims[4], strides[3]; /* strides in elements, of dims 1 to 3 */
+  uint32_t box[4];
   int swizzle;
 } bsrg_map_shape;
 

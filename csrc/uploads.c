@@ -41,11 +41,12 @@ static bsrg_status upload(bsrg_gpu gpu, const bsrg_upload_part *parts, int count
   return BSRG_OK;
 }
 
-bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
-                             int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error) {
+bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, bsrg_family family,
+                                const bsrg_upload_part *parts, int count, bsrg_gpu gpu,
+                                const CUdeviceptr **out, bsrg_error *error) {
   bsrg_status status = BSRG_OK;
   bsrg_lock();
-  bsrg_uploads *first = atomic_load(&structure->uploads), *node = first;
+  bsrg_uploads *first = atomic_load(list), *node = first;
   while (node && (node->device != gpu.device->index || node->family != family)) node = node->next;
   if (!node) {
     node = calloc(1, sizeof(*node));
@@ -55,7 +56,7 @@ bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, cons
       node->device = gpu.device->index;
       node->family = family;
       node->next = first;
-      atomic_store(&structure->uploads, node);
+      atomic_store(list, node);
     } else {
       free(node);
       node = NULL;
@@ -64,4 +65,9 @@ bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, cons
   bsrg_unlock();
   if (node) *out = node->parts;
   return status;
+}
+
+bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
+                             int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error) {
+  return bsrg_uploads_get_in(&structure->uploads, family, parts, count, gpu, out, error);
 }

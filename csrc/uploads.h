@@ -21,5 +21,9 @@ struct bsrg_uploads {
 /* The device copies of a family's parts, in their order, uploaded at the first call: later ones ignore `parts`. */
 bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
                              int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error);
+/* The same for a list of the caller's, which frees it with bsrg_uploads_destroy. */
+bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, bsrg_family family,
+                                const bsrg_upload_part *parts, int count, bsrg_gpu gpu,
+                                const CUdeviceptr **out, bsrg_error *error);
 
 #endif

@@ -14,6 +14,13 @@
 #define BSRG_ALIGN64 _Alignas(64)
 #endif
 
+/* For the few functions that host code and kernels must compute alike. */
+#ifdef __CUDACC__
+#define BSRG_BOTH_SIDES static __host__ __device__ inline
+#else
+#define BSRG_BOTH_SIDES static inline
+#endif
+
 /* CUtensorMap by layout, so that neither side needs cuda.h. */
 typedef struct bsrg_tensor_map {
   BSRG_ALIGN64 uint64_t opaque[16];
@@ -128,6 +135,135 @@ typedef struct bsrg_stream_params {
   BSRG_STREAM_WIDTHS(X, 56)   \
   BSRG_STREAM_WIDTHS(X, 64)
 
+/* ---- sm90/attention.cuh ---------------------------------------------------------------------- */
+
+/* A query tile is what a CTA computes at a time, a key tile one step of it. The tiles that are compiled, one row a
+ * kernel, attention_f16_h<size>_<kind> and attention_bf16_...: X(head size, kind, query rows, keys, blocks, capped).
+ * Smaller heads run in the next larger one. Kinds with blocks take lists of key tiles, the others have every key tile
+ * that the bounds of the keys let through; capped ones bound the scores by a softcap. */
+#define BSRG_ATTENTION_KINDS(X, size, rows, keys, other_rows, other_keys) \
+  X(size, plain, rows, keys, 0, 0)                                        \
+  X(size, capped, other_rows, other_keys, 0, 1)                           \
+  X(size, blocks, other_rows, other_keys, 1, 0)                           \
+  X(size, capped_blocks, other_rows, other_keys, 1, 1)
+#define BSRG_ATTENTION_TILES(X)                    \
+  BSRG_ATTENTION_KINDS(X, 64, 192, 128, 128, 128)  \
+  BSRG_ATTENTION_KINDS(X, 128, 128, 128, 128, 128) \
+  BSRG_ATTENTION_KINDS(X, 192, 128, 96, 128, 64)   \
+  BSRG_ATTENTION_KINDS(X, 256, 128, 64, 128, 64)
+
+enum {
+  BSRG_ATTENTION_MAX_SIZE = 256,
+  BSRG_ATTENTION_MAX_ROWS = 1000000000, /* of queries and of keys: sums of a row and an offset fit 32 bits */
+  BSRG_ATTENTION_STAGES = 2,            /* key tiles and as many value tiles in flight */
+  BSRG_ATTENTION_LIST_ROWS = 128,       /* query rows of the kinds with blocks */
+  BSRG_ATTENTION_GROUP = 16             /* rows and keys that one bit of an entry stands for */
+};
+
+/* One consumer warpgroup for 64 query rows, and a warpgroup of producers. */
+#define BSRG_ATTENTION_THREADS(rows) (128 * ((rows) / 64 + 1))
+/* Two buffers let the next tile's queries arrive while this one is computed; large heads leave no room for it. */
+#define BSRG_ATTENTION_QUERY_BUFFERS(size) ((size) <= 128 ? 2 : 1)
+/* Pieces of 16 x 64 outputs that a warp has room for. */
+#define BSRG_ATTENTION_PIECES(size) ((size) < 128 ? 1 : 2)
+/* Queries, keys and values, output pieces, barriers and records, and slack to align the start to 1024. */
+#define BSRG_ATTENTION_HOPPER_BYTES(size, rows, keys)                                                \
+  (2 * (size) * (BSRG_ATTENTION_QUERY_BUFFERS(size) * (rows) + 2 * BSRG_ATTENTION_STAGES * (keys)) + \
+   (rows) / 16 * BSRG_ATTENTION_PIECES(size) * 2048 + 512 + 1024)
+
+/* Which keys the rows of one query tile may see, in key tiles: begin to end - 1, at least one, although perhaps with no
+ * visible key. Tiles from above_begin on hold keys that are too high for some row, tiles before below_end such that are
+ * too low. */
+typedef struct bsrg_attention_range {
+  int32_t begin, end, above_begin, below_end;
+} bsrg_attention_range;
+
+/* Row i sees keys i + low_offset to i + high_offset; the offsets are within +-BSRG_ATTENTION_MAX_ROWS. */
+typedef struct bsrg_attention_bounds {
+  int32_t queries, keys, low_offset, high_offset;
+} bsrg_attention_bounds;
+
+BSRG_BOTH_SIDES bsrg_attention_range bsrg_attention_key_range(const bsrg_attention_bounds *bounds,
+                                                              int32_t first_row, int32_t rows,
+                                                              int32_t tile_keys) {
+  const int32_t keys = bounds->keys, low_offset = bounds->low_offset, high_offset = bounds->high_offset;
+  const int32_t end_row = first_row + rows < bounds->queries ? first_row + rows : bounds->queries;
+  const int32_t last_row = end_row - 1;
+  const int32_t low = first_row + low_offset > 0 ? first_row + low_offset : 0;
+  const int32_t high = last_row + high_offset < keys ? last_row + high_offset : keys - 1;
+  const int32_t first_high = first_row + high_offset < keys ? first_row + high_offset : keys - 1;
+  const int32_t last_low = last_row + low_offset < keys ? last_row + low_offset : keys;
+  bsrg_attention_range range;
+  range.begin = (low < keys ? low : keys - 1) / tile_keys;
+  range.end = low <= high ? high / tile_keys + 1 : range.begin + 1;
+  range.above_begin = first_high < 0 ? 0 : (first_high + 1) / tile_keys;
+  range.below_end = last_low <= 0 ? 0 : (last_low + tile_keys - 1) / tile_keys;
+  return range;
+}
+
+/* In which order the query tiles of all heads of all batches are computed: sections of heads whose keys and values
+ * fit in L2 together, the last query tile of all its heads first. The last section is larger, so that the chip is not
+ * left with one long tile after another. */
+typedef struct bsrg_attention_order {
+  int32_t heads, query_tiles; /* heads of all batches */
+  int32_t section;            /* heads of a section */
+  int32_t tail_begin;         /* first head of the last section */
+} bsrg_attention_order;
+
+typedef struct bsrg_attention_position {
+  int32_t head, query_tile;
+} bsrg_attention_position;
+
+BSRG_BOTH_SIDES bsrg_attention_position bsrg_attention_tile_position(const bsrg_attention_order *order,
+                                                                     int32_t t) {
+  int32_t first = order->tail_begin, end = order->heads;
+  if (t < order->tail_begin * order->query_tiles) {
+    first = t / (order->section * order->query_tiles) * order->section;
+    end = first + order->section < order->tail_begin ? first + order->section : order->tail_begin;
+  }
+  const int32_t within = t - first * order->query_tiles, width = end - first;
+  bsrg_attention_position position;
+  position.head = first + within % width;
+  position.query_tile = order->query_tiles - 1 - within / width;
+  return position;
+}
+
+/* A query tile of the kinds with blocks, and its key tiles. */
+typedef struct bsrg_attention_item {
+  int32_t query_tile, head;         /* head of all batches */
+  int32_t entry_begin, entry_count; /* at least one */
+} bsrg_attention_item;
+
+enum { BSRG_ATTENTION_ABOVE = 1, BSRG_ATTENTION_BELOW = 2, BSRG_ATTENTION_PARTIAL = 4 };
+
+/* One key tile of a list, and what must be masked in it: keys above or below some row's bounds, and where PARTIAL is
+ * set groups of 16 x 16 whose bit is not set. Bit 8 * (r % 4) + c of word r / 4: row group r, key group c. */
+typedef struct bsrg_attention_entry {
+  int32_t key_tile, flags;
+  uint32_t groups[2];
+} bsrg_attention_entry;
+
+/* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor. */
+typedef struct bsrg_attention_map {
+  bsrg_tensor_map map; /* {size, rows, heads, batches}, box 64 elements x the rows of a tile */
+  int32_t head_divisor, batch_factor;
+} bsrg_attention_map;
+
+typedef struct bsrg_attention_params {
+  bsrg_attention_map q, k, v;
+  bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x 16 rows */
+  float *lse;                       /* NULL, or [batch][head][row] */
+  const bsrg_attention_item *tiles; /* kinds with blocks */
+  const bsrg_attention_entry *entries;
+  uint32_t *counter; /* as in bsrg_tall_params */
+  bsrg_attention_order order;
+  bsrg_attention_bounds bounds;
+  int32_t tile_count, heads;
+  float scale_log2; /* scores, or capped ones, times this are exponents of 2 */
+  float
+      cap_log2; /* capped kinds: a score times this is the exponent of 2 that makes exp(2 * score * scale / softcap) */
+} bsrg_attention_params;
+
 /* ---- sm80/stream_pack.cu --------------------------------------------------------------------- */
 
 /* Writes parts of stored blocks, [height][width] each, in the order and layout in which the stream kernels read
@@ -202,6 +338,56 @@ typedef struct bsrg_portable_params {
   ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
 #define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
   ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 2 * 16 * (k))
+
+/* ---- sm80/attention.cuh ---------------------------------------------------------------------- */
+
+/* Keys that meet a tile of queries at a time: a bit each in a word. */
+enum { BSRG_ATTENTION_KEYS = 64 };
+
+/* The kernels, portable_attention_f16_d<size> and portable_attention_bf16_..., for head sizes up to `size`:
+ *   X(size, query rows of a warp, CTAs of an SM)
+ * A CTA has four warps. */
+#define BSRG_ATTENTION_SIZES(X) \
+  X(32, 32, 2)                  \
+  X(64, 32, 2)                  \
+  X(96, 32, 2)                  \
+  X(128, 16, 2)                 \
+  X(192, 16, 2)                 \
+  X(256, 16, 1)
+enum { BSRG_ATTENTION_WARPS = 4 };
+/* Shared memory: the queries of a tile, its present keys and their values. */
+#define BSRG_ATTENTION_SHARED_BYTES(size, warp_rows) \
+  (2 * (size) * (BSRG_ATTENTION_WARPS * (warp_rows) + 2 * BSRG_ATTENTION_KEYS))
+
+/* Element (b, h, i, d) is data[b * batch_stride + h * head_stride + i * row_stride + d * element_stride]. */
+typedef struct bsrg_attention_operand {
+  void *data;
+  int64_t batch_stride, head_stride, row_stride, element_stride;
+} bsrg_attention_operand;
+
+/* A tile of keys that some query of a tile may see. words + bits: one word for each of the mask's block rows that the
+ * queries are in, whose bit c is set if they see key tile * BSRG_ATTENTION_KEYS + c. bits < 0: all see all of them. */
+typedef struct bsrg_attention_tile {
+  int32_t tile, bits;
+} bsrg_attention_tile;
+
+typedef struct bsrg_attention_portable_params {
+  bsrg_attention_operand q, k, v, out;
+  float *lse; /* or NULL */
+  /* tiles of mask m and query tile i: from tile_begin[m * query_tiles + i] on, ascending. NULL: no masks. */
+  const int64_t *tile_begin;
+  const bsrg_attention_tile *tiles;
+  const uint64_t *words;
+  int32_t heads, group;                        /* of q, and how many of them share a head of k and v */
+  int32_t mask_batch_stride, mask_head_stride; /* in masks; 0: shared */
+  int32_t mask_height;                         /* of its blocks */
+  int32_t query_tiles;
+  int32_t queries, keys, size, value_size;
+  int32_t band_first, band_last;            /* query i sees keys i + band_first .. i + band_last */
+  int32_t copy_q, copy_k, copy_v, copy_out; /* unit element stride, all rows 16-byte aligned */
+  float scale;                              /* of scores, or of scores / softcap */
+  float softcap;                            /* 0: none */
+} bsrg_attention_portable_params;
 
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import bsrgemm
 import numpy as np
+from attention_cases import Case
 from cases import DTYPES, Problem, allowed_error, assert_close, normal, problem
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -52,3 +53,39 @@ def check_product(
     )
     expected, allowed = allowed_error(p.dense, x, c, alpha, beta, p.dtype)
     assert_close(space.host(out), expected, allowed)
+
+
+@st.composite
+def attention_calls(
+    draw: st.DrawFn, dtypes: tuple[str, ...] = DTYPES, largest: int = 260
+) -> tuple[Case, str, int]:
+    """Any call of attention with up to ``largest`` queries and keys, and a seed for the values."""
+    lengths = st.integers(1, largest)
+    sizes = st.one_of(st.integers(1, 70), st.sampled_from((80, 96, 128, 160, 256)))
+    kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 3))
+    bounds = st.one_of(st.just(-1), st.integers(0, 300))
+    case = Case(
+        queries=draw(lengths),
+        keys=draw(lengths),
+        size=draw(sizes),
+        value_size=draw(st.one_of(st.none(), sizes)),
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        causal=draw(st.booleans()),
+        alignment=draw(st.sampled_from(("bottom_right", "top_left"))),
+        window=draw(st.one_of(st.none(), st.tuples(bounds, bounds))),
+        softcap=draw(st.one_of(st.none(), st.sampled_from((0.5, 10.0, 50.0)))),
+        spread=draw(st.sampled_from((1.0, 1.0, 4.0))),
+        placed=draw(st.sampled_from(("plain", "bshd"))),
+    )
+    seed = draw(st.integers(0, 2**32 - 1))
+    if not draw(st.booleans()):
+        return case, draw(st.sampled_from(dtypes)), seed
+    sides = st.one_of(st.integers(1, 40), st.sampled_from((16, 32, 64, 128, 256)))
+    height, width = draw(sides), draw(sides)
+    lead = draw(st.sampled_from((1, case.batch))), draw(st.sampled_from((1, case.heads)))
+    shape = (*lead, -(-case.queries // height), -(-case.keys // width))
+    blocks = np.random.default_rng(seed).random(shape) < draw(st.floats(0, 1))
+    case = case._replace(block_shape=(height, width), blocks=blocks)
+    return case, draw(st.sampled_from(dtypes)), seed

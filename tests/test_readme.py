@@ -20,6 +20,7 @@ def test_all_examples_are_known() -> None:
         "scipy",
         "torch",
         "cupy",
+        "torch",
     ]
 
 
@@ -40,6 +41,20 @@ def test_torch() -> None:
     assert names["Y"].shape == (256, 1000)
     assert names["Y"].dtype == torch.bfloat16
     assert names["Y"].isfinite().all()
+
+
+def test_attention() -> None:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {"bsrgemm": __import__("bsrgemm")}
+    run(BLOCKS[3], names)
+    q, k, v = (names[name].double().cpu() for name in "qkv")
+    k, v = (x.repeat_interleave(4, dim=1) for x in (k, v))
+    document = torch.repeat_interleave(torch.tensor([256, 640, 128]))
+    seen = (document[:, None] == document[None, :]).tril()
+    attend = torch.nn.functional.scaled_dot_product_attention
+    expected = attend(q, k, v, attn_mask=seen)
+    error = (names["out"].double().cpu() - expected).norm() / expected.norm()
+    assert error < (1e-6 if names["dtype"] is torch.float32 else 4e-3)
 
 
 @pytest.mark.gpu

@@ -62,6 +62,13 @@ static const bsrg_cpu_isa_ops *current_isa(void) {
 
 const char *bsrg_cpu_isa(void) { return current_isa()->name; }
 
+const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype) { return &current_isa()->ops[dtype]; }
+
+int bsrg_cpu_threads(double cost) {
+  const int available = bsrg_get_num_threads();
+  return cost / THREAD_COST < available - 1 ? 1 + (int)(cost / THREAD_COST) : available;
+}
+
 /* ---- Ranges of equal work ------------------------------------------------------------------------------ */
 
 /* Blocks in the units before `unit`, a unit's epilogue counting as the blocks that take as long. */
@@ -174,7 +181,7 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
 
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  const bsrg_cpu_ops *ops = &current_isa()->ops[args->dtype];
+  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
   const int64_t n = args->x.cols;
   if (a.rows == 0 || n == 0) return BSRG_OK;
 
@@ -191,9 +198,6 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const bool dot = a.nnzb > 0 && n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= DOT_FAVOUR * panel_cost &&
                    pack_bytes <= a_bytes / 8;
 
-  const double cost = dot ? dot_cost : panel_cost;
-  const int available = bsrg_get_num_threads();
-  const int threads = cost / THREAD_COST < available ? 1 + (int)(cost / THREAD_COST) : available;
-  if (dot) return dot_matmul(args, &a, ops, threads < available ? threads : available, error);
-  return bsrg_panel_matmul(args, ops, threads < available ? threads : available, error);
+  const int threads = bsrg_cpu_threads(dot ? dot_cost : panel_cost);
+  return dot ? dot_matmul(args, &a, ops, threads, error) : bsrg_panel_matmul(args, ops, threads, error);
 }

@@ -69,6 +69,30 @@ typedef struct bsrg_dot_run {
   const bsrg_dense *c, *y;
 } bsrg_dot_run;
 
+/* ---- Attention: a panel of queries, one a lane, meets keys and values as they lie in memory -------------- */
+
+/* Queries of a panel, at most: a bit each in a word. */
+enum { BSRG_MAX_PANEL = 64 };
+
+/* sums[rows][width] (=, or += when add) a[rows][depth] * b[depth][width], width = vectors * lanes. */
+typedef struct bsrg_product_run {
+  int64_t rows, depth, vectors; /* vectors: at most tile_vectors */
+  const void *a;
+  int64_t a_row_stride, a_depth_stride;
+  const void *b;
+  void *sums;
+  bool add;
+} bsrg_product_run;
+
+/* The online softmax over the keys of a panel: with each step the weights of the keys so far, exp(score - maximum), are
+ * scaled down to the new maximum. */
+typedef struct bsrg_softmax_run {
+  int64_t size, vectors;
+  void *scores;          /* [keys][width]; a step turns them into weights */
+  void *maximum, *total; /* [width] */
+  void *out;             /* [size][width]: weights times values */
+} bsrg_softmax_run;
+
 /* What one instruction set does for one element type. */
 typedef struct bsrg_cpu_ops {
   int64_t element_size, sum_size, lanes; /* lanes: sums in a vector */
@@ -83,6 +107,15 @@ typedef struct bsrg_cpu_ops {
   void (*widen)(void *destination, const void *source, int64_t stride, int64_t rows, int64_t columns);
   void (*finish)(const bsrg_finish_run *run);
   void (*dot)(const bsrg_dot_run *run, int64_t unit_begin, int64_t unit_end);
+  void (*product)(const bsrg_product_run *run);
+  /* sum[count], whole vectors, become softcap * tanh(sum). */
+  void (*cap)(void *scores, int64_t count, double softcap);
+  /* sum[count] become -infinity, the score of a key that is not seen. */
+  void (*exclude)(void *scores, int64_t count);
+  void (*softmax_begin)(const bsrg_softmax_run *run);
+  void (*softmax)(const bsrg_softmax_run *run, int64_t keys);
+  /* Divides out by the total, 0 where no key was seen. lse, unless NULL, gets the logarithms of `count` totals. */
+  void (*softmax_end)(const bsrg_softmax_run *run, float *lse, int64_t count);
 } bsrg_cpu_ops;
 
 typedef struct bsrg_cpu_isa_ops {
@@ -105,6 +138,12 @@ static inline int64_t bsrg_unit_count(const bsrg_structure_view *a) {
 }
 /* Where range `index` of `count` begins, when units are cut into ranges of about equal work. */
 int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t count);
+
+/* ---- cpu.c --------------------------------------------------------------------------------------------- */
+
+const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype);
+/* Threads for so many multiply-adds of vectors. */
+int bsrg_cpu_threads(double cost);
 
 /* ---- panel.c ------------------------------------------------------------------------------------------- */
 

@@ -42,6 +42,32 @@ static inline double f64_sum(f64_vec v) {
   return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
 }
 
+static inline f32_vec f32_div(f32_vec a, f32_vec b) { return _mm256_div_ps(a, b); }
+static inline f32_vec f32_max(f32_vec a, f32_vec b) { return _mm256_max_ps(a, b); }
+static inline f32_vec f32_round(f32_vec x) {
+  return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline f32_vec f32_ldexp(f32_vec x, f32_vec n) {
+  const __m256i exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+  const f32_vec power = _mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23));
+  const f32_vec normal = _mm256_cmp_ps(n, _mm256_set1_ps(-126), _CMP_NLT_UQ);
+  return _mm256_and_ps(normal, _mm256_mul_ps(x, power));
+}
+
+static inline f64_vec f64_div(f64_vec a, f64_vec b) { return _mm256_div_pd(a, b); }
+static inline f64_vec f64_max(f64_vec a, f64_vec b) { return _mm256_max_pd(a, b); }
+static inline f64_vec f64_round(f64_vec x) {
+  return _mm256_round_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline f64_vec f64_ldexp(f64_vec x, f64_vec n) {
+  /* The low bits of n + 1.5 * 2^52 are n as an integer: AVX2 has no such conversion. */
+  const __m256i integer = _mm256_castpd_si256(_mm256_add_pd(n, _mm256_set1_pd(0x1.8p52)));
+  const __m256i exponent = _mm256_add_epi64(integer, _mm256_set1_epi64x(1023));
+  const f64_vec power = _mm256_castsi256_pd(_mm256_slli_epi64(exponent, 52));
+  const f64_vec normal = _mm256_cmp_pd(n, _mm256_set1_pd(-1022), _CMP_NLT_UQ);
+  return _mm256_and_pd(normal, _mm256_mul_pd(x, power));
+}
+
 /* All bits set in the first n 32-bit (64-bit) lanes. */
 static inline __m256i bsrg_first8(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

@@ -1,6 +1,8 @@
 /* The vector vocabulary on AVX-512 (F, BW, VL, DQ). Every simd_*.h defines the same names, for the element
  * types f32, f64, f16 and bf16: load and store, whole or only the first n lanes (the rest read as zero);
- * and for the accumulator types f32 and f64: zero, set1, add, mul, fma and sum. Loads of 16-bit elements
+ * and for the accumulator types f32 and f64: zero, set1, add, mul, fma, sum, div, max (b where either is NaN), round
+ * (to an integer, for numbers below 2^22) and ldexp (x * 2^n for a whole n of at most 127, 0 where 2^n is no normal
+ * number). Loads of 16-bit elements
  * widen to f32, stores round to nearest even and keep NaN. No access needs alignment beyond the element's. */
 #ifndef BSRG_SIMD_AVX512_H
 #define BSRG_SIMD_AVX512_H
@@ -37,6 +39,26 @@ static inline f64_vec f64_add(f64_vec a, f64_vec b) { return _mm512_add_pd(a, b)
 static inline f64_vec f64_mul(f64_vec a, f64_vec b) { return _mm512_mul_pd(a, b); }
 static inline f64_vec f64_fma(f64_vec a, f64_vec b, f64_vec c) { return _mm512_fmadd_pd(a, b, c); }
 static inline double f64_sum(f64_vec v) { return _mm512_reduce_add_pd(v); }
+
+static inline f32_vec f32_div(f32_vec a, f32_vec b) { return _mm512_div_ps(a, b); }
+static inline f32_vec f32_max(f32_vec a, f32_vec b) { return _mm512_max_ps(a, b); }
+static inline f32_vec f32_round(f32_vec x) {
+  return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline f32_vec f32_ldexp(f32_vec x, f32_vec n) {
+  const __mmask16 normal = _mm512_cmp_ps_mask(n, _mm512_set1_ps(-126), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(normal, x, n);
+}
+
+static inline f64_vec f64_div(f64_vec a, f64_vec b) { return _mm512_div_pd(a, b); }
+static inline f64_vec f64_max(f64_vec a, f64_vec b) { return _mm512_max_pd(a, b); }
+static inline f64_vec f64_round(f64_vec x) {
+  return _mm512_roundscale_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline f64_vec f64_ldexp(f64_vec x, f64_vec n) {
+  const __mmask8 normal = _mm512_cmp_pd_mask(n, _mm512_set1_pd(-1022), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_pd(normal, x, n);
+}
 
 static inline __mmask16 bsrg_first16(int64_t n) { return (__mmask16)((1u << n) - 1); }
 static inline __mmask8 bsrg_first8(int64_t n) { return (__mmask8)((1u << n) - 1); }

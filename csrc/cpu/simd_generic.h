@@ -34,6 +34,45 @@ static inline f64_vec f64_mul(f64_vec a, f64_vec b) { return a * b; }
 static inline f64_vec f64_fma(f64_vec a, f64_vec b, f64_vec c) { return a * b + c; }
 static inline double f64_sum(f64_vec v) { return v[0] + v[1]; }
 
+/* Lane by lane: compilers differ in what they offer for comparisons of vectors. */
+static inline f32_vec f32_div(f32_vec a, f32_vec b) { return a / b; }
+static inline f32_vec f32_max(f32_vec a, f32_vec b) {
+  for (int i = 0; i < F32_LANES; ++i) b[i] = a[i] > b[i] ? a[i] : b[i];
+  return b;
+}
+static inline f32_vec f32_round(f32_vec x) {
+  const f32_vec large = f32_set1(0x1.8p23f); /* whose neighbours are 1 apart */
+  return (x + large) - large;
+}
+static inline f32_vec f32_ldexp(f32_vec x, f32_vec n) {
+  for (int i = 0; i < F32_LANES; ++i) {
+    const uint32_t bits = n[i] >= -126 ? (uint32_t)((int)n[i] + 127) << 23 : 0;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    n[i] = n[i] < -126 ? 0 : x[i] * power;
+  }
+  return n;
+}
+
+static inline f64_vec f64_div(f64_vec a, f64_vec b) { return a / b; }
+static inline f64_vec f64_max(f64_vec a, f64_vec b) {
+  for (int i = 0; i < F64_LANES; ++i) b[i] = a[i] > b[i] ? a[i] : b[i];
+  return b;
+}
+static inline f64_vec f64_round(f64_vec x) {
+  const f64_vec large = f64_set1(0x1.8p52);
+  return (x + large) - large;
+}
+static inline f64_vec f64_ldexp(f64_vec x, f64_vec n) {
+  for (int i = 0; i < F64_LANES; ++i) {
+    const uint64_t bits = n[i] >= -1022 ? (uint64_t)((int64_t)n[i] + 1023) << 52 : 0;
+    double power;
+    memcpy(&power, &bits, sizeof power);
+    n[i] = n[i] < -1022 ? 0 : x[i] * power;
+  }
+  return n;
+}
+
 static inline f32_vec f32_load(const float *p) {
   f32_vec v;
   memcpy(&v, p, sizeof v);

@@ -72,6 +72,17 @@ int bsrg_parse_pair(PyObject *obj, const char *name, int64_t pair[2]) {
   return -1;
 }
 
+int bsrg_parse_integer(PyObject *obj, const char *name, int64_t *out) {
+  if (parse_int64(obj, out) == 0) return 0;
+  if (PyErr_ExceptionMatches(PyExc_TypeError) || PyErr_ExceptionMatches(PyExc_OverflowError)) {
+    const int is_type = PyErr_ExceptionMatches(PyExc_TypeError);
+    PyErr_Clear();
+    PyErr_Format(is_type ? PyExc_TypeError : PyExc_ValueError,
+                 "%s is %R, but must be an integer that fits in 64 bits", name, obj);
+  }
+  return -1;
+}
+
 int bsrg_parse_real(PyObject *obj, const char *name, double *out) {
   *out = PyFloat_AsDouble(obj);
   if (*out != -1.0 || !PyErr_Occurred()) return 0;
@@ -149,10 +160,11 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
       return 0;
     }
   }
-  PyErr_Format(
-      PyExc_ValueError,
-      "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable' or 'cpu'",
-      obj);
+  PyErr_Format(PyExc_ValueError,
+               "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'align', 'narrow', "
+               "'portable', 'hopper' "
+               "or 'cpu'",
+               obj);
   return -1;
 }
 

@@ -31,13 +31,25 @@
   X(alpha)                     \
   X(beta)                      \
   X(c)                         \
+  X(diagonal)                  \
   X(family)                    \
   X(is_neg)                    \
+  X(k)                         \
+  X(layout)                    \
+  X(left)                      \
+  X(lse)                       \
+  X(mask_shape)                \
+  X(masks)                     \
   X(name)                      \
   X(obj)                       \
   X(out)                       \
+  X(q)                         \
+  X(right)                     \
+  X(scale)                     \
+  X(softcap)                   \
   X(stream)                    \
   X(structure)                 \
+  X(v)                         \
   X(values)                    \
   X(x)
 
@@ -86,6 +98,7 @@ int bsrg_parse(bsrg_state *state, const bsrg_signature *signature, PyObject *con
                PyObject *kwnames, PyObject **found);
 
 int bsrg_parse_pair(PyObject *obj, const char *name, int64_t pair[2]);
+int bsrg_parse_integer(PyObject *obj, const char *name, int64_t *out);
 int bsrg_parse_real(PyObject *obj, const char *name, double *out);
 /* A CUDA stream as an integer, with 1 (the legacy default stream's other name) turned into NULL. */
 int bsrg_parse_stream(PyObject *obj, void **stream);
@@ -99,8 +112,9 @@ PyObject *bsrg_device_name(bsrg_device device);
 /* ---- the module's functions and types ---------------------------------------------------------------- */
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-extern const char bsrg_matmul_doc[], bsrg_describe_doc[];
+extern const char bsrg_matmul_doc[], bsrg_attention_doc[], bsrg_describe_doc[];
 extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
 
 PyTypeObject *bsrg_make_structure_type(PyObject *module);

@@ -1,56 +1,19 @@
 /* matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
-#include "array.h"
-
-#include "device_array.h"
+#include "operands.h"
 
 #include <string.h>
 
-/* Public names, in the order in which differences are reported. */
-typedef struct matmul_operand {
-  const char *name;
-  bsrg_array array;
-  bool given;
-} matmul_operand;
-
-static int import_operand(bsrg_state *state, PyObject *obj, matmul_operand *operand, int ndim,
+static int import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand, int ndim,
                           bsrg_work *work) {
-  if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
-  operand->given = true;
+  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   bsrg_array *array = &operand->array;
   if (ndim == 2 && array->ndim == 1) { /* a vector is a matrix of one column */
     array->ndim = 2;
     array->shape[1] = array->strides[1] = 1;
   }
-  if (array->ndim != ndim) {
-    PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
-                 bsrg_format_shape(array->ndim, array->shape).text, ndim == 2 ? "one or two" : "three");
-    return -1;
-  }
-  if (array->element->dtype < 0) {
-    PyErr_Format(PyExc_TypeError,
-                 "%s has dtype %s, but must have dtype float16, bfloat16, float32 or float64", operand->name,
-                 array->element->name);
-    return -1;
-  }
-  return 0;
-}
-
-static int check_same_kind(const matmul_operand *first, const matmul_operand *other) {
-  if (!other->given) return 0;
-  const bsrg_array *a = &first->array, *b = &other->array;
-  if (a->element != b->element) {
-    PyErr_Format(PyExc_TypeError, "%s has dtype %s, but %s has dtype %s: all operands must have one dtype",
-                 other->name, b->element->name, first->name, a->element->name);
-    return -1;
-  }
-  if (a->device.kind == b->device.kind && a->device.index == b->device.index) return 0;
-  PyObject *a_device = bsrg_device_name(a->device), *b_device = bsrg_device_name(b->device);
-  if (a_device != NULL && b_device != NULL) {
-    PyErr_Format(PyExc_TypeError, "%s is on %U, but %s is on %U: all operands must be on one device",
-                 other->name, b_device, first->name, a_device);
-  }
-  Py_XDECREF(a_device);
-  Py_XDECREF(b_device);
+  if (array->ndim == ndim) return 0;
+  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
+               bsrg_format_shape(array->ndim, array->shape).text, ndim == 2 ? "one or two" : "three");
   return -1;
 }
 
@@ -72,7 +35,7 @@ static int check_values(const bsrg_structure_view *a, const bsrg_array *values) 
   return 0;
 }
 
-static bsrg_dense as_dense(const matmul_operand *operand) {
+static bsrg_dense as_dense(const bsrg_operand *operand) {
   const bsrg_array *array = &operand->array;
   return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }
@@ -81,7 +44,7 @@ enum { VALUES, B, C, OUT, OPERANDS };
 
 /* Imports the operands in place; those marked given need releasing, also after a failure. */
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
-                           matmul_operand *operands) {
+                           bsrg_operand *operands) {
   /* b first: a call that names no stream takes that of b's library. */
   if (import_operand(state, found[2], &operands[B], 2, work) < 0 ||
       import_operand(state, found[1], &operands[VALUES], 3, work) < 0 ||
@@ -97,27 +60,18 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
     return -1;
   }
   for (int i = VALUES + 1; i < OPERANDS; ++i) {
-    if (check_same_kind(&operands[VALUES], &operands[i]) < 0) return -1;
+    if (bsrg_check_same_kind(&operands[VALUES], &operands[i]) < 0) return -1;
   }
-  if (operands[OUT].array.readonly) {
-    PyErr_SetString(PyExc_ValueError, "out is read-only, but must be writable");
-    return -1;
-  }
-  return 0;
+  return bsrg_check_writable(&operands[OUT]);
 }
 
 static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
   args->alpha = 1.0;
   args->beta = 0.0;
   args->family = BSRG_AUTO;
-  *work = (bsrg_work){BSRG_ON_STREAM, NULL};
   if (found[5] != NULL && bsrg_parse_real(found[5], "alpha", &args->alpha) < 0) return -1;
   if (found[6] != NULL && bsrg_parse_real(found[6], "beta", &args->beta) < 0) return -1;
-  if (found[7] == Py_None) {
-    work->mode = BSRG_ADOPT_STREAM;
-  } else if (found[7] != NULL && bsrg_parse_stream(found[7], &work->stream) < 0) {
-    return -1;
-  }
+  if (bsrg_parse_work(found[7], work) < 0) return -1;
   if (found[8] != NULL && bsrg_parse_family(found[8], &args->family) < 0) return -1;
   return 0;
 }
@@ -137,7 +91,7 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   bsrg_work work;
   if (parse_scalars(found, &call, &work) < 0) return NULL;
 
-  matmul_operand operands[OPERANDS] = {{.name = "a.data"}, {.name = "b"}, {.name = "c"}, {.name = "out"}};
+  bsrg_operand operands[OPERANDS] = {{.name = "a.data"}, {.name = "b"}, {.name = "c"}, {.name = "out"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
   if (import_operands(state, found, &work, operands) == 0 &&
@@ -156,13 +110,7 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
     Py_END_ALLOW_THREADS;
     result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
   }
-  /* The launch may still be running on a GPU. Libraries free device memory in stream order, so letting go
-   * of the operands here is safe; our own arrays are told which stream that is. */
-  for (int i = 0; i < OPERANDS; ++i) {
-    if (!operands[i].given) continue;
-    if (result != NULL) bsrg_note_device_use(state, &operands[i].array, work.stream);
-    bsrg_release_array(&operands[i].array);
-  }
+  bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
   return result;
 }
 

@@ -68,6 +68,16 @@ __device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_ten
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_4d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
+                                            int z, int w, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, "
+      "%6}], "
+      "[%2];" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
 // Contiguous bytes, a multiple of 16, from a 16-byte boundary to one.
 __device__ __forceinline__ void bulk_load(uint32_t destination, const void *source, int bytes,
                                           uint32_t barrier) {
@@ -86,6 +96,15 @@ __device__ __forceinline__ void tma_store_2d(const bsrg_tensor_map &map, uint32_
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3}], [%1], %4;" ::"l"(
           &map),
       "r"(source), "r"(x), "r"(y), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_store_4d(const bsrg_tensor_map &map, uint32_t source, int x, int y, int z,
+                                             int w, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group.L2::cache_hint [%0, {%2, %3, %4, %5}], [%1], "
+      "%6;" ::"l"(&map),
+      "r"(source), "r"(x), "r"(y), "r"(z), "r"(w), "l"(policy)
       : "memory");
 }
 

@@ -18,23 +18,9 @@
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/pipeline.cuh"
+#include "sm80/quad.cuh"
 
 namespace bsrg::portable {
-
-// Element j of lane i goes to element i of lane j, among the four lanes that share lane / 4.
-__device__ __forceinline__ void transpose_in_quad(uint32_t (&r)[4], int lane) {
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & bit) continue;
-      const bool upper = lane & bit;
-      const uint32_t received = __shfl_xor_sync(~0u, upper ? r[i] : r[i | bit], bit);
-      r[i] = upper ? received : r[i];
-      r[i | bit] = upper ? r[i | bit] : received;
-    }
-  }
-}
 
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
 class Kernel {
@@ -257,8 +243,8 @@ class Kernel {
         const int64_t count = row < tile_.rows ? p_.n - column : 0;
         uint32_t c[4] = {}, y[4];
         if (beta != 0) {
-          load_chunk(c, c_row + column, count);
-          transpose_in_quad(c, lane_);
+          quad::load_chunk(c, c_row + column, count);
+          quad::transpose(c, lane_);
         }
 #pragma unroll
         for (int f = 0; f < 4; ++f) {
@@ -271,32 +257,9 @@ class Kernel {
           }
           y[f] = ptx::pack<T>(low, high);
         }
-        transpose_in_quad(y, lane_);
-        store_chunk(y_row + column, y, count);
+        quad::transpose(y, lane_);
+        quad::store_chunk(y_row + column, y, count);
       }
-    }
-  }
-
-  __device__ static __forceinline__ void load_chunk(uint32_t (&r)[4], const T *source, int64_t count) {
-    if (count >= kChunk) {
-      const uint4 v = *reinterpret_cast<const uint4 *>(source);
-      r[0] = v.x, r[1] = v.y, r[2] = v.z, r[3] = v.w;
-    } else {
-#pragma unroll
-      for (int e = 0; e < kChunk; ++e)
-        if (e < count)
-          r[e / 2] |= static_cast<uint32_t>(reinterpret_cast<const uint16_t *>(source)[e]) << e % 2 * 16;
-    }
-  }
-
-  __device__ static __forceinline__ void store_chunk(T *destination, const uint32_t (&r)[4], int64_t count) {
-    if (count >= kChunk) {
-      *reinterpret_cast<uint4 *>(destination) = make_uint4(r[0], r[1], r[2], r[3]);
-    } else {
-#pragma unroll
-      for (int e = 0; e < kChunk; ++e)
-        if (e < count)
-          reinterpret_cast<uint16_t *>(destination)[e] = static_cast<uint16_t>(r[e / 2] >> e % 2 * 16);
     }
   }
 

@@ -1,11 +1,13 @@
-"""Products of block-sparse (BSR) matrices on CPUs and NVIDIA GPUs.
+"""Products of block-sparse (BSR) matrices, and attention, on CPUs and NVIDIA GPUs.
 
 ``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy,
 PyTorch, CuPy or of any library that speaks DLPack or the CUDA array interface, where that array
-lives.
+lives. ``attention`` computes scaled dot-product attention, dense or over the blocks of a
+``BlockMask``, with the same arrays.
 """
 
 from ._array import bsr_array, load
+from ._attention import attention
 from ._core import (
     DeviceArray,
     DeviceUnavailableError,
@@ -13,14 +15,17 @@ from ._core import (
     get_num_threads,
     set_num_threads,
 )
+from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan
 
 __all__ = [
+    "BlockMask",
     "DeviceArray",
     "DeviceUnavailableError",
     "Plan",
     "__version__",
+    "attention",
     "bsr_array",
     "get_num_threads",
     "load",

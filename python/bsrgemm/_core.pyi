@@ -112,6 +112,23 @@ def matmul(
     stream: SupportsIndex | None = 0,
     family: str = "auto",
 ) -> None: ...
+def attention(
+    q: Importable,
+    k: Importable,
+    v: Importable,
+    out: Importable,
+    lse: Importable | None = None,
+    masks: tuple[Structure, ...] | None = None,
+    mask_shape: Sequence[SupportsIndex] = (1, 1),
+    scale: SupportsFloat = 1.0,
+    softcap: SupportsFloat = 0.0,
+    diagonal: SupportsIndex = 0,
+    left: SupportsIndex = -1,
+    right: SupportsIndex = -1,
+    layout: str = "bhsd",
+    stream: SupportsIndex | None = 0,
+    family: str = "auto",
+) -> None: ...
 def describe(obj: Importable, name: str = "array") -> ArrayInfo: ...
 def set_num_threads(n: int, /) -> None: ...
 def get_num_threads() -> int: ...

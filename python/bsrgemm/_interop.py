@@ -46,8 +46,11 @@ class Library:
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        """An uninitialised result of a product with the operand ``like``."""
+    def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
+        """An uninitialised result on the device of the operand ``like``, which is called ``name``.
+
+        Of the operand's dtype unless another is asked for.
+        """
         raise NotImplementedError
 
     def current_stream(self, x: Any) -> int | None:
@@ -156,8 +159,8 @@ class _NumPy(_ArrayModule):
             )
         return x
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        return np.empty(shape, like.dtype)
+    def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
+        return np.empty(shape, dtype or like.dtype)
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         return super().gather_blocks(np.asarray(dense), blocksize)
@@ -175,9 +178,9 @@ class _NumPy(_ArrayModule):
 class _CuPy(_ArrayModule):
     name = "cupy"
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
+    def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
         with like.device:
-            return self.xp.empty(shape, like.dtype)
+            return self.xp.empty(shape, dtype or like.dtype)
 
     def current_stream(self, x: Any) -> int | None:
         with x.device:
@@ -233,8 +236,9 @@ class _Torch(Library):
             )
         return x.detach()
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        return self.torch.empty(shape, dtype=like.dtype, device=like.device)
+    def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
+        wanted = like.dtype if dtype is None else getattr(self.torch, dtype)
+        return self.torch.empty(shape, dtype=wanted, device=like.device)
 
     def current_stream(self, x: Any) -> int | None:
         return self.torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
@@ -294,8 +298,8 @@ class _Torch(Library):
 class _OwnDevice(Library):
     name = "bsrgemm"
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        return _core.DeviceArray.empty(shape, like.dtype, like.device)
+    def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
+        return _core.DeviceArray.empty(shape, dtype or like.dtype, like.device)
 
     def to_host(self, x: Any) -> np.ndarray:
         return x.to_host()
@@ -314,12 +318,13 @@ class _Foreign(Library):
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return _core.describe(x, name).shape
 
-    def empty(self, shape: tuple[int, ...], like: Any) -> Any:
-        info = _core.describe(like, "b")
+    def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
+        info = _core.describe(like, name)
+        wanted = dtype or info.dtype
         if info.device == "cpu":
-            check_dtype(info.dtype, "b")
-            return np.empty(shape, numpy_dtype(info.dtype))
-        return _core.DeviceArray.empty(shape, info.dtype, info.device)
+            check_dtype(wanted, name)
+            return np.empty(shape, numpy_dtype(wanted))
+        return _core.DeviceArray.empty(shape, wanted, info.device)
 
     def to_host(self, x: Any) -> np.ndarray:
         if hasattr(x, "__array__") or not hasattr(x, "__dlpack__"):

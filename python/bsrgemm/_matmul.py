@@ -92,7 +92,7 @@ def product(
     """``matmul`` with the kernel family of the caller's choice."""
     if not isinstance(a, BlockSparse) or isinstance(b, BlockSparse) or is_scipy_sparse(b):
         raise _wrong_kinds(a, b)
-    beta = _scalar(beta, "beta") if beta is not None else float(c is not None)
+    beta = real_number(beta, "beta") if beta is not None else float(c is not None)
     if c is None and beta != 0.0:
         raise ValueError(f"beta is {beta} and c is not given; accepted: c, or beta = 0")
     library = library_of(b)
@@ -104,9 +104,9 @@ def product(
     x = library.importable(b, "b")
     added = None if c is None else _of_shape(c, "c", result_shape)
     handle = library.current_stream(b) if stream is None else stream_handle(stream)
-    alpha = _scalar(alpha, "alpha")
+    alpha = real_number(alpha, "alpha")
     if out is None:
-        result = y = library.empty(result_shape, b)
+        result = y = library.empty(result_shape, b, "b")
     else:
         result, y = out, added if out is c else _of_shape(out, "out", result_shape)
     _core.matmul(a._structure, values, x, y, added, alpha, beta, handle, family)
@@ -132,7 +132,8 @@ def _of_shape(x: Any, name: str, shape: tuple[int, ...]) -> Any:
     return library.importable(x, name)
 
 
-def _scalar(value: Any, name: str) -> float:
+def real_number(value: Any, name: str) -> float:
+    """A scalar argument as a float."""
     if type(value) is float:
         return value
     if not isinstance(value, numbers.Real):

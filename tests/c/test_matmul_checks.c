@@ -62,7 +62,8 @@ static void test_arguments(void) {
   REFUSE(args.device.kind = (bsrg_device_kind)9, BSRG_ERR_VALUE, "device is kind 9");
   REFUSE(args.device.index = -1, BSRG_ERR_VALUE, "index -1");
   REFUSE(args.family = (bsrg_family)-1, BSRG_ERR_VALUE, "family is -1");
-  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 7");
+  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 8");
+  REFUSE(args.family = BSRG_ATTENTION_HOPPER, BSRG_ERR_VALUE, "which computes attention");
   REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "family is 'tall', but the operands are on cpu");
   REFUSE(args.family = BSRG_PORTABLE, BSRG_ERR_VALUE, "where 'auto' and 'cpu' exist");
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,
@@ -75,7 +76,7 @@ static void test_shapes(void) {
          "b has shape (K, N) = (5, 3), but a has 6 columns: b must have 6 rows");
   REFUSE(args.x.cols = -1, BSRG_ERR_VALUE, "out has shape (4, 3), but a @ b has shape (4, -1)");
   REFUSE((args.x.cols = -1, args.y.cols = -1, args.beta = 0, args.c = (bsrg_dense){0}), BSRG_ERR_VALUE,
-         "b has shape (6, -1), but both numbers must be at least 0");
+         "b has shape (6, -1), but all numbers must be at least 0");
   REFUSE(args.y.rows = 5, BSRG_ERR_VALUE, "out has shape (5, 3), but a @ b has shape (4, 3)");
   REFUSE(args.y.cols = 2, BSRG_ERR_VALUE, "out has shape (4, 2)");
   REFUSE(args.c.cols = 2, BSRG_ERR_VALUE, "c has shape (4, 2), but a @ b has shape (4, 3)");

@@ -1,0 +1,213 @@
+/* Attention: checks everything that a backend relies on, then hands over to the backend of the device. */
+#include "attention.h"
+#include "views.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static bsrg_status check_family(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_family family = args->family;
+  const bool on_gpu = family == BSRG_AUTO || family == BSRG_PORTABLE || family == BSRG_ATTENTION_HOPPER;
+  const bool on_cpu = family == BSRG_AUTO || family == BSRG_HOST;
+  if (!on_gpu && !on_cpu) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "family is %d, '%s', but attention has 'auto', 'hopper', 'portable' and 'cpu'",
+                     (int)family, bsrg_family_name(family));
+  }
+  if (args->device.kind == BSRG_CPU && !on_cpu) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
+                     bsrg_family_name(family));
+  }
+  if (args->device.kind == BSRG_CUDA && !on_gpu) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'hopper' and 'portable' "
+        "exist",
+        args->device.index);
+  }
+  return BSRG_OK;
+}
+
+static bsrg_numbers_text shape_of(const bsrg_tensor *t) {
+  return bsrg_format_numbers((int64_t[]){t->batch, t->heads, t->rows, t->size}, 4);
+}
+
+/* Shapes are reported as (batch, heads, rows, size), whatever the order in memory. */
+static bsrg_status check_shapes(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v, *out = &args->out;
+  if (q->size < 1 || v->size < 1) {
+    const bsrg_tensor *bad = q->size < 1 ? q : v;
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "%s has shape (batch, heads, rows, size) = %s, but the size must be at least 1",
+                     bad == q ? "q" : "v", shape_of(bad).text);
+  }
+  /* Broadcast dimensions have no memory that would limit them; this keeps sums of sizes in range. */
+  const int64_t most_rows = INT64_C(1) << 40, most_size = INT64_C(1) << 20;
+  if (q->rows > most_rows || k->rows > most_rows || q->size > most_size || v->size > most_size) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "q has shape (batch, heads, rows, size) = %s, k %s and v %s, but at most 2**40 rows and a "
+        "size of at most 2**20 are accepted",
+        shape_of(q).text, shape_of(k).text, shape_of(v).text);
+  }
+  if (k->batch != q->batch || k->size != q->size) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "k has shape (batch, heads, keys, size) = %s and q %s, but both must have one batch and "
+                     "one size",
+                     shape_of(k).text, shape_of(q).text);
+  }
+  if (v->batch != k->batch || v->heads != k->heads || v->rows != k->rows) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "v has shape (batch, heads, keys, size) = %s and k %s, but both must have one batch, one "
+        "number of heads and one of keys",
+        shape_of(v).text, shape_of(k).text);
+  }
+  if (k->heads < 1 ? q->heads != 0 : q->heads % k->heads != 0) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "q has %" PRId64 " heads and k %" PRId64
+                     ", but the number of q's heads must be a multiple of k's",
+                     q->heads, k->heads);
+  }
+  if (out->batch != q->batch || out->heads != q->heads || out->rows != q->rows || out->size != v->size) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE, "out has shape %s, but the result has shape %s, which out must have too",
+        shape_of(out).text, bsrg_format_numbers((int64_t[]){q->batch, q->heads, q->rows, v->size}, 4).text);
+  }
+  return BSRG_OK;
+}
+
+static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *error) {
+  if (!isfinite(args->scale))
+    return bsrg_fail(error, BSRG_ERR_VALUE, "scale is %g, but must be finite", args->scale);
+  if (!isfinite(args->softcap) || args->softcap < 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "softcap is %g, but must be finite and at least 0",
+                     args->softcap);
+  return BSRG_OK;
+}
+
+static bsrg_status check_masks(const bsrg_attention_args *args, bsrg_error *error) {
+  if (args->masks == NULL) return BSRG_OK;
+  const bsrg_tensor *q = &args->q;
+  if ((args->mask_batch != 1 && args->mask_batch != q->batch) ||
+      (args->mask_heads != 1 && args->mask_heads != q->heads)) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "block_mask has leading dimensions (%" PRId64 ", %" PRId64
+                     "), but must have (1 or %" PRId64 ", 1 or %" PRId64 "), the batch and heads of q",
+                     args->mask_batch, args->mask_heads, q->batch, q->heads);
+  }
+  for (int64_t i = 0; i < args->mask_batch * args->mask_heads; ++i) {
+    if (args->masks[i] == NULL)
+      return bsrg_fail(error, BSRG_ERR_VALUE, "block_mask %" PRId64 " is NULL, but must be a structure", i);
+    const bsrg_structure_view *first = &args->masks[0]->view, *mask = &args->masks[i]->view;
+    const int64_t block_rows = bsrg_ceil_div(q->rows, mask->block_height);
+    const int64_t block_cols = bsrg_ceil_div(args->k.rows, mask->block_width);
+    if (mask->block_height != first->block_height || mask->block_width != first->block_width)
+      return bsrg_fail(error, BSRG_ERR_VALUE,
+                       "block_mask has blocks of %s and of %s, but must have one block shape",
+                       bsrg_format_numbers((int64_t[]){first->block_height, first->block_width}, 2).text,
+                       bsrg_format_numbers((int64_t[]){mask->block_height, mask->block_width}, 2).text);
+    if (mask->block_rows != block_rows || mask->block_cols != block_cols)
+      return bsrg_fail(error, BSRG_ERR_VALUE,
+                       "block_mask has %s blocks of %s, but %" PRId64 " queries and %" PRId64
+                       " keys, rounded up to whole blocks, are %s of them",
+                       bsrg_format_numbers((int64_t[]){mask->block_rows, mask->block_cols}, 2).text,
+                       bsrg_format_numbers((int64_t[]){mask->block_height, mask->block_width}, 2).text,
+                       q->rows, args->k.rows,
+                       bsrg_format_numbers((int64_t[]){block_rows, block_cols}, 2).text);
+  }
+  return BSRG_OK;
+}
+
+static bsrg_view view_of(const char *name, const bsrg_tensor *t, int64_t item) {
+  return (bsrg_view){.name = name,
+                     .data = t->data,
+                     .ndim = 4,
+                     .item = item,
+                     .shape = {t->batch, t->heads, t->rows, t->size},
+                     .strides = {t->batch_stride, t->head_stride, t->row_stride, t->element_stride}};
+}
+
+static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *error) {
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  const bsrg_tensor *q = &args->q;
+  bsrg_view in[3] = {view_of("q", q, item), view_of("k", &args->k, item), view_of("v", &args->v, item)};
+  bsrg_view out[2] = {view_of("out", &args->out, item)};
+  int outputs = 1;
+  if (args->lse != NULL) {
+    out[outputs++] = (bsrg_view){.name = "lse",
+                                 .data = args->lse,
+                                 .ndim = 3,
+                                 .item = (int64_t)sizeof(float),
+                                 .shape = {q->batch, q->heads, q->rows},
+                                 .strides = {q->heads * q->rows, q->rows, 1}};
+  }
+  bsrg_status status = BSRG_OK;
+  for (int i = 0; i < 3 && status == BSRG_OK; ++i) status = bsrg_view_check(&in[i], error);
+  for (int i = 0; i < outputs && status == BSRG_OK; ++i) status = bsrg_view_check(&out[i], error);
+  if (status == BSRG_OK) status = bsrg_view_check_distinct(&out[0], error);
+  if (status != BSRG_OK) return status;
+  for (int o = 0; o < outputs; ++o)
+    for (int i = 0; i < 3; ++i)
+      if (bsrg_views_overlap(&out[o], &in[i]))
+        return bsrg_fail(error, BSRG_ERR_VALUE,
+                         "%s overlaps %s in memory, but must share memory with no operand", out[o].name,
+                         in[i].name);
+  if (outputs == 2 && bsrg_views_overlap(&out[0], &out[1]))
+    return bsrg_fail(error, BSRG_ERR_VALUE, "out overlaps lse in memory, but must share memory with nothing");
+  return BSRG_OK;
+}
+
+/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by strides, so
+ * such a stride becomes what it would be in a contiguous tensor. */
+static void settle_strides(bsrg_tensor *t) {
+  if (t->size == 1) t->element_stride = 1;
+  if (t->rows == 1) t->row_stride = t->size;
+  if (t->heads == 1) t->head_stride = t->rows * t->size;
+  if (t->batch == 1) t->batch_stride = t->heads * t->rows * t->size;
+}
+
+bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  if (bsrg_dtype_size(args->dtype) == 0) {
+    return bsrg_fail(error, BSRG_ERR_TYPE,
+                     "dtype is %d, but must be BSRG_F16, BSRG_BF16, BSRG_F32 or BSRG_F64", (int)args->dtype);
+  }
+  if ((args->device.kind != BSRG_CPU && args->device.kind != BSRG_CUDA) || args->device.index < 0) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "device is kind %d, index %d, but must be BSRG_CPU or BSRG_CUDA and at least 0",
+                     (int)args->device.kind, args->device.index);
+  }
+  bsrg_status status = check_family(args, error);
+  if (status == BSRG_OK) status = check_shapes(args, error);
+  if (status == BSRG_OK) status = check_numbers(args, error);
+  if (status == BSRG_OK) status = check_memory(args, error);
+  if (status == BSRG_OK) status = check_masks(args, error);
+  const bsrg_tensor *q = &args->q;
+  if (status != BSRG_OK || q->batch == 0 || q->heads == 0 || q->rows == 0) return status;
+
+  bsrg_attention_args settled = *args;
+  settle_strides(&settled.q);
+  settle_strides(&settled.k);
+  settle_strides(&settled.v);
+  settle_strides(&settled.out);
+  return settled.device.kind == BSRG_CPU ? bsrg_cpu_attention(&settled, error)
+                                         : bsrg_gpu_attention(&settled, error);
+}
+
+/* ---- what backends share ---------------------------------------------------------------------- */
+
+/* a + b, or the end of the range where that does not fit. */
+static int64_t add_saturated(int64_t a, int64_t b) {
+  int64_t sum;
+  return !__builtin_add_overflow(a, b, &sum) ? sum : a < 0 ? INT64_MIN : INT64_MAX;
+}
+
+bsrg_band bsrg_attention_band(const bsrg_attention_args *args) {
+  const int64_t queries = args->q.rows, keys = args->k.rows;
+  /* -left cannot overflow: it is not INT64_MIN where it is used. */
+  const int64_t first = args->left < 0 ? -queries : add_saturated(args->diagonal, -args->left);
+  const int64_t last = args->right < 0 ? keys : add_saturated(args->diagonal, args->right);
+  return (bsrg_band){bsrg_max(-queries, bsrg_min(first, keys)), bsrg_max(-queries, bsrg_min(last, keys))};
+}

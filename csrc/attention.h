@@ -1,0 +1,61 @@
+/* Attention inside the core: what each backend offers. */
+#ifndef BSRG_ATTENTION_H
+#define BSRG_ATTENTION_H
+
+#include "uploads.h"
+
+/* The functions below get args that bsrg_attention has checked, with at least one query. There may be no keys. */
+
+/* cpu/attention.c */
+bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error);
+/* attention_gpu.c */
+bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error);
+
+/* The Hopper kernels (attention_plan.c, attention_launch.c): NULL when they can compute it, else what they need. */
+const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
+bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
+/* The portable kernels (attention_portable.c). */
+const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
+bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
+
+/* attention.c: query i may see the keys i + first .. i + last, as far as there are such; both are from -queries to
+ * keys. */
+typedef struct bsrg_band {
+  int64_t first, last;
+} bsrg_band;
+bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
+
+/* The mask of a batch and head; NULL without masks. */
+static inline const bsrg_structure_view *bsrg_attention_mask(const bsrg_attention_args *args, int64_t batch,
+                                                             int64_t head) {
+  if (args->masks == NULL) return NULL;
+  const int64_t b = args->mask_batch == 1 ? 0 : batch, h = args->mask_heads == 1 ? 0 : head;
+  return &args->masks[b * args->mask_heads + h]->view;
+}
+
+/* ---- attention_masks.c: what a backend works out from the masks of a call ----------------------- */
+
+enum { BSRG_MASK_OPTIONS = 9 };
+
+/* Makes a plan; NULL when memory ran out. */
+typedef void *(*bsrg_mask_plan_maker)(const bsrg_attention_args *args, const int64_t *options);
+
+/* Made at the first call with these masks and options, and kept with the first of them. */
+struct bsrg_mask_plan {
+  bsrg_mask_plan *next;
+  bsrg_family family;
+  int64_t options[BSRG_MASK_OPTIONS]; /* as given to bsrg_mask_plan_get */
+  int64_t mask_batch, mask_heads;
+  uint64_t *ids; /* of the masks, by which they are known: an address may come back */
+  void *plan;
+  void (*free_plan)(void *plan);
+  _Atomic(bsrg_uploads *) uploads; /* for bsrg_uploads_get_in */
+};
+
+/* The plan that make(args, options) makes. options are BSRG_MASK_OPTIONS numbers of the backend's own, such as a tile's
+ * height: apart from them, the plan may depend on the masks only. */
+bsrg_status bsrg_mask_plan_get(const bsrg_attention_args *args, bsrg_family family, const int64_t *options,
+                               bsrg_mask_plan_maker make, void (*free_plan)(void *plan), bsrg_mask_plan **out,
+                               bsrg_error *error);
+
+#endif

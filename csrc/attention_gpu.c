@@ -1,0 +1,46 @@
+/* Attention on a GPU: from a checked call to the kernels that compute it. */
+#include "attention.h"
+
+/* One row a backend, the fastest first. */
+static const struct backend {
+  bsrg_family family;
+  const char *(*obstacle)(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
+  bsrg_status (*launch)(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
+} backends[] = {
+    {BSRG_ATTENTION_HOPPER, bsrg_attention_hopper_obstacle, bsrg_attention_hopper_launch},
+    {BSRG_PORTABLE, bsrg_attention_portable_obstacle, bsrg_attention_portable_launch},
+};
+enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
+
+/* The first backend that can compute it, among all or the one that args name. */
+static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *gpu,
+                          const struct backend **chosen, bsrg_error *error) {
+  const char *obstacle = "is not part of this build";
+  for (int i = 0; i < BACKENDS; ++i) {
+    if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
+    obstacle = backends[i].obstacle(args, gpu);
+    if (obstacle == NULL) {
+      *chosen = &backends[i];
+      return BSRG_OK;
+    }
+  }
+  /* The last one takes the most, so what it lacks is what there is to say. */
+  const bsrg_status status =
+      args->dtype == BSRG_F16 || args->dtype == BSRG_BF16 ? BSRG_ERR_VALUE : BSRG_ERR_TYPE;
+  return bsrg_fail(error, status, "attention on %s with family '%s' %s", gpu->name,
+                   bsrg_family_name(args->family), obstacle);
+}
+
+bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_cuda_api *api;
+  bsrg_device_state *device;
+  bool pushed;
+  bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
+  if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
+  if (status != BSRG_OK) return status;
+  const struct backend *backend = NULL;
+  status = choose(args, &device->info, &backend, error);
+  if (status == BSRG_OK) status = backend->launch(args, (bsrg_gpu){api, device}, error);
+  bsrg_leave(api, pushed);
+  return status;
+}

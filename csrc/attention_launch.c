@@ -1,0 +1,157 @@
+#include "attention_hopper.h"
+#include "tensor_map.h"
+
+#include <float.h>
+#include <math.h>
+
+/* ---- which kernel ---------------------------------------------------------------------------- */
+
+/* The rows of the kernel table, for both dtypes. */
+static const struct variant {
+  int32_t size, rows, keys;
+  bool blocks, capped;
+} variants[] = {
+#define VARIANT(size, kind, rows, keys, blocks, capped) {size, rows, keys, blocks, capped},
+    BSRG_ATTENTION_TILES(VARIANT)
+#undef VARIANT
+};
+enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
+
+/* The first one that fits: larger heads come later. */
+static int choose_variant(const bsrg_attention_args *args) {
+  int i = 0;
+  while (i < VARIANTS &&
+         (variants[i].size < bsrg_max(args->q.size, args->v.size) ||
+          variants[i].blocks != (args->masks != NULL) || variants[i].capped != (args->softcap > 0)))
+    ++i;
+  return i;
+}
+
+/* ---- obstacles ------------------------------------------------------------------------------- */
+
+/* Whether a tensor map can describe it. A stride of 0 between heads or batches is left out of the map. */
+static bool can_describe(const bsrg_tensor *t) {
+  const int64_t end = (int64_t)1 << 39;
+  return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride >= t->size &&
+         t->row_stride < end && t->row_stride % 8 == 0 && t->head_stride >= 0 && t->head_stride < end &&
+         t->head_stride % 8 == 0 && t->batch_stride >= 0 && t->batch_stride < end && t->batch_stride % 8 == 0;
+}
+
+/* The plan counts the query tiles of all heads, and the entries of all lists, in 32 bits. */
+static bool too_many_tiles(const bsrg_attention_args *args) {
+  const struct variant *v = &variants[choose_variant(args)];
+  const int64_t query_tiles = bsrg_ceil_div(args->q.rows, v->rows),
+                key_tiles = bsrg_ceil_div(args->k.rows, v->keys);
+  int64_t heads, tiles, lists, entries = 0;
+  return !bsrg_mul_ok(args->q.batch, args->q.heads, &heads) || !bsrg_mul_ok(heads, query_tiles, &tiles) ||
+         tiles >= (int64_t)1 << 30 ||
+         (args->masks && (!bsrg_mul_ok(args->mask_batch * args->mask_heads, query_tiles, &lists) ||
+                          !bsrg_mul_ok(lists, key_tiles, &entries))) ||
+         entries > INT32_MAX;
+}
+
+const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
+  const double scale = args->softcap > 0 ? args->softcap : args->scale;
+  if (gpu->sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
+  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (args->q.size % 8 || args->v.size % 8) return "needs head sizes that are multiples of 8";
+  if (bsrg_max(args->q.size, args->v.size) > BSRG_ATTENTION_MAX_SIZE)
+    return "needs head sizes of at most 256";
+  if (args->k.rows < 1) return "needs at least one key";
+  if (args->q.rows > BSRG_ATTENTION_MAX_ROWS || args->k.rows > BSRG_ATTENTION_MAX_ROWS)
+    return "needs at most 10^9 queries and as many keys";
+  if (!(scale >= 1e-30 && scale <= 1e30))
+    return "needs a scale, or with softcap a softcap, from 1e-30 to 1e30";
+  if (!can_describe(&args->q) || !can_describe(&args->k) || !can_describe(&args->v) ||
+      !can_describe(&args->out))
+    return "needs q, k, v and out with neighbouring elements, and rows, heads and batches at multiples of 16 "
+           "bytes";
+  if (args->masks && (args->masks[0]->view.block_height % BSRG_ATTENTION_GROUP ||
+                      args->masks[0]->view.block_width % BSRG_ATTENTION_GROUP))
+    return "needs a block_mask whose blocks have sides that are multiples of 16";
+  if (too_many_tiles(args)) return "needs fewer than 2^30 tiles";
+  return NULL;
+}
+
+/* ---- launch ---------------------------------------------------------------------------------- */
+
+static bsrg_map_shape map_shape(const bsrg_tensor *t, uint32_t rows) {
+  return (bsrg_map_shape){
+      .rank = 4,
+      .dims = {(uint64_t)t->size, (uint64_t)t->rows, (uint64_t)t->heads, (uint64_t)t->batch},
+      .strides = {(uint64_t)t->row_stride, (uint64_t)t->head_stride, (uint64_t)t->batch_stride},
+      .box = {64, rows, 1, 1},
+      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* Heads or batches that are all the same memory become one. */
+static bsrg_status describe(const bsrg_attention_args *args, const bsrg_tensor *t, int32_t rows, bsrg_gpu gpu,
+                            bsrg_attention_map *operand, bsrg_error *error) {
+  bsrg_tensor distinct = *t;
+  if (t->head_stride == 0) {
+    distinct.heads = 1;
+    distinct.head_stride = 8;
+  }
+  if (t->batch_stride == 0) {
+    distinct.batch = 1;
+    distinct.batch_stride = 8;
+  }
+  operand->head_divisor = (int32_t)(args->q.heads / distinct.heads);
+  operand->batch_factor = distinct.batch > 1;
+  const bsrg_map_shape shape = map_shape(&distinct, (uint32_t)rows);
+  return bsrg_encode_map(gpu.api, args->dtype, t->data, &shape, &operand->map, error);
+}
+
+/* The plan of the masks, on the device. */
+static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p, int32_t tile_keys,
+                              bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_attention_plan_key key = {
+      .order = p->order, .bounds = p->bounds, .heads = p->heads, .tile_keys = tile_keys};
+  int64_t options[BSRG_MASK_OPTIONS];
+  bsrg_mask_plan *kept;
+  bsrg_attention_key_options(&key, options);
+  bsrg_status status = bsrg_mask_plan_get(args, BSRG_ATTENTION_HOPPER, options, bsrg_attention_make_plan,
+                                          bsrg_attention_free_plan, &kept, error);
+  if (status != BSRG_OK) return status;
+  const bsrg_attention_plan *plan = kept->plan;
+  enum { TILES, ENTRIES, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [TILES] = {plan->tiles, sizeof(*plan->tiles) * (size_t)plan->tile_count},
+      [ENTRIES] = {plan->entries, sizeof(*plan->entries) * (size_t)plan->entry_count}};
+  const CUdeviceptr *uploads;
+  status = bsrg_uploads_get_in(&kept->uploads, BSRG_ATTENTION_HOPPER, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  p->tiles = (const bsrg_attention_item *)(uintptr_t)uploads[TILES];
+  p->entries = (const bsrg_attention_entry *)(uintptr_t)uploads[ENTRIES];
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const double log2_e = 1.4426950408889634;
+  const int index = choose_variant(args);
+  const struct variant *variant = &variants[index];
+  bsrg_attention_params p = {
+      .lse = args->lse,
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
+      .order = bsrg_attention_make_order(args, variant->rows),
+      .bounds = bsrg_attention_make_bounds(args),
+      .heads = (int32_t)args->q.heads,
+      .scale_log2 = (float)((variant->capped ? args->softcap : args->scale) * log2_e)};
+  p.tile_count = p.order.heads * p.order.query_tiles;
+  if (variant->capped)
+    p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
+
+  bsrg_status status = BSRG_OK;
+  if (variant->blocks) status = place_plan(args, &p, variant->keys, gpu, error);
+  if (status == BSRG_OK) status = describe(args, &args->q, variant->rows, gpu, &p.q, error);
+  if (status == BSRG_OK) status = describe(args, &args->k, variant->keys, gpu, &p.k, error);
+  if (status == BSRG_OK) status = describe(args, &args->v, variant->keys, gpu, &p.v, error);
+  const bsrg_map_shape out = map_shape(&args->out, 16);
+  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->out.data, &out, &p.out, error);
+  if (status != BSRG_OK) return status;
+
+  const bsrg_kernel_id first =
+      args->dtype == BSRG_F16 ? BSRG_KERNEL_ATTENTION_F16_H64_plain : BSRG_KERNEL_ATTENTION_BF16_H64_plain;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)((int)first + index),
+                     bsrg_min(gpu.device->info.sm_count, p.tile_count), 1, (CUstream)args->stream, &p, error);
+}

@@ -1,0 +1,102 @@
+#include "attention_lists.h"
+
+#include <stdlib.h>
+
+void bsrg_attention_free_lists(void *plan) {
+  bsrg_attention_lists *lists = plan;
+  free(lists->tile_begin);
+  free(lists->tiles);
+  free(lists->words);
+  free(lists);
+}
+
+/* The bits of keys begin .. end - 1, counted from the tile's first key and cut to the tile. */
+static uint64_t key_bits(int64_t begin, int64_t end) {
+  begin = bsrg_max(begin, 0);
+  end = bsrg_min(end, BSRG_ATTENTION_KEYS);
+  return begin >= end ? 0 : UINT64_MAX << begin & UINT64_MAX >> (64 - end);
+}
+
+/* The next tile that block row `row` has keys in, from *at on. */
+static int64_t next_tile(const bsrg_structure_view *mask, int64_t at, int64_t row, int64_t not_before) {
+  if (at == mask->indptr[row + 1]) return INT64_MAX;
+  return bsrg_max(mask->indices[at] * mask->block_width / BSRG_ATTENTION_KEYS, not_before);
+}
+
+/* The keys of `tile` that block row `row` has. Moves *at on to the first block that ends behind the tile. */
+static uint64_t tile_bits(const bsrg_structure_view *mask, int64_t *at, int64_t row, int64_t tile) {
+  const int64_t first = tile * BSRG_ATTENTION_KEYS;
+  uint64_t bits = 0;
+  for (; *at < mask->indptr[row + 1]; ++*at) {
+    const int64_t begin = mask->indices[*at] * mask->block_width - first;
+    if (begin >= BSRG_ATTENTION_KEYS) break;
+    bits |= key_bits(begin, begin + mask->block_width);
+    if (begin + mask->block_width > BSRG_ATTENTION_KEYS) break;
+  }
+  return bits;
+}
+
+/* The key tiles of one tile of queries, whose block rows are first .. first + count - 1. Written where lists has
+ * memory, counted in any case; at: [count], scratch. */
+static void list_tiles(const bsrg_structure_view *mask, int64_t first, int64_t count, int64_t *at,
+                       bsrg_attention_lists *lists) {
+  for (int64_t r = 0; r < count; ++r) at[r] = mask->indptr[first + r];
+  for (int64_t tile = 0;; ++tile) {
+    int64_t next = INT64_MAX;
+    for (int64_t r = 0; r < count; ++r) next = bsrg_min(next, next_tile(mask, at[r], first + r, tile));
+    if (next == INT64_MAX) return;
+    tile = next;
+    uint64_t all = UINT64_MAX;
+    for (int64_t r = 0; r < count; ++r) {
+      const uint64_t bits = tile_bits(mask, &at[r], first + r, tile);
+      if (lists->words) lists->words[lists->word_count + r] = bits;
+      all &= bits;
+    }
+    const bool full = all == UINT64_MAX;
+    if (lists->tiles)
+      lists->tiles[lists->tile_count] =
+          (bsrg_attention_tile){(int32_t)tile, full ? -1 : (int32_t)lists->word_count};
+    ++lists->tile_count;
+    if (!full) lists->word_count += count;
+  }
+}
+
+static void list_all(const bsrg_attention_args *args, int64_t tile_rows, int64_t *at,
+                     bsrg_attention_lists *lists) {
+  const int64_t queries = args->q.rows, masks = args->mask_batch * args->mask_heads;
+  lists->rows = lists->tile_count = lists->word_count = 0;
+  for (int64_t m = 0; m < masks; ++m) {
+    const bsrg_structure_view *mask = &args->masks[m]->view;
+    for (int64_t query = 0; query < queries; query += tile_rows, ++lists->rows) {
+      const int64_t first = query / mask->block_height;
+      const int64_t last = (bsrg_min(query + tile_rows, queries) - 1) / mask->block_height;
+      if (lists->tile_begin) lists->tile_begin[lists->rows] = lists->tile_count;
+      list_tiles(mask, first, last - first + 1, at, lists);
+    }
+  }
+  if (lists->tile_begin) lists->tile_begin[lists->rows] = lists->tile_count;
+}
+
+void *bsrg_attention_make_lists(const bsrg_attention_args *args, const int64_t *options) {
+  const int64_t tile_rows = options[0];
+  bsrg_attention_lists *lists = calloc(1, sizeof(*lists));
+  int64_t *at = malloc(sizeof(*at) * (size_t)tile_rows); /* block rows of a tile, at most */
+  if (!lists || !at) {
+    free(lists);
+    free(at);
+    return NULL;
+  }
+  list_all(args, tile_rows, at, lists);
+  if (lists->word_count <= INT32_MAX) {
+    lists->tile_begin = malloc(sizeof(*lists->tile_begin) * (size_t)(lists->rows + 1));
+    lists->tiles = malloc(sizeof(*lists->tiles) * (size_t)(lists->tile_count + 1));
+    /* The words of a tile are written before they turn out not to be needed. */
+    lists->words = malloc(sizeof(*lists->words) * (size_t)(lists->word_count + tile_rows));
+  }
+  const bool ready = lists->tile_begin && lists->tiles && lists->words;
+  if (ready) list_all(args, tile_rows, at, lists);
+  free(at);
+  if (ready) return lists;
+  bsrg_attention_free_lists(lists);
+  return NULL;
+}

@@ -1,0 +1,20 @@
+/* Which tiles of keys a tile of queries meets under masks: what the portable kernels of attention walk over. */
+#ifndef BSRG_ATTENTION_LISTS_H
+#define BSRG_ATTENTION_LISTS_H
+
+#include "attention.h"
+
+/* The lists of all masks one behind the other, each with one row a tile of queries; see bsrg_attention_tile. */
+typedef struct bsrg_attention_lists {
+  int64_t *tile_begin; /* [rows + 1] */
+  bsrg_attention_tile *tiles;
+  uint64_t *words;
+  int64_t rows, tile_count, word_count;
+} bsrg_attention_lists;
+
+/* For bsrg_mask_plan_get, with the queries of a tile and the number of tiles as options. NULL also where there would be
+ * 2^31 words or more. */
+void *bsrg_attention_make_lists(const bsrg_attention_args *args, const int64_t *options);
+void bsrg_attention_free_lists(void *plan);
+
+#endif

@@ -1,0 +1,104 @@
+/* Attention by the portable kernels, kernels/sm80/attention.cuh. */
+#include "attention_lists.h"
+
+typedef struct kernel_size {
+  int64_t size, tile_rows;
+} kernel_size;
+#define SIZE_ROW(size, warp_rows, ctas) {size, BSRG_ATTENTION_WARPS * (warp_rows)},
+static const kernel_size sizes[] = {BSRG_ATTENTION_SIZES(SIZE_ROW)};
+#undef SIZE_ROW
+enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
+
+const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
+  const int64_t most = INT64_C(1) << 30; /* sums of a query and a key, rounded up, stay within 32 bits */
+  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16)
+    return "needs float16 or bfloat16; the CPU computes it in float32 and float64 too";
+  if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
+  if (args->q.size > sizes[SIZES - 1].size || args->v.size > sizes[SIZES - 1].size)
+    return "needs head sizes of at most 256";
+  if (args->q.rows > most || args->k.rows > most) return "needs at most 2**30 queries and as many keys";
+  return NULL;
+}
+
+static bsrg_attention_operand operand_of(const bsrg_tensor *t) {
+  return (bsrg_attention_operand){t->data, t->batch_stride, t->head_stride, t->row_stride, t->element_stride};
+}
+
+/* Whether rows can be copied 8 elements at a time. */
+static bool has_aligned_rows(const bsrg_tensor *t) {
+  return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride % 8 == 0 &&
+         t->head_stride % 8 == 0 && t->batch_stride % 8 == 0;
+}
+
+static bsrg_status set_masks(const bsrg_attention_args *args, int64_t tile_rows, bsrg_gpu gpu,
+                             bsrg_attention_portable_params *p, bsrg_error *error) {
+  /* The number of tiles does not follow from the mask, whose blocks may be higher than a tile. */
+  const int64_t options[BSRG_MASK_OPTIONS] = {tile_rows, p->query_tiles};
+  bsrg_mask_plan *plan;
+  bsrg_status status = bsrg_mask_plan_get(args, BSRG_PORTABLE, options, bsrg_attention_make_lists,
+                                          bsrg_attention_free_lists, &plan, error);
+  if (status != BSRG_OK) return status;
+  const bsrg_attention_lists *lists = plan->plan;
+  enum { BEGIN, TILES, WORDS, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [BEGIN] = {lists->tile_begin, sizeof(*lists->tile_begin) * (size_t)(lists->rows + 1)},
+      [TILES] = {lists->tiles, sizeof(*lists->tiles) * (size_t)lists->tile_count},
+      [WORDS] = {lists->words, sizeof(*lists->words) * (size_t)lists->word_count}};
+  const CUdeviceptr *uploads;
+  status = bsrg_uploads_get_in(&plan->uploads, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  p->tile_begin = (const int64_t *)(uintptr_t)uploads[BEGIN];
+  p->tiles = (const bsrg_attention_tile *)(uintptr_t)uploads[TILES];
+  p->words = (const uint64_t *)(uintptr_t)uploads[WORDS];
+  p->mask_batch_stride = args->mask_batch == 1 ? 0 : (int32_t)args->mask_heads;
+  p->mask_head_stride = args->mask_heads == 1 ? 0 : 1;
+  /* A block may be higher than there are queries: then all of them are in it. */
+  p->mask_height = (int32_t)bsrg_min(args->masks[0]->view.block_height, INT32_MAX);
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v;
+  const int64_t size = bsrg_max(q->size, v->size);
+  int choice = 0;
+  while (sizes[choice].size < size) ++choice;
+  const int64_t query_tiles = bsrg_ceil_div(q->rows, sizes[choice].tile_rows);
+  int64_t ctas;
+  if (!bsrg_mul_ok(q->batch * q->heads, query_tiles, &ctas) || ctas > INT32_MAX || q->heads > INT32_MAX ||
+      q->batch > INT32_MAX)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "q has %lld batches of %lld heads of %lld rows, but the portable kernels take fewer than "
+        "2^31 tiles of %lld rows",
+        (long long)q->batch, (long long)q->heads, (long long)q->rows, (long long)sizes[choice].tile_rows);
+  const bsrg_band band = bsrg_attention_band(args);
+  bsrg_attention_portable_params p = {.q = operand_of(q),
+                                      .k = operand_of(k),
+                                      .v = operand_of(v),
+                                      .out = operand_of(&args->out),
+                                      .lse = args->lse,
+                                      .heads = (int32_t)q->heads,
+                                      .group = k->heads == 0 ? 1 : (int32_t)(q->heads / k->heads),
+                                      .mask_height = 1,
+                                      .query_tiles = (int32_t)query_tiles,
+                                      .queries = (int32_t)q->rows,
+                                      .keys = (int32_t)k->rows,
+                                      .size = (int32_t)q->size,
+                                      .value_size = (int32_t)v->size,
+                                      .band_first = (int32_t)band.first,
+                                      .band_last = (int32_t)band.last,
+                                      .copy_q = has_aligned_rows(q),
+                                      .copy_k = has_aligned_rows(k),
+                                      .copy_v = has_aligned_rows(v),
+                                      .copy_out = has_aligned_rows(&args->out),
+                                      .softcap = (float)args->softcap};
+  p.scale = (float)(args->softcap > 0 ? args->scale / args->softcap : args->scale);
+  if (args->masks != NULL) {
+    const bsrg_status status = set_masks(args, sizes[choice].tile_rows, gpu, &p, error);
+    if (status != BSRG_OK) return status;
+  }
+  const int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_PORTABLE_ATTENTION_F16_D32
+                                            : BSRG_KERNEL_PORTABLE_ATTENTION_BF16_D32;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + choice), ctas, 1, (CUstream)args->stream,
+                     &p, error);
+}

@@ -1,0 +1,342 @@
+/* Attention on the CPU, a panel at a time: as many queries of one head as the widest tile has lanes.
+ *
+ * With one query a lane, scores are K times the panel of Q^T and the result is V^T times the weights, so K and V are
+ * only ever read an element at a time, wherever they lie, and maxima and sums need no exchange between lanes. Keys
+ * come in runs that the masks and the band allow to some query of the panel, a chunk of runs being one step of the
+ * online softmax. */
+#include "../attention.h"
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "cpu.h"
+
+enum { CHUNK_KEYS = 64 }; /* whose scores wait in L1 */
+
+typedef struct attention_job {
+  const bsrg_attention_args *args;
+  const bsrg_cpu_ops *ops;
+  bsrg_band band;
+  int64_t panel_width, panels; /* of a head */
+  bool k_in_place, v_in_place;
+  char *slots; /* scratch memory, one slot a thread */
+  size_t slot_bytes, q_at, scores_at, out_at, lanes_at, k_at, v_at;
+  _Atomic int64_t next;
+} attention_job;
+
+/* One block row of the mask within a panel. */
+typedef struct mask_row {
+  int64_t lane_begin, lane_end; /* its queries */
+  int64_t at, end;              /* its blocks from the present key on */
+} mask_row;
+
+/* Keys begin .. begin + count - 1, of one block column of the mask. */
+typedef struct key_run {
+  int64_t begin, count;
+  int64_t row;    /* of the chunk's scores, where they begin */
+  uint64_t blind; /* bit r: mask row r of the panel does not see them */
+} key_run;
+
+typedef struct panel {
+  const attention_job *job;
+  const bsrg_structure_view *mask; /* or NULL */
+  int64_t first, queries;          /* queries first .. first + queries - 1 */
+  int64_t vectors, width;
+  int64_t key, key_end; /* the next key, and the end of those that the band allows to some query */
+  mask_row rows[BSRG_MAX_PANEL];
+  int64_t row_count;
+  const char *k, *v; /* the head's first key and value */
+  char *slot;
+  key_run runs[CHUNK_KEYS];
+  int64_t run_count;
+} panel;
+
+/* ---- Which keys ---------------------------------------------------------------------------------------- */
+
+static void begin_keys(panel *p) {
+  const bsrg_attention_args *args = p->job->args;
+  const bsrg_band band = p->job->band;
+  p->key = bsrg_max(0, p->first + band.first);
+  p->key_end = bsrg_min(args->k.rows, p->first + p->queries + band.last);
+  p->row_count = 0;
+  if (p->mask == NULL) return;
+  const int64_t height = p->mask->block_height;
+  for (int64_t query = p->first; query < p->first + p->queries;) {
+    const int64_t block_row = query / height;
+    const int64_t end = bsrg_min((block_row + 1) * height, p->first + p->queries);
+    p->rows[p->row_count++] = (mask_row){query - p->first, end - p->first, p->mask->indptr[block_row],
+                                         p->mask->indptr[block_row + 1]};
+    query = end;
+  }
+}
+
+/* The next keys that some query of the panel may see, at most `most`; count is 0 when there are no more. */
+static key_run next_keys(panel *p, int64_t most) {
+  while (p->key < p->key_end) {
+    key_run run = {.begin = p->key, .count = p->key_end - p->key};
+    if (p->mask != NULL) {
+      const int64_t width = p->mask->block_width, block = p->key / width;
+      const int32_t *indices = p->mask->indices;
+      int64_t next = INT64_MAX; /* the first block that a row has from here on */
+      for (int64_t r = 0; r < p->row_count; ++r) {
+        mask_row *row = &p->rows[r];
+        while (row->at < row->end && indices[row->at] < block) row->at++;
+        const int64_t has = row->at < row->end ? indices[row->at] : INT64_MAX;
+        if (has != block) run.blind |= UINT64_C(1) << r;
+        next = bsrg_min(next, has);
+      }
+      if (next == INT64_MAX) break;
+      if (next > block) {
+        p->key = next * width;
+        continue;
+      }
+      run.count = bsrg_min(run.count, (block + 1) * width - p->key);
+    }
+    run.count = bsrg_min(run.count, most);
+    p->key += run.count;
+    return run;
+  }
+  return (key_run){0};
+}
+
+/* Collects the keys of the next step. */
+static int64_t next_chunk(panel *p) {
+  int64_t keys = 0;
+  for (p->run_count = 0; keys < CHUNK_KEYS; ++p->run_count) {
+    key_run *run = &p->runs[p->run_count];
+    *run = next_keys(p, CHUNK_KEYS - keys);
+    if (run->count == 0) break;
+    run->row = keys;
+    keys += run->count;
+  }
+  return keys;
+}
+
+/* ---- One step ------------------------------------------------------------------------------------------ */
+
+/* How many runs from `first` on lie one behind the other in memory; their keys are added up in *keys. */
+static int64_t adjacent_runs(const panel *p, int64_t first, int64_t *keys) {
+  const key_run *run = &p->runs[first];
+  int64_t count = 1;
+  *keys = run->count;
+  while (first + count < p->run_count && run[count].begin == run->begin + *keys) *keys += run[count++].count;
+  return count;
+}
+
+/* `count` rows of K or V from `begin` on, as the accumulator's type: where they lie, or copied to `copy`. */
+static const void *rows_of(const panel *p, const bsrg_tensor *t, const char *head, bool in_place,
+                           int64_t begin, int64_t count, char *copy, int64_t *row_stride) {
+  const bsrg_cpu_ops *ops = p->job->ops;
+  const char *rows = head + begin * t->row_stride * ops->element_size;
+  *row_stride = in_place ? t->row_stride : t->size;
+  if (in_place) return rows;
+  if (t->element_stride == 1) {
+    ops->widen(copy, rows, t->row_stride, count, t->size);
+  } else {
+    for (int64_t r = 0; r < count; ++r)
+      ops->pack_column(copy + r * t->size * ops->sum_size, rows + r * t->row_stride * ops->element_size,
+                       t->element_stride, t->size);
+  }
+  return copy;
+}
+
+static char *scores_row(const panel *p, int64_t row) {
+  return p->slot + p->job->scores_at + row * p->width * p->job->ops->sum_size;
+}
+
+static void compute_scores(const panel *p) {
+  const attention_job *job = p->job;
+  int64_t keys;
+  for (int64_t i = 0; i < p->run_count;) {
+    const key_run *run = &p->runs[i];
+    i += adjacent_runs(p, i, &keys);
+    bsrg_product_run product = {.rows = keys,
+                                .depth = job->args->k.size,
+                                .vectors = p->vectors,
+                                .a_depth_stride = 1,
+                                .b = p->slot + job->q_at,
+                                .sums = scores_row(p, run->row)};
+    product.a = rows_of(p, &job->args->k, p->k, job->k_in_place, run->begin, keys, p->slot + job->k_at,
+                        &product.a_row_stride);
+    job->ops->product(&product);
+  }
+}
+
+/* Scores of keys that only other queries of the panel see. */
+static void exclude_keys(const panel *p) {
+  const attention_job *job = p->job;
+  const bsrg_cpu_ops *ops = job->ops;
+  const bsrg_band band = job->band;
+  const int64_t last = p->first + p->queries - 1;
+  for (int64_t i = 0; i < p->run_count; ++i) {
+    const key_run *run = &p->runs[i];
+    for (int64_t r = 0; run->blind >> r != 0; ++r) {
+      if (!(run->blind >> r & 1)) continue;
+      const mask_row *row = &p->rows[r];
+      for (int64_t k = 0; k < run->count; ++k)
+        ops->exclude(scores_row(p, run->row + k) + row->lane_begin * ops->sum_size,
+                     row->lane_end - row->lane_begin);
+    }
+    const int64_t end = run->begin + run->count - 1;
+    if (run->begin >= last + band.first && end <= p->first + band.last) continue;
+    for (int64_t k = 0; k < run->count; ++k) {
+      /* Key j is seen by queries j - band.last .. j - band.first. */
+      const int64_t key = run->begin + k;
+      const int64_t from = bsrg_min(p->queries, bsrg_max(0, key - band.last - p->first));
+      const int64_t to = bsrg_max(from, bsrg_min(p->queries, key - band.first - p->first + 1));
+      char *scores = scores_row(p, run->row + k);
+      ops->exclude(scores, from);
+      ops->exclude(scores + to * ops->sum_size, p->queries - to);
+    }
+  }
+}
+
+static void add_values(const panel *p) {
+  const attention_job *job = p->job;
+  int64_t keys;
+  for (int64_t i = 0; i < p->run_count;) {
+    const key_run *run = &p->runs[i];
+    i += adjacent_runs(p, i, &keys);
+    bsrg_product_run product = {.rows = job->args->v.size,
+                                .depth = keys,
+                                .vectors = p->vectors,
+                                .a_row_stride = 1,
+                                .b = scores_row(p, run->row),
+                                .sums = p->slot + job->out_at,
+                                .add = true};
+    product.a = rows_of(p, &job->args->v, p->v, job->v_in_place, run->begin, keys, p->slot + job->v_at,
+                        &product.a_depth_stride);
+    job->ops->product(&product);
+  }
+}
+
+/* ---- One panel ----------------------------------------------------------------------------------------- */
+
+static void multiply(void *sums, int64_t count, double factor, int64_t sum_size) {
+  if (sum_size == (int64_t)sizeof(float)) {
+    for (int64_t i = 0; i < count; ++i) ((float *)sums)[i] *= (float)factor;
+  } else {
+    for (int64_t i = 0; i < count; ++i) ((double *)sums)[i] *= factor;
+  }
+}
+
+static char *element_of(const bsrg_tensor *t, int64_t batch, int64_t head, int64_t row, int64_t size) {
+  return (char *)t->data + (batch * t->batch_stride + head * t->head_stride + row * t->row_stride) * size;
+}
+
+static void attend(panel *p, int64_t batch, int64_t head) {
+  const attention_job *job = p->job;
+  const bsrg_attention_args *args = job->args;
+  const bsrg_cpu_ops *ops = job->ops;
+  const bsrg_tensor *q = &args->q, *out = &args->out;
+  p->vectors = bsrg_ceil_div(p->queries, ops->lanes);
+  p->width = p->vectors * ops->lanes;
+  p->mask = bsrg_attention_mask(args, batch, head);
+  if (args->k.rows > 0) {
+    const int64_t group = q->heads / args->k.heads;
+    p->k = element_of(&args->k, batch, head / group, 0, ops->element_size);
+    p->v = element_of(&args->v, batch, head / group, 0, ops->element_size);
+  }
+  /* tanh takes scores in units of the cap. */
+  const double scale = args->softcap > 0 ? args->scale / args->softcap : args->scale;
+  ops->pack(p->slot + job->q_at, p->width, element_of(q, batch, head, p->first, ops->element_size),
+            q->element_stride, q->row_stride, q->size, p->queries);
+  multiply(p->slot + job->q_at, q->size * p->width, scale, ops->sum_size);
+
+  const bsrg_softmax_run softmax = {.size = out->size,
+                                    .vectors = p->vectors,
+                                    .scores = p->slot + job->scores_at,
+                                    .maximum = p->slot + job->lanes_at,
+                                    .total = p->slot + job->lanes_at + p->width * ops->sum_size,
+                                    .out = p->slot + job->out_at};
+  ops->softmax_begin(&softmax);
+  begin_keys(p);
+  for (int64_t keys; (keys = next_chunk(p)) > 0;) {
+    compute_scores(p);
+    if (args->softcap > 0) ops->cap(softmax.scores, keys * p->width, args->softcap);
+    exclude_keys(p);
+    ops->softmax(&softmax, keys);
+    add_values(p);
+  }
+  float *lse = args->lse == NULL ? NULL : args->lse + (batch * q->heads + head) * q->rows + p->first;
+  ops->softmax_end(&softmax, lse, p->queries);
+  char *y = element_of(out, batch, head, p->first, ops->element_size);
+  for (int64_t d = 0; d < out->size; d += BSRG_GROUP_ROWS) {
+    ops->finish(&(bsrg_finish_run){.sums = (char *)softmax.out + d * p->width * ops->sum_size,
+                                   .sums_stride = p->width,
+                                   .rows = bsrg_min(BSRG_GROUP_ROWS, out->size - d),
+                                   .columns = p->queries,
+                                   .alpha = 1,
+                                   .y = y + d * out->element_stride * ops->element_size,
+                                   .y_row_stride = out->element_stride,
+                                   .y_col_stride = out->row_stride});
+  }
+}
+
+/* ---- All panels ---------------------------------------------------------------------------------------- */
+
+static void work(void *context, int slot) {
+  attention_job *job = context;
+  const bsrg_tensor *q = &job->args->q;
+  panel p = {.job = job, .slot = job->slots + (size_t)slot * job->slot_bytes};
+  const int64_t tasks = q->batch * q->heads * job->panels;
+  int64_t task;
+  while ((task = atomic_fetch_add(&job->next, 1)) < tasks) {
+    const int64_t head = task / job->panels;
+    /* Last queries first: in causal attention they see the most. */
+    p.first = (job->panels - 1 - task % job->panels) * job->panel_width;
+    p.queries = bsrg_min(job->panel_width, q->rows - p.first);
+    attend(&p, head / q->heads, head % q->heads);
+  }
+}
+
+/* Of all pairs of queries and keys, the share that the masks and the band allow, roughly. */
+static double allowed_share(const bsrg_attention_args *args, bsrg_band band) {
+  const double keys = (double)args->k.rows;
+  double share = 1;
+  if (args->masks != NULL) {
+    const bsrg_structure_view *mask = bsrg_attention_mask(args, 0, 0);
+    share = (double)mask->nnzb / (double)bsrg_max(1, mask->block_rows * mask->block_cols);
+  }
+  const double width = (double)band.last - (double)band.first + 1;
+  return keys == 0 ? 0 : width < keys ? share * (width < 0 ? 0 : width) / keys : share;
+}
+
+bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
+  const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v;
+  const bool same_type = ops->element_size == ops->sum_size;
+  const int64_t width = ops->tile_vectors * ops->lanes;
+  attention_job job = {.args = args,
+                       .ops = ops,
+                       .band = bsrg_attention_band(args),
+                       .panel_width = width,
+                       .panels = bsrg_ceil_div(q->rows, width),
+                       .k_in_place = same_type && k->element_stride == 1,
+                       .v_in_place = same_type && v->element_stride == 1};
+  /* Parts of a slot, each on cache lines of its own. */
+  const struct {
+    size_t *at;
+    int64_t rows, columns;
+  } parts[] = {{&job.q_at, q->size, width},
+               {&job.scores_at, CHUNK_KEYS, width},
+               {&job.out_at, v->size, width},
+               {&job.lanes_at, 2, width},
+               {&job.k_at, job.k_in_place ? 0 : CHUNK_KEYS, k->size},
+               {&job.v_at, job.v_in_place ? 0 : CHUNK_KEYS, v->size}};
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; ++i) {
+    *parts[i].at = job.slot_bytes;
+    job.slot_bytes += ((size_t)(parts[i].rows * parts[i].columns * ops->sum_size) + 127) / 64 * 64;
+  }
+  const int64_t tasks = q->batch * q->heads * job.panels;
+  const double vectors = (double)(q->batch * q->heads) * (double)bsrg_ceil_div(q->rows, ops->lanes);
+  const int threads =
+      (int)bsrg_min(tasks, bsrg_cpu_threads(vectors * (double)k->rows * (double)(q->size + v->size) *
+                                            allowed_share(args, job.band)));
+  const size_t bytes = job.slot_bytes * (size_t)threads;
+  job.slots = bsrg_scratch_take(bytes);
+  if (!job.slots) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space", bytes);
+  bsrg_run_parallel(work, &job, threads);
+  bsrg_scratch_give(job.slots);
+  return BSRG_OK;
+}

@@ -1,0 +1,207 @@
+/* attention(): imports the operands, collects the masks, and calls the core without the GIL. */
+#include "operands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { Q, K, V, OUT, LSE, OPERANDS };
+
+/* Dimension 2 is the heads in one layout and dimension 1 in the other. */
+static int parse_layout(PyObject *obj, int *heads_dimension) {
+  *heads_dimension = 1;
+  if (obj == NULL || (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "bhsd") == 0)) return 0;
+  *heads_dimension = 2;
+  if (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "bshd") == 0) return 0;
+  PyErr_Format(PyUnicode_Check(obj) ? PyExc_ValueError : PyExc_TypeError,
+               "layout is %R, but must be 'bhsd' or 'bshd'", obj);
+  return -1;
+}
+
+static bsrg_tensor as_tensor(const bsrg_operand *operand, int heads_dimension) {
+  const bsrg_array *a = &operand->array;
+  const int h = heads_dimension, s = 3 - heads_dimension;
+  return (bsrg_tensor){.data = a->data,
+                       .batch = a->shape[0],
+                       .heads = a->shape[h],
+                       .rows = a->shape[s],
+                       .size = a->shape[3],
+                       .batch_stride = a->strides[0],
+                       .head_stride = a->strides[h],
+                       .row_stride = a->strides[s],
+                       .element_stride = a->strides[3]};
+}
+
+static int import_lse(bsrg_state *state, PyObject *obj, const bsrg_tensor *q, bsrg_work *work,
+                      bsrg_operand *operands, float **lse) {
+  bsrg_operand *operand = &operands[LSE];
+  if (bsrg_import_operand(state, obj, operand, work) < 0 ||
+      bsrg_check_same_device(&operands[Q], operand) < 0 || bsrg_check_writable(operand) < 0) {
+    return -1;
+  }
+  const int64_t expected[3] = {q->batch, q->heads, q->rows};
+  if (operand->array.element->dtype != BSRG_F32 || operand->array.ndim != 3 ||
+      memcmp(operand->array.shape, expected, sizeof expected) != 0 || !bsrg_is_contiguous(&operand->array)) {
+    PyErr_Format(PyExc_ValueError,
+                 "lse has dtype %s and shape %s, but must have dtype float32 and shape %s, C-contiguous",
+                 operand->array.element->name,
+                 bsrg_format_shape(operand->array.ndim, operand->array.shape).text,
+                 bsrg_format_shape(3, expected).text);
+    return -1;
+  }
+  *lse = operand->array.data;
+  return 0;
+}
+
+static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
+                           int heads_dimension, bsrg_attention_args *call) {
+  /* q first: a call that names no stream takes that of q's library. */
+  for (int i = Q; i <= OUT; ++i) {
+    if (bsrg_import_operand(state, found[i], &operands[i], work) < 0) return -1;
+    if (operands[i].array.ndim != 4) {
+      PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have four dimensions", operands[i].name,
+                   bsrg_format_shape(operands[i].array.ndim, operands[i].array.shape).text);
+      return -1;
+    }
+    if (bsrg_check_same_kind(&operands[Q], &operands[i]) < 0) return -1;
+  }
+  if (bsrg_check_writable(&operands[OUT]) < 0) return -1;
+  call->dtype = (bsrg_dtype)operands[Q].array.element->dtype;
+  call->device = operands[Q].array.device;
+  call->q = as_tensor(&operands[Q], heads_dimension);
+  call->k = as_tensor(&operands[K], heads_dimension);
+  call->v = as_tensor(&operands[V], heads_dimension);
+  call->out = as_tensor(&operands[OUT], heads_dimension);
+  if (found[LSE] == NULL || found[LSE] == Py_None) return 0;
+  return import_lse(state, found[LSE], &call->q, work, operands, &call->lse);
+}
+
+/* A tuple of Structures, which the caller's reference keeps alive. The array is to be freed. */
+static int parse_masks(bsrg_state *state, PyObject *masks, PyObject *shape, bsrg_attention_args *call) {
+  if (masks == NULL || masks == Py_None) return 0;
+  if (!PyTuple_Check(masks) || shape == NULL) {
+    PyErr_Format(PyExc_TypeError, "masks is %R, but must be None, or a tuple of Structures beside mask_shape",
+                 masks);
+    return -1;
+  }
+  int64_t pair[2];
+  if (bsrg_parse_pair(shape, "mask_shape", pair) < 0) return -1;
+  const Py_ssize_t count = PyTuple_Size(masks);
+  int64_t wanted;
+  if (pair[0] < 1 || pair[1] < 1 || __builtin_mul_overflow(pair[0], pair[1], &wanted) || wanted != count) {
+    PyErr_Format(PyExc_ValueError, "mask_shape is %s, but masks has %zd entries",
+                 bsrg_format_shape(2, pair).text, count);
+    return -1;
+  }
+  bsrg_structure **list = malloc(sizeof *list * (size_t)count);
+  if (list == NULL) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  call->masks = list;
+  call->mask_batch = pair[0];
+  call->mask_heads = pair[1];
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject *mask = PyTuple_GetItem(masks, i);
+    if (!Py_IS_TYPE(mask, state->structure_type)) {
+      PyErr_Format(PyExc_TypeError, "masks[%zd] is %R, but must be a Structure", i, mask);
+      return -1;
+    }
+    list[i] = bsrg_structure_of(mask);
+  }
+  return 0;
+}
+
+enum {
+  MASKS = OPERANDS,
+  MASK_SHAPE,
+  SCALE,
+  SOFTCAP,
+  DIAGONAL,
+  LEFT,
+  RIGHT,
+  LAYOUT,
+  STREAM,
+  FAMILY,
+  ARGUMENTS
+};
+
+static int parse_numbers(PyObject *const *found, bsrg_attention_args *call) {
+  call->scale = 1.0;
+  call->left = call->right = -1;
+  call->family = BSRG_AUTO;
+  if (found[SCALE] != NULL && bsrg_parse_real(found[SCALE], "scale", &call->scale) < 0) return -1;
+  if (found[SOFTCAP] != NULL && bsrg_parse_real(found[SOFTCAP], "softcap", &call->softcap) < 0) return -1;
+  if (found[DIAGONAL] != NULL && bsrg_parse_integer(found[DIAGONAL], "diagonal", &call->diagonal) < 0)
+    return -1;
+  if (found[LEFT] != NULL && bsrg_parse_integer(found[LEFT], "left", &call->left) < 0) return -1;
+  if (found[RIGHT] != NULL && bsrg_parse_integer(found[RIGHT], "right", &call->right) < 0) return -1;
+  return found[FAMILY] == NULL ? 0 : bsrg_parse_family(found[FAMILY], &call->family);
+}
+
+PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+  static const bsrg_name names[ARGUMENTS] = {
+      [Q] = BSRG_NAME_q,
+      [K] = BSRG_NAME_k,
+      [V] = BSRG_NAME_v,
+      [OUT] = BSRG_NAME_out,
+      [LSE] = BSRG_NAME_lse,
+      [MASKS] = BSRG_NAME_masks,
+      [MASK_SHAPE] = BSRG_NAME_mask_shape,
+      [SCALE] = BSRG_NAME_scale,
+      [SOFTCAP] = BSRG_NAME_softcap,
+      [DIAGONAL] = BSRG_NAME_diagonal,
+      [LEFT] = BSRG_NAME_left,
+      [RIGHT] = BSRG_NAME_right,
+      [LAYOUT] = BSRG_NAME_layout,
+      [STREAM] = BSRG_NAME_stream,
+      [FAMILY] = BSRG_NAME_family,
+  };
+  static const bsrg_signature signature = {"attention", 4, ARGUMENTS, names};
+  bsrg_state *state = PyModule_GetState(module);
+  PyObject *found[ARGUMENTS];
+  if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
+  bsrg_attention_args call = {0};
+  bsrg_work work;
+  int heads_dimension;
+  if (parse_numbers(found, &call) < 0 || parse_layout(found[LAYOUT], &heads_dimension) < 0 ||
+      bsrg_parse_work(found[STREAM], &work) < 0) {
+    return NULL;
+  }
+  bsrg_operand operands[OPERANDS] = {
+      {.name = "q"}, {.name = "k"}, {.name = "v"}, {.name = "out"}, {.name = "lse"}};
+  PyObject *result = NULL;
+  if (parse_masks(state, found[MASKS], found[MASK_SHAPE], &call) == 0 &&
+      import_operands(state, found, &work, operands, heads_dimension, &call) == 0) {
+    call.stream = work.stream;
+    bsrg_error error;
+    bsrg_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = bsrg_attention(&call, &error);
+    Py_END_ALLOW_THREADS;
+    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+  }
+  free((void *)call.masks);
+  bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
+  return result;
+}
+
+const char bsrg_attention_doc[] =
+    "attention(q, k, v, out, lse=None, masks=None, mask_shape=None, scale=1.0, softcap=0.0, diagonal=0,\n"
+    "          left=-1, right=-1, layout='bhsd', stream=0, family='auto')\n--\n\n"
+    "out = softmax(scale * q @ k^T over the keys that each query may see) @ v.\n\n"
+    "q, out      [batch, heads, queries, size], any strides; out is writable and shares memory with nothing\n"
+    "k, v        [batch, heads, keys, size]; their number of heads divides that of q\n"
+    "lse         [batch, heads, queries], float32, C-contiguous, writable: log of the sum of exponentials\n"
+    "masks       a tuple of Structures, mask_shape = (1 or batch, 1 or heads) of them: each says of which\n"
+    "            blocks of queries and keys the queries may see the keys\n"
+    "softcap     not 0: scores become softcap * tanh(score / softcap)\n"
+    "diagonal, left, right\n"
+    "            query i may see keys i + diagonal - left to i + diagonal + right; negative: no bound\n"
+    "layout      'bhsd' as above, or 'bshd': [batch, queries or keys, heads, size]\n"
+    "stream      CUDA stream handle; None takes the current stream of q's library\n"
+    "family      'auto', 'hopper' or 'portable' (GPU), or 'cpu'\n\n"
+    "A query that sees no key gets zeros and lse -inf. q, k, v and out are of one dtype and on one device;\n"
+    "16-bit dtypes are accumulated in float32.\n\n"
+    "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory, numbers), "
+    "MemoryError,\n"
+    "DeviceUnavailableError, RuntimeError (CUDA).";

@@ -1,0 +1,57 @@
+#include "operands.h"
+
+#include "device_array.h"
+
+int bsrg_parse_work(PyObject *obj, bsrg_work *work) {
+  *work = (bsrg_work){BSRG_ON_STREAM, NULL};
+  if (obj == Py_None) work->mode = BSRG_ADOPT_STREAM;
+  return obj == NULL || obj == Py_None ? 0 : bsrg_parse_stream(obj, &work->stream);
+}
+
+int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
+  if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
+  operand->given = true;
+  if (operand->array.element->dtype >= 0) return 0;
+  PyErr_Format(PyExc_TypeError, "%s has dtype %s, but must have dtype float16, bfloat16, float32 or float64",
+               operand->name, operand->array.element->name);
+  return -1;
+}
+
+int bsrg_check_same_device(const bsrg_operand *first, const bsrg_operand *other) {
+  const bsrg_device a = first->array.device, b = other->array.device;
+  if (a.kind == b.kind && a.index == b.index) return 0;
+  PyObject *a_name = bsrg_device_name(a), *b_name = bsrg_device_name(b);
+  if (a_name != NULL && b_name != NULL) {
+    PyErr_Format(PyExc_TypeError, "%s is on %U, but %s is on %U: all operands must be on one device",
+                 other->name, b_name, first->name, a_name);
+  }
+  Py_XDECREF(a_name);
+  Py_XDECREF(b_name);
+  return -1;
+}
+
+int bsrg_check_same_kind(const bsrg_operand *first, const bsrg_operand *other) {
+  if (!other->given) return 0;
+  const bsrg_element *a = first->array.element, *b = other->array.element;
+  if (a == b) return bsrg_check_same_device(first, other);
+  PyErr_Format(PyExc_TypeError, "%s has dtype %s, but %s has dtype %s: all operands must have one dtype",
+               other->name, b->name, first->name, a->name);
+  return -1;
+}
+
+int bsrg_check_writable(const bsrg_operand *operand) {
+  if (!operand->array.readonly) return 0;
+  PyErr_Format(PyExc_ValueError, "%s is read-only, but must be writable", operand->name);
+  return -1;
+}
+
+void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,
+                           const bsrg_work *work) {
+  /* Libraries free device memory in stream order, so letting go of the operands here is safe; our own arrays are told
+   * which stream that is. */
+  for (int i = 0; i < count; ++i) {
+    if (!operands[i].given) continue;
+    if (used) bsrg_note_device_use(state, &operands[i].array, work->stream);
+    bsrg_release_array(&operands[i].array);
+  }
+}

@@ -1,0 +1,27 @@
+/* Operands of a call: arrays of one dtype on one device, used on one stream. */
+#ifndef BSRG_OPERANDS_H
+#define BSRG_OPERANDS_H
+
+#include "array.h"
+
+typedef struct bsrg_operand {
+  const char *name; /* as the public functions call it */
+  bsrg_array array;
+  bool given; /* needs releasing, also after a failure */
+} bsrg_operand;
+
+/* The stream argument of a call: None adopts the stream of the first operand's library. */
+int bsrg_parse_work(PyObject *obj, bsrg_work *work);
+
+/* TypeError unless the dtype is one that is computed with. */
+int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work);
+int bsrg_check_same_device(const bsrg_operand *first, const bsrg_operand *other);
+/* Nothing is checked of an operand that is not given. */
+int bsrg_check_same_kind(const bsrg_operand *first, const bsrg_operand *other);
+int bsrg_check_writable(const bsrg_operand *operand);
+
+/* used: work with them has been put on the stream, where it may still be running. */
+void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,
+                           const bsrg_work *work);
+
+#endif

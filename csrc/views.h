@@ -1,0 +1,38 @@
+/* What operations check of the memory that operands are views of. */
+#ifndef BSRG_VIEWS_H
+#define BSRG_VIEWS_H
+
+#include "internal.h"
+
+enum { BSRG_VIEW_DIMS = 4 };
+
+/* An operand: elements of `item` bytes, shape and strides in elements. */
+typedef struct bsrg_view {
+  const char *name; /* in messages */
+  const void *data;
+  int ndim;
+  int64_t item;
+  int64_t shape[BSRG_VIEW_DIMS], strides[BSRG_VIEW_DIMS];
+  uintptr_t begin, end; /* the bytes from first to last element, end exclusive; set by bsrg_view_check */
+} bsrg_view;
+
+/* "(2, 3)" */
+typedef struct bsrg_numbers_text {
+  char text[96];
+} bsrg_numbers_text;
+bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count);
+
+bool bsrg_view_is_empty(const bsrg_view *view);
+
+/* Sizes, pointer, alignment and reach; sets begin and end, both 0 when there are no elements. */
+bsrg_status bsrg_view_check(bsrg_view *view, bsrg_error *error);
+
+/* Refuses an output of which several elements share an address. With more than two dimensions that are stepped along,
+ * each of them has to step over all that the smaller steps reach. */
+bsrg_status bsrg_view_check_distinct(const bsrg_view *view, bsrg_error *error);
+
+/* Whether two checked views may share an element. Windows beside one another in one larger array interleave without
+ * touching; they are recognised, everything else is judged by the bytes from first to last element. */
+bool bsrg_views_overlap(const bsrg_view *a, const bsrg_view *b);
+
+#endif

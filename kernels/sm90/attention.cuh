@@ -1,0 +1,162 @@
+// Attention forward on Hopper (TMA, WGMMA, warp specialisation), float16 and bfloat16.
+//
+//   O[64 rows a warpgroup]  =  softmax(scale * Q * K^T, over the visible keys) * V
+//
+// A CTA computes query tiles one after another, and each against its key tiles. One warpgroup produces: warp 0 loads Q
+// and K, warp 1 loads V, warp 2 hands out query tiles. The others consume, 64 rows each: scores in accumulators,
+// softmax in registers, the exponentials rounded and multiplied by V from there (attention_consumer.cuh). All meet at
+// mbarriers: `full` and `empty` of every buffer.
+//
+// kBlocks: the key tiles of a query tile come from a list, each with the groups of 16 x 16 that may be seen. Otherwise
+// they are those that the bounds let through, from the last to the first.
+#pragma once
+
+#include "params.h"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "sm90/attention_consumer.cuh"
+#include "sm90/attention_layout.cuh"
+#include "sm90/persistent.cuh"
+
+namespace bsrg::attention {
+
+template <typename Shape>
+struct Producers {
+  using L = Layout<Shape>;
+
+  const bsrg_attention_params &p;
+  const Shared<Shape> shared;
+
+  // ---- scheduler: one lane ----------------------------------------------------------------------
+
+  __device__ Message tile(int t) const {
+    Message m;
+    bsrg_attention_item tile;
+    if constexpr (Shape::kBlocks) {
+      const int4 record = __ldg(reinterpret_cast<const int4 *>(p.tiles) + t);
+      tile = {record.x, record.y, record.z, record.w};
+    } else {
+      const bsrg_attention_position at = bsrg_attention_tile_position(&p.order, t);
+      const bsrg_attention_range range =
+          bsrg_attention_key_range(&p.bounds, at.query_tile * Shape::kRows, Shape::kRows, Shape::kKeys);
+      tile = {at.query_tile, at.head, range.begin, range.end - range.begin};
+      m.above_begin = range.above_begin;
+      m.below_end = range.below_end;
+    }
+    m.query_tile = tile.query_tile;
+    m.head = tile.head % p.heads;
+    m.batch = tile.head / p.heads;
+    m.begin = tile.entry_begin;
+    m.count = tile.entry_count;
+    return m;
+  }
+
+  __device__ void schedule() const {
+    MessageSlot slot;
+    slot.parity = 1;  // every slot starts out empty
+    for (int t = blockIdx.x;;) {
+      ptx::barrier_wait(shared.message_empty(), slot.parity);
+      if (t >= p.tile_count) break;
+      shared.write(tile(t));
+      slot.advance();
+      // The next tile is drawn when the consumers have taken this one, so that none waits behind a long one.
+      ptx::barrier_wait(shared.message_empty(), slot.parity);
+      t = next_tile(p.counter, t, gridDim.x, p.tile_count);
+    }
+    shared.write(Message{});
+  }
+
+  // ---- loads: one lane each ---------------------------------------------------------------------
+
+  // The head of a batch that a query tile reads.
+  struct Source {
+    const bsrg_tensor_map &map;
+    int head, batch;
+  };
+
+  static __device__ Source source(const bsrg_attention_map &from, const Message &m) {
+    return {from.map, m.head / from.head_divisor, m.batch * from.batch_factor};
+  }
+
+  // All of a tile's rows, 64 elements a box; what lies beyond the last row or element becomes zeros.
+  template <int kRows>
+  __device__ void load(const Source &from, uint32_t target, int row, uint32_t full) const {
+    ptx::barrier_arrive_expect(full, kRows * Shape::kSize * 2);
+#pragma unroll
+    for (int panel = 0; panel < Shape::kPanels; ++panel)
+      ptx::tma_load_4d(target + panel * kRows * 128, from.map, panel * 64, row, from.head, from.batch, full);
+  }
+
+  template <bool kIsKeys>
+  __device__ void produce() const {
+    Stage stage;
+    QuerySlot<Shape> query;
+    stage.parity = query.parity = 1;
+    for (MessageSlot slot;; slot.advance()) {
+      const Message m = shared.read(slot);
+      ptx::barrier_arrive(shared.message_empty());
+      if (m.last()) break;
+      if constexpr (kIsKeys) {
+        ptx::barrier_wait(shared.query_empty(query.slot), query.parity);
+        load<Shape::kRows>(source(p.q, m), shared.queries(query.slot), m.query_tile * Shape::kRows,
+                           shared.query_full(query.slot));
+        query.advance();
+      }
+      const Source from = source(kIsKeys ? p.k : p.v, m);
+      // One entry ahead: a global load in this lane's path would cost 0.3 us a tile.
+      const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.begin;
+      int4 next = make_int4(0, 0, 0, 0);
+      if constexpr (Shape::kBlocks) next = __ldg(entries);
+#pragma unroll 1
+      for (int i = 0; i < m.count; ++i, stage.advance()) {
+        int key_tile = m.begin + m.count - 1 - i;
+        const int4 entry = next;
+        if constexpr (Shape::kBlocks) {
+          key_tile = entry.x;
+          if (i + 1 < m.count) next = __ldg(entries + i + 1);
+        }
+        const int row = key_tile * Shape::kKeys;
+        if constexpr (kIsKeys) {
+          ptx::barrier_wait(shared.key_empty(stage.slot), stage.parity);
+          if constexpr (Shape::kBlocks) ptx::store_shared(shared.entry(stage.slot), entry);
+          load<Shape::kKeys>(from, shared.keys(stage.slot), row, shared.key_full(stage.slot));
+        } else {
+          ptx::barrier_wait(shared.value_empty(stage.slot), stage.parity);
+          load<Shape::kKeys>(from, shared.values(stage.slot), row, shared.value_full(stage.slot));
+        }
+      }
+    }
+  }
+
+  __device__ void run(int warp) const {
+    if (warp == 0) produce<true>();
+    if (warp == 1) produce<false>();
+    if (warp == 2) schedule();
+  }
+};
+
+template <typename Shape>
+__device__ __forceinline__ void run(const bsrg_attention_params &p) {
+  extern __shared__ char raw[];
+  const Shared<Shape> shared{(ptx::shared_address(raw) + 1023) & ~1023u};
+  if (threadIdx.x == 0) shared.init_barriers();
+  __syncthreads();
+
+  const int warp = ptx::warp_index(), lane = threadIdx.x & 31;
+  if (warp < 4) {
+    ptx::give_back_registers<Shape::kProducerRegisters>();
+    if (lane == 0) Producers<Shape>{p, shared}.run(warp);
+  } else {
+    ptx::take_registers<Shape::kConsumerRegisters>();
+    Consumer<Shape> consumer(p, shared, warp - 4, lane);
+    consumer.run();
+  }
+}
+
+}  // namespace bsrg::attention
+
+#define BSRG_ATTENTION_KERNEL(NAME, T, SIZE, KIND, ROWS, KEYS, BLOCKS, CAPPED)            \
+  extern "C" __global__ void __launch_bounds__(BSRG_ATTENTION_THREADS(ROWS), 1)           \
+      NAME##_h##SIZE##_##KIND(const __grid_constant__ bsrg_attention_params p) {          \
+    bsrg::attention::run<bsrg::attention::Shape<T, SIZE, ROWS, KEYS, BLOCKS, CAPPED>>(p); \
+  }

@@ -1,0 +1,129 @@
+// Shared memory of the attention kernels: where everything lies, and what the roles tell one another there.
+#pragma once
+
+#include <cstdint>
+
+#include "params.h"
+#include "ptx/sync.cuh"
+#include "sm90/persistent.cuh"
+
+namespace bsrg::attention {
+
+template <typename T, int kSize_, int kRows_, int kKeys_, bool kBlocks_, bool kCapped_>
+struct Shape {
+  using Element = T;
+  static constexpr int kSize = kSize_;  // of a head
+  static constexpr int kRows = kRows_;  // queries of a tile
+  static constexpr int kKeys = kKeys_;  // keys of a tile
+  static constexpr bool kBlocks = kBlocks_, kCapped = kCapped_;
+  static constexpr int kPanels = kSize / 64;  // 64 elements are 128 bytes, the span of the swizzle
+  static constexpr int kGroups = kRows / 64;  // consumer warpgroups
+  static constexpr int kQueryBuffers = BSRG_ATTENTION_QUERY_BUFFERS(kSize);
+  // What 65536 registers allow; the launch gives 168 or 128 to every thread.
+  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+  static_assert(!kBlocks || (kRows == BSRG_ATTENTION_LIST_ROWS && kKeys <= 8 * BSRG_ATTENTION_GROUP),
+                "an entry has bits for 128 rows and 128 keys");
+};
+
+using Stage = RingPosition<BSRG_ATTENTION_STAGES>;
+using MessageSlot = RingPosition<1>;
+template <typename Shape>
+using QuerySlot = RingPosition<Shape::kQueryBuffers>;
+
+// Bytes from a 1024-byte boundary. Tiles come first: their swizzle needs the alignment. A tile of r rows is panels of
+// [r][64] elements.
+template <typename Shape>
+struct Layout {
+  static constexpr int kStages = BSRG_ATTENTION_STAGES;
+  static constexpr int kQueryBytes = Shape::kRows * Shape::kSize * 2;
+  static constexpr int kKeyBytes = Shape::kKeys * Shape::kSize * 2;
+  static constexpr int kPieceBytes = 16 * 64 * 2;  // outputs of one warp, stored at a time
+  static constexpr int kPieces = BSRG_ATTENTION_PIECES(Shape::kSize);
+  static constexpr int kQueries = 0;
+  static constexpr int kKeys = kQueries + Shape::kQueryBuffers * kQueryBytes;
+  static constexpr int kValues = kKeys + kStages * kKeyBytes;
+  static constexpr int kOutput = kValues + kStages * kKeyBytes;
+  static constexpr int kMessage = kOutput + Shape::kRows / 16 * kPieces * kPieceBytes;
+  static constexpr int kEntry = kMessage + 32;
+  static constexpr int kBarriers = kEntry + 16 * kStages;
+  static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 2);
+  static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
+  static_assert(kEnd + 1024 <= BSRG_ATTENTION_HOPPER_BYTES(Shape::kSize, Shape::kRows, Shape::kKeys),
+                "the host reserves too little");
+};
+
+// What the scheduler tells the other roles about a query tile.
+struct Message {
+  int query_tile = 0, head = 0, batch = 0;
+  int count = 0;                       // key tiles; 0: there is no tile any more
+  int begin = 0;                       // first entry or lowest key tile
+  int above_begin = 0, below_end = 0;  // as in bsrg_attention_range; entries have flags instead
+  __device__ bool last() const { return count == 0; }
+};
+
+template <typename Shape>
+struct Shared {
+  using L = Layout<Shape>;
+  static constexpr int kBuffers = Shape::kQueryBuffers, kStages = L::kStages;
+
+  const uint32_t base;
+
+  __device__ uint32_t queries(int slot) const { return base + L::kQueries + slot * L::kQueryBytes; }
+  __device__ uint32_t keys(int stage) const { return base + L::kKeys + stage * L::kKeyBytes; }
+  __device__ uint32_t values(int stage) const { return base + L::kValues + stage * L::kKeyBytes; }
+  __device__ uint32_t pieces(int warp) const {
+    return base + L::kOutput + warp * L::kPieces * L::kPieceBytes;
+  }
+  __device__ uint32_t entry(int stage) const { return base + L::kEntry + 16 * stage; }
+
+  __device__ uint32_t barrier(int i) const { return base + L::kBarriers + 8 * i; }
+  __device__ uint32_t query_full(int slot) const { return barrier(slot); }
+  __device__ uint32_t query_empty(int slot) const { return barrier(kBuffers + slot); }
+  __device__ uint32_t key_full(int stage) const { return barrier(2 * kBuffers + stage); }
+  __device__ uint32_t key_empty(int stage) const { return barrier(2 * kBuffers + kStages + stage); }
+  __device__ uint32_t value_full(int stage) const { return barrier(2 * kBuffers + 2 * kStages + stage); }
+  __device__ uint32_t value_empty(int stage) const { return barrier(2 * kBuffers + 3 * kStages + stage); }
+  __device__ uint32_t message_full() const { return barrier(2 * kBuffers + 4 * kStages); }
+  __device__ uint32_t message_empty() const { return barrier(2 * kBuffers + 4 * kStages + 1); }
+
+  __device__ void init_barriers() const {
+    constexpr int kWarps = 4 * Shape::kGroups;  // each consumer warp releases for itself
+    for (int i = 0; i < kBuffers; ++i) {
+      ptx::barrier_init(query_full(i), 1);
+      ptx::barrier_init(query_empty(i), kWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      ptx::barrier_init(key_full(i), 1);
+      ptx::barrier_init(key_empty(i), kWarps);
+      ptx::barrier_init(value_full(i), 1);
+      ptx::barrier_init(value_empty(i), kWarps);
+    }
+    ptx::barrier_init(message_full(), 1);
+    ptx::barrier_init(message_empty(), 2 + kWarps);  // both loading lanes and the consumers
+    ptx::barrier_init_fence();
+  }
+
+  __device__ void write(const Message &m) const {
+    ptx::store_shared(base + L::kMessage, make_int4(m.query_tile, m.head, m.batch, m.count));
+    ptx::store_shared(base + L::kMessage + 16, make_int4(m.begin, m.above_begin, m.below_end, 0));
+    ptx::barrier_arrive(message_full());
+  }
+
+  __device__ Message read(const MessageSlot &slot) const {
+    ptx::barrier_wait(message_full(), slot.parity);
+    const int4 a = ptx::load_shared_int4(base + L::kMessage);
+    const int4 b = ptx::load_shared_int4(base + L::kMessage + 16);
+    Message m;
+    m.query_tile = a.x;
+    m.head = a.y;
+    m.batch = a.z;
+    m.count = a.w;
+    m.begin = b.x;
+    m.above_begin = b.y;
+    m.below_end = b.z;
+    return m;
+  }
+};
+
+}  // namespace bsrg::attention

@@ -1,0 +1,159 @@
+// Masks and the online softmax of attention, on scores as they lie in WGMMA accumulators.
+//
+// A thread holds two rows of its warp's 16, lane / 4 and 8 below, and of each row keys 8 * j + 2 * (lane % 4) and the
+// next: score 4 * j + 2 * r + e is row r, key 8 * j + 2 * (lane % 4) + e. The four lanes of a quad share their rows.
+#pragma once
+
+#include <climits>
+#include <cmath>
+#include <cstdint>
+
+#include "ptx/convert.cuh"
+#include "ptx/math.cuh"
+
+namespace bsrg::attention {
+
+// ---- masks: what a row must not see becomes minus infinity --------------------------------------
+
+// Keys beyond limit[r], counted from this thread's first key.
+template <int kScores>
+__device__ __forceinline__ void mask_above(float (&s)[kScores], const int (&limit)[2]) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i)
+    if (i / 4 * 8 + i % 2 > limit[i / 2 % 2]) s[i] = -INFINITY;
+}
+
+template <int kScores>
+__device__ __forceinline__ void mask_below(float (&s)[kScores], const int (&limit)[2]) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i)
+    if (i / 4 * 8 + i % 2 < limit[i / 2 % 2]) s[i] = -INFINITY;
+}
+
+// Groups of 16 keys whose bit is not set; the warp's rows all lie in one group.
+template <int kScores>
+__device__ __forceinline__ void mask_groups(float (&s)[kScores], uint32_t groups) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i)
+    if (!(groups >> i / 8 & 1)) s[i] = -INFINITY;
+}
+
+// tanh of scores, of which s * cap_log2 is log2(exp(2 * score)). tanh.approx would be wrong by up to 2^-11, which a
+// softcap of 50 makes 2% of a probability; this is wrong by few 2^-24.
+template <int kScores>
+__device__ __forceinline__ void cap(float (&s)[kScores], float cap_log2) {
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) s[i] = fmaf(-2.f, ptx::reciprocal(1.f + ptx::exp2(s[i] * cap_log2)), 1.f);
+}
+
+// ---- online softmax ------------------------------------------------------------------------------
+
+// A row's exponentials are 2^(score * scale - shift). The exact softmax takes the largest score so far as the shift and
+// rescales all sums whenever it grows. Here it may grow by a factor of 2^kSlack before anything happens: results are
+// the same up to rounding, since the shift cancels, and nothing can overflow.
+template <int kScores>
+class Softmax {
+ public:
+  using Scores = float[kScores];
+
+  float sum[2];
+  float shift[2];
+
+  __device__ explicit Softmax(float scale_log2)
+      : scale(scale_log2), slack(kSlack * ptx::reciprocal(scale_log2)) {}
+
+  // Of a query tile's first key tile: scores become exponentials.
+  __device__ void first(Scores &s) {
+    float m[2] = {-INFINITY, -INFINITY};
+    row_maximum(s, m);
+    set_maximum(m);
+    sum[0] = sum[1] = 0.f;
+    exponentials(s);
+  }
+
+  // Of the next ones. True if earlier sums, those here excepted, must be multiplied by factor[r].
+  __device__ bool next(Scores &s, float (&factor)[2]) {
+    factor[0] = factor[1] = 1.f;
+    const bool grown = __any_sync(~0u, grows(s));
+    if (grown) {
+      float m[2] = {maximum[0], maximum[1]};
+      row_maximum(s, m);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) factor[r] = maximum[r] * scale;
+      set_maximum(m);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        factor[r] = ptx::exp2(factor[r] - shift[r]);  // 0 while the row had seen no key
+        sum[r] *= factor[r];
+      }
+    }
+    exponentials(s);
+    return grown;
+  }
+
+ private:
+  static constexpr float kSlack = 8.f;
+
+  const float scale, slack;
+  float maximum[2];
+  int threshold[2];  // bits of maximum + slack, or INT_MIN
+
+  __device__ void set_maximum(const float (&m)[2]) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      maximum[r] = m[r];
+      // A row that has seen no key yet: any finite shift makes its exponentials 0.
+      shift[r] = m[r] == -INFINITY ? 0.f : m[r] * scale;
+      const float limit = m[r] + slack;
+      threshold[r] = limit >= 0.f ? __float_as_int(limit) : INT_MIN;
+    }
+  }
+
+  // Whether some score may exceed its row's limit. The bits of floats compare like integers where the limit is not
+  // negative; for other rows the answer is always yes. That takes a third of the instructions of a float maximum.
+  __device__ bool grows(const Scores &s) const {
+    int a[2] = {INT_MIN, INT_MIN}, b[2] = {INT_MIN, INT_MIN};  // two chains a row
+#pragma unroll
+    for (int i = 0; i < kScores; i += 8) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        a[r] = __vimax3_s32(a[r], __float_as_int(s[i + 2 * r]), __float_as_int(s[i + 2 * r + 1]));
+        b[r] = __vimax3_s32(b[r], __float_as_int(s[i + 2 * r + 4]), __float_as_int(s[i + 2 * r + 5]));
+      }
+    }
+    return max(a[0], b[0]) >= threshold[0] || max(a[1], b[1]) >= threshold[1];
+  }
+
+  // The largest of m and the scores of each row, the same in the four lanes that share it.
+  static __device__ void row_maximum(const Scores &s, float (&m)[2]) {
+    float other[2] = {m[0], m[1]};
+#pragma unroll
+    for (int i = 0; i < kScores; i += 4) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        m[r] = fmaxf(m[r], s[i + 2 * r]);
+        other[r] = fmaxf(other[r], s[i + 2 * r + 1]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      m[r] = fmaxf(m[r], other[r]);
+      m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 1));
+      m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 2));
+    }
+  }
+
+  // Also adds this thread's share to the sums; the quad's shares are added at the end.
+  __device__ void exponentials(Scores &s) {
+    float partial[4] = {};
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      s[i] = ptx::exp2(fmaf(s[i], scale, -shift[i / 2 % 2]));
+      partial[i % 4] += s[i];
+    }
+    sum[0] += partial[0] + partial[1];
+    sum[1] += partial[2] + partial[3];
+  }
+};
+
+}  // namespace bsrg::attention

@@ -1,0 +1,213 @@
+"""``attention``: softmax(q @ k^T) @ v, dense or over the blocks of a mask."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from . import _core
+from ._interop import BlockSparse, Library, library_of, stream_handle
+from ._mask import BlockMask, diagonal_of, window_of
+from ._matmul import real_number
+
+_HEADS = {"bhsd": 1, "bshd": 2}  # which dimension
+
+
+def attention(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    block_mask: Any = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    layout: str = "bhsd",
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    causal_alignment: str = "bottom_right",
+    return_lse: bool = False,
+    out: Any = None,
+    stream: Any = None,
+    backend: str | None = None,
+) -> Any:
+    """Scaled dot-product attention, ``softmax(scale * q @ k^T) @ v``, dense or block-sparse.
+
+    All operands have one dtype and live on one device, which computes the result: nothing is cast
+    or moved silently. Scores, weights and sums are float32 for 16-bit floats and float32, and
+    float64 for float64; the GPU kernels round the weights to the dtype before they meet ``v``. No
+    scores are kept in memory: beside the result, a GPU allocates nothing, and the CPU some 100 KiB
+    a thread. The first call with a mask on a GPU brings its lists of blocks there; the others
+    never wait for the GPU, and all can be captured in CUDA graphs. The bits of a result do not
+    depend on when, or by how many threads, it is computed.
+
+    Keys that no query of a tile of some 50 to 128 may see cost nothing, whether a mask, a window or
+    causality excludes them. A query that may see no key at all gets zeros.
+
+    Parameters
+    ----------
+    q : array
+        Shape (batch, heads, queries, size), any strides.
+    k : array
+        Shape (batch, heads, keys, size).
+    v : array
+        Shape (batch, heads, keys, value size).
+    block_mask : BlockMask or bsr_array, optional
+        The blocks of queries and keys that are computed. Its numbers of block rows and columns are
+        the queries and keys rounded up to whole blocks. The pattern of a ``bsr_array`` counts for
+        all batches and heads, its values do not count.
+    is_causal : bool
+        Whether queries see no keys after their own.
+    scale : float, optional
+        Factor of the scores, 1 / sqrt(size) by default.
+    enable_gqa : bool
+        Whether ``q`` may have a multiple of the heads of ``k`` and ``v``: as many neighbouring
+        heads of ``q`` then share one of theirs.
+    layout : str
+        ``"bhsd"`` as above, or ``"bshd"``: q, k, v and the result have shape (batch, queries or
+        keys, heads, size).
+    window : (int, int), optional
+        How many keys before and after their own queries see; -1: all.
+    softcap : float, optional
+        Scores become ``softcap * tanh(score / softcap)``. Positive.
+    causal_alignment : str
+        Which key is a query's own where there are more of one than of the other, for ``is_causal``
+        and ``window``: ``"bottom_right"`` aligns the last query with the last key, as a KV cache
+        needs it, ``"top_left"`` the first ones, as torch does.
+    return_lse : bool
+        Whether to return the logarithms of the sums of exponentials of the scores, too.
+    out : array, optional
+        Where the result goes: its shape, writable, sharing memory with no operand. Without it the
+        result is made new.
+    stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
+        The CUDA stream that the work is put on, behind what the operands' libraries have pending.
+        Without it, torch's or CuPy's current stream if ``q`` is theirs, else the stream that ``q``
+        names, else the legacy default stream. Ignored on the CPU.
+    backend : str, optional
+        ``"hopper"`` (sm_90) or ``"portable"`` (sm_80 and up), both for float16 and bfloat16 and
+        sizes up to 256, or ``"cpu"``. Without it the fastest that can compute the call.
+
+    Returns
+    -------
+    array, or a pair of arrays
+        ``out`` if given; otherwise of shape (batch, heads, queries, value size), or in the layout
+        asked for, in the library of ``q``: NumPy, torch or CuPy; for other arrays NumPy on the host
+        and :class:`DeviceArray` on a GPU. With ``return_lse`` a pair of it and of an array of
+        float32 of shape (batch, heads, queries), -inf where a query sees no key.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, a number is out of range, ``out`` overlaps an operand, or the backend
+        cannot compute the call.
+    TypeError
+        If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
+    DeviceUnavailableError
+        If the operands are on a GPU that this process cannot use.
+    """
+    heads_at = _HEADS.get(layout) if isinstance(layout, str) else None
+    if heads_at is None:
+        raise ValueError(f"layout is {layout!r}; accepted: 'bhsd', 'bshd'")
+    library = library_of(q)
+    q_shape, k_shape, v_shape = (
+        _shape(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v"))
+    )
+    _check_heads(q_shape[heads_at], k_shape[heads_at], enable_gqa)
+    queries, keys = q_shape[3 - heads_at], k_shape[3 - heads_at]
+    diagonal = diagonal_of(queries, keys, causal_alignment, "causal_alignment")
+    left, right = (-1, -1) if window is None else window_of(window)
+    if is_causal:
+        right = 0
+    if scale is None:
+        scale = 1.0 / math.sqrt(q_shape[3]) if q_shape[3] else 1.0
+    masks, mask_shape = _masks(block_mask)
+
+    arrays = [library_of(x).importable(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    result_shape = (*q_shape[:3], v_shape[3])
+    if out is None:
+        out = target = library.empty(result_shape, q, "q")
+    else:
+        target = _of_shape(out, result_shape)
+    lse = None
+    if return_lse:
+        lse_shape = (q_shape[0], q_shape[heads_at], queries)
+        lse = library.empty(lse_shape, q, "q", "float32")
+    handle = library.current_stream(q) if stream is None else stream_handle(stream)
+    _core.attention(
+        *arrays,
+        target,
+        lse,
+        masks,
+        mask_shape,
+        real_number(scale, "scale"),
+        _softcap(softcap),
+        diagonal,
+        left,
+        right,
+        layout,
+        handle,
+        _family(backend),
+    )
+    return (out, lse) if return_lse else out
+
+
+def _shape(x: Any, name: str, layout: str) -> tuple[int, ...]:
+    if isinstance(x, BlockSparse):
+        raise TypeError(f"{name} is a bsr_array; accepted: a dense array, so use {name}.todense()")
+    library: Library = library_of(x)
+    shape = library.shape(x, name)
+    if len(shape) != 4:
+        meaning = "(batch, heads, rows, size)" if layout == "bhsd" else "(batch, rows, heads, size)"
+        raise ValueError(f"{name} has shape {shape}; accepted: four dimensions, {meaning}")
+    return shape
+
+
+def _check_heads(q_heads: int, k_heads: int, enable_gqa: bool) -> None:
+    if q_heads == k_heads:
+        return
+    multiple = k_heads > 0 and q_heads % k_heads == 0
+    if enable_gqa and multiple:
+        return
+    hint = "; with enable_gqa=True k may have fewer" if multiple else ""
+    wanted = "a multiple of the heads of k" if enable_gqa else "as many heads as k"
+    raise ValueError(f"q has {q_heads} heads and k has {k_heads}; accepted: {wanted}{hint}")
+
+
+def _masks(
+    block_mask: Any,
+) -> tuple[tuple[_core.Structure, ...] | None, tuple[int, int]]:
+    if block_mask is None:
+        return None, (1, 1)
+    if isinstance(block_mask, BlockSparse):
+        block_mask = BlockMask.from_bsr(block_mask)
+    if not isinstance(block_mask, BlockMask):
+        raise TypeError(
+            f"block_mask is a {type(block_mask).__name__}; accepted: a BlockMask, a bsr_array or "
+            "None. BlockMask.from_dense makes one of an array of bool"
+        )
+    return block_mask._structures, block_mask.shape[:2]
+
+
+def _of_shape(out: Any, shape: tuple[int, ...]) -> Any:
+    library = library_of(out)
+    found = library.shape(out, "out")
+    if found != shape:
+        raise ValueError(f"out has shape {found}; accepted: {shape}")
+    return library.importable(out, "out")
+
+
+def _softcap(softcap: Any) -> float:
+    if softcap is None:
+        return 0.0
+    value = real_number(softcap, "softcap")
+    if not 0.0 < value < math.inf:
+        raise ValueError(f"softcap is {value}; accepted: a positive number, or None")
+    return value
+
+
+def _family(backend: Any) -> str:
+    if backend is None:
+        return "auto"
+    if backend not in ("auto", "hopper", "portable", "cpu"):
+        raise ValueError(f"backend is {backend!r}; accepted: 'hopper', 'portable', 'cpu' or None")
+    return backend

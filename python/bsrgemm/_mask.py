@@ -1,0 +1,293 @@
+"""``BlockMask``: which blocks of queries and keys attention looks at."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._interop import BlockSparse, library_of
+
+
+class BlockMask:
+    """Which blocks of queries and keys attention computes.
+
+    Queries and keys are cut into blocks of ``block_shape``; a query sees the keys of the blocks
+    that the mask has in its block row. Made by :meth:`from_dense`, :meth:`from_bsr` or one of the
+    builders. A mask does not change and belongs to no device: the first call on a GPU brings what
+    it needs there, and it is freed with the mask.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        ``(batch, heads, block rows, block columns)``; batch and heads may be 1 for all.
+    block_shape : tuple of int
+        Queries and keys of a block.
+    nnzb : int
+        Number of blocks in all batches and heads.
+    density : float
+        The share of all blocks that the mask has.
+
+    Notes
+    -----
+    One mask serves all lengths that round up to its numbers of blocks. Blocks of 64 keys or more
+    and of 64 or 128 queries suit the GPU kernels; others cost as much as the larger blocks that
+    cover them.
+    """
+
+    __slots__ = ("_structures", "_batch", "_heads")
+
+    def __init__(self, structures: Sequence[_core.Structure], batch: int, heads: int) -> None:
+        self._structures = tuple(structures)
+        self._batch, self._heads = batch, heads
+
+    # ---- from patterns -------------------------------------------------------------------------
+
+    @classmethod
+    def from_dense(cls, blocks: Any, block_shape: tuple[int, int]) -> BlockMask:
+        """A mask from one truth value a block.
+
+        Parameters
+        ----------
+        blocks : array of bool
+            Shape (block rows, block columns), or (batch or 1, heads or 1, block rows, block
+            columns). A NumPy array or what NumPy can make one of, or a tensor or array on a GPU,
+            which is copied to the host.
+        block_shape : (int, int)
+            Queries and keys of a block.
+
+        Raises
+        ------
+        TypeError
+            If ``blocks`` is not of dtype bool.
+        ValueError
+            If it has not two or four dimensions, or ``block_shape`` is not positive.
+        """
+        found = blocks if isinstance(blocks, (list, tuple)) else library_of(blocks).to_host(blocks)
+        dense = np.asarray(found)
+        if dense.dtype != np.bool_:
+            raise TypeError(f"blocks has dtype {dense.dtype}; accepted: bool")
+        if dense.ndim == 2:
+            dense = dense[None, None]
+        if dense.ndim != 4 or 0 in dense.shape[:2]:
+            raise ValueError(
+                f"blocks has shape {dense.shape}; accepted: (block rows, block columns), or (batch "
+                "or 1, heads or 1, block rows, block columns)"
+            )
+        height, width = _block_shape(block_shape)
+        batch, heads, rows, cols = dense.shape
+        made: dict[bytes, _core.Structure] = {}  # heads that are equal share one
+        structures = []
+        for blocks_of_head in dense.reshape(batch * heads, rows, cols):
+            key = np.packbits(blocks_of_head).tobytes()
+            if key not in made:
+                indptr = np.concatenate([[0], np.count_nonzero(blocks_of_head, axis=1).cumsum()])
+                indices = np.nonzero(blocks_of_head)[1].astype(np.int32)
+                made[key] = _core.Structure(
+                    indices, indptr.astype(np.int32), (rows * height, cols * width), (height, width)
+                )
+            structures.append(made[key])
+        return cls(structures, batch, heads)
+
+    @classmethod
+    def from_bsr(cls, a: Any) -> BlockMask:
+        """The pattern of a ``bsr_array`` of shape (queries, keys), for all batches and heads.
+
+        Its values do not matter; nothing is copied.
+        """
+        if not isinstance(a, BlockSparse):
+            raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array")
+        return cls([a._structure], 1, 1)
+
+    # ---- builders ------------------------------------------------------------------------------
+
+    @classmethod
+    def causal(
+        cls,
+        queries: int,
+        keys: int,
+        block_shape: tuple[int, int],
+        *,
+        alignment: str = "bottom_right",
+    ) -> BlockMask:
+        """The blocks that hold a key no later than a query.
+
+        ``alignment`` says which query meets which key: ``"bottom_right"`` the last ones,
+        ``"top_left"`` the first ones. Blocks on the diagonal are whole; together with
+        ``attention(..., is_causal=True)`` the mask is exact.
+        """
+        return cls.sliding_window(queries, keys, (-1, 0), block_shape, alignment=alignment)
+
+    @classmethod
+    def sliding_window(
+        cls,
+        queries: int,
+        keys: int,
+        window: tuple[int, int],
+        block_shape: tuple[int, int],
+        *,
+        alignment: str = "bottom_right",
+    ) -> BlockMask:
+        """The blocks that hold a key in the window of a query.
+
+        ``window`` is (keys before, keys after) the query's own, -1 for all of that side. With
+        ``attention(..., window=window)`` the mask is exact; alone it has whole blocks.
+        """
+        diagonal = diagonal_of(queries, keys, alignment)
+        left, right = window_of(window)
+
+        def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
+            seen = (q0 <= q1) & (k0 <= k1)
+            if right >= 0:
+                seen = seen & (k0 <= q1 + diagonal + right)
+            return seen & (k1 >= q0 + diagonal - left) if left >= 0 else seen
+
+        return cls._from_rule(queries, keys, block_shape, allowed)
+
+    @classmethod
+    def prefix(
+        cls,
+        queries: int,
+        keys: int,
+        prefix: int,
+        block_shape: tuple[int, int],
+        *,
+        alignment: str = "bottom_right",
+    ) -> BlockMask:
+        """The first ``prefix`` keys for all queries, and the causal blocks.
+
+        Blocks that the prefix or the diagonal cut are whole.
+        """
+        prefix = _count(prefix, "prefix")
+        diagonal = diagonal_of(queries, keys, alignment)
+
+        def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
+            return (k0 < prefix) | (k0 <= q1 + diagonal)
+
+        return cls._from_rule(queries, keys, block_shape, allowed)
+
+    @classmethod
+    def document(cls, lengths: Sequence[int], block_shape: tuple[int, int]) -> BlockMask:
+        """Documents that follow one another, each of which sees itself only.
+
+        Parameters
+        ----------
+        lengths : sequence of int
+            Queries, and as many keys, of each document: multiples of both sides of a block, but
+            for the last one.
+
+        Raises
+        ------
+        ValueError
+            If a document would end within a block, where the next one could be seen.
+        """
+        height, width = _block_shape(block_shape)
+        lengths = [_count(n, "lengths") for n in lengths]
+        for n in lengths[:-1]:
+            if n % height or n % width:
+                raise ValueError(
+                    f"lengths has a document of {n} tokens before the last one; accepted with "
+                    f"blocks of {(height, width)}: multiples of both sides"
+                )
+        total = sum(lengths)
+        ends = np.cumsum([0, *lengths], dtype=np.int64)
+        owner_q = np.searchsorted(ends, np.arange(0, total, height), side="right")
+        owner_k = np.searchsorted(ends, np.arange(0, total, width), side="right")
+        return cls.from_dense(owner_q[:, None] == owner_k[None, :], (height, width))
+
+    @classmethod
+    def _from_rule(
+        cls,
+        queries: int,
+        keys: int,
+        block_shape: tuple[int, int],
+        allowed: Callable[[Any, Any, Any, Any], Any],
+    ) -> BlockMask:
+        """The blocks for which ``allowed(first query, last query, first key, last key)`` holds."""
+        height, width = _block_shape(block_shape)
+        q0 = np.arange(0, _count(queries, "queries"), height)[:, None]
+        k0 = np.arange(0, _count(keys, "keys"), width)[None, :]
+        q1, k1 = np.minimum(q0 + height, queries) - 1, np.minimum(k0 + width, keys) - 1
+        blocks = np.broadcast_to(allowed(q0, q1, k0, k1), (q0.size, k0.size))
+        return cls.from_dense(blocks, (height, width))
+
+    # ---- what it is ----------------------------------------------------------------------------
+
+    @property
+    def block_shape(self) -> tuple[int, int]:
+        return self._structures[0].blocksize
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        (rows, cols), (height, width) = self._structures[0].shape, self.block_shape
+        return self._batch, self._heads, rows // height, cols // width
+
+    @property
+    def nnzb(self) -> int:
+        return sum(structure.nnzb for structure in self._structures)
+
+    @property
+    def density(self) -> float:
+        blocks = int(np.prod(self.shape, dtype=object))
+        return self.nnzb / blocks if blocks else 0.0
+
+    def to_dense(self) -> np.ndarray:
+        """An array of bool of shape :attr:`shape`, one value a block."""
+        batch, heads, rows, cols = self.shape
+        dense = np.zeros((batch * heads, rows, cols), bool)
+        for blocks, structure in zip(dense, self._structures, strict=True):
+            at_rows = np.repeat(np.arange(rows), np.diff(structure.indptr))
+            blocks[at_rows, structure.indices] = True
+        return dense.reshape(batch, heads, rows, cols)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockMask.from_dense, (self.to_dense(), self.block_shape)
+
+    def __repr__(self) -> str:
+        return (
+            f"<BlockMask of shape {self.shape} in blocks of {self.block_shape}, "
+            f"density {self.density:.4g}>"
+        )
+
+
+def _count(value: Any, name: str) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; accepted: an integer of at least 0") from None
+    if count < 0:
+        raise ValueError(f"{name} is {count}; accepted: an integer of at least 0")
+    return count
+
+
+def _block_shape(value: Any) -> tuple[int, int]:
+    try:
+        height, width = (operator.index(n) for n in value)
+    except (TypeError, ValueError):
+        raise TypeError(f"block_shape is {value!r}; accepted: a pair of integers") from None
+    if height < 1 or width < 1:
+        raise ValueError(f"block_shape is {(height, width)}; accepted: a pair of at least 1")
+    return height, width
+
+
+def diagonal_of(queries: int, keys: int, alignment: str, name: str = "alignment") -> int:
+    """The key that query 0 is at."""
+    if alignment not in ("bottom_right", "top_left"):
+        raise ValueError(f"{name} is {alignment!r}; accepted: 'bottom_right', 'top_left'")
+    return keys - queries if alignment == "bottom_right" else 0
+
+
+def window_of(window: Any) -> tuple[int, int]:
+    """Keys before and after a query's own that it sees; -1: all."""
+    try:
+        left, right = (operator.index(n) for n in window)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"window is {window!r}; accepted: a pair of integers, (keys before, keys after)"
+        ) from None
+    if min(left, right) < -1:
+        raise ValueError(f"window is {(left, right)}; accepted: at least 0 each, or -1 for all")
+    return left, right

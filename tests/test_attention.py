@@ -1,0 +1,203 @@
+"""Attention on the CPU against the float64 reference, over libraries, dtypes and masks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import attention_cases as table
+import bsrgemm
+import numpy as np
+import pytest
+from attention_cases import Case, check, masked, reference
+from cases import DTYPES, normal
+from spaces import CPU_SPACES, Space
+
+
+@pytest.mark.parametrize("name", table.PLAIN)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_plain(name: str, dtype: str, space: Space, rng: np.random.Generator) -> None:
+    space.check()
+    check(space, table.PLAIN[name], dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_masks(dtype: str, space: Space, rng: np.random.Generator) -> None:
+    space.check()
+    for name, case in table.masks(rng).items():
+        print(f"mask {name!r}")
+        check(space, case, dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sizes(dtype: str, rng: np.random.Generator) -> None:
+    for size in (*table.SIZES, 300):
+        check(CPU_SPACES[0], Case(50, 70, size=size, causal=True), dtype, rng)
+
+
+def test_edges_of_windows(rng: np.random.Generator) -> None:
+    for case in table.EDGES:
+        check(CPU_SPACES[0], case, "float32", rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_large_scores(dtype: str, space: Space, rng: np.random.Generator) -> None:
+    """Scores of up to about 1e4, of either sign: weights are all but one-hot."""
+    space.check()
+    check(space, Case(100, 200, spread=48.0), dtype, rng)
+    check(space, Case(100, 200, spread=48.0, causal=True), dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("at", [0, 63, 64, 499])
+def test_one_hot(dtype: str, at: int, rng: np.random.Generator) -> None:
+    """One key with a score of 1e4 among scores of -1e4: its value comes out, wherever it is."""
+    q = np.ones((1, 1, 70, 64), normal(rng, (1,), dtype).dtype)
+    k = -q[:, :, :1].repeat(500, axis=2)
+    k[:, :, at] = 1
+    v = normal(rng, (1, 1, 500, 64), dtype)
+    out, lse = bsrgemm.attention(q, k, v, scale=1e4 / 64, return_lse=True)
+    assert np.array_equal(out, v[:, :, at : at + 1].repeat(70, axis=2))
+    assert np.array_equal(lse, np.full((1, 1, 70), 1e4, np.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_scores(dtype: str, rng: np.random.Generator) -> None:
+    """Every weight is 1 / keys, whatever the common score."""
+    for score in (0.0, 1e4, -1e4):
+        q = np.ones((1, 1, 3, 1), normal(rng, (1,), dtype).dtype)
+        v = normal(rng, (1, 1, 130, 5), dtype)
+        k = np.ones((1, 1, 130, 1), q.dtype)
+        found = bsrgemm.attention(q, k, v, scale=score).astype(np.float64)
+        expected = v.astype(np.float64).mean(axis=2, keepdims=True).repeat(3, axis=2)
+        bound = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-6, "float64": 1e-14}[dtype]
+        assert np.abs(found - expected).max() <= bound
+
+
+def test_masked_keys_are_not_read(rng: np.random.Generator) -> None:
+    """NaN in keys and values of blocks that no query sees does not matter."""
+    blocks = np.array([[1, 0, 1, 0], [1, 0, 1, 0]], bool)
+    mask = bsrgemm.BlockMask.from_dense(blocks, (64, 64))
+    q, k, v = (rng.standard_normal((1, 2, n, 32)) for n in (128, 256, 256))
+    expected = bsrgemm.attention(q, k, v, block_mask=mask)
+    for x in (k, v):
+        x[:, :, 64:128] = x[:, :, 192:] = np.nan
+    assert np.array_equal(bsrgemm.attention(q, k, v, block_mask=mask), expected)
+
+
+def test_nan_stays(rng: np.random.Generator) -> None:
+    q, k, v = (rng.standard_normal((1, 1, 40, 8)).astype(np.float32) for _ in range(3))
+    q[0, 0, 7, 3] = np.nan
+    out, lse = bsrgemm.attention(q, k, v, return_lse=True)
+    assert np.isnan(out[0, 0, 7]).all() and np.isnan(lse[0, 0, 7])
+    assert np.isfinite(np.delete(out, 7, axis=2)).all()
+
+
+def test_result_is_new_and_of_the_library(rng: np.random.Generator) -> None:
+    for space in CPU_SPACES:
+        space.check()
+        case = Case(20, 30, size=8, value_size=5, batch=2)
+        arrays = table.operands(rng, case, "float32")
+        given = [space.array(x) for x in arrays]
+        found = space.host(table.call(case, given))
+        assert found.shape == case.out_shape and found.dtype == np.float32
+        assert table.relative_error(found, reference(case, *arrays).out) < 1e-6
+
+
+def test_one_mask_for_several_lengths(rng: np.random.Generator) -> None:
+    """A mask of one block that is larger than all of them."""
+    mask = bsrgemm.BlockMask.from_dense([[True]], (512, 512))
+    for queries, keys in ((40, 300), (300, 40), (512, 512), (1, 1)):
+        q, k, v = (rng.standard_normal((1, 1, n, 16)) for n in (queries, keys, keys))
+        found = bsrgemm.attention(q, k, v, block_mask=mask)
+        assert np.allclose(found, bsrgemm.attention(q, k, v), rtol=1e-13, atol=1e-13)
+
+
+def test_bsr_array_as_mask(rng: np.random.Generator) -> None:
+    blocks = rng.random((5, 4)) < 0.5
+    dense = np.kron(blocks, np.ones((16, 16)))
+    a = bsrgemm.bsr_array(dense, blocksize=(16, 16))
+    q, k, v = (rng.standard_normal((2, 3, n, 16)) for n in (75, 64, 64))
+    mask = bsrgemm.BlockMask.from_dense(blocks, (16, 16))
+    found = bsrgemm.attention(q, k, v, block_mask=a)
+    assert np.array_equal(found, bsrgemm.attention(q, k, v, block_mask=mask))
+    same = bsrgemm.attention(q, k, v, block_mask=bsrgemm.BlockMask.from_bsr(a))
+    assert np.array_equal(found, same)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 5, 4), (2, 0, 5, 4), (2, 2, 0, 4)])
+def test_nothing_to_do(shape: tuple[int, ...]) -> None:
+    q = np.ones(shape, np.float32)
+    k = np.ones((*shape[:2], 7, 4), np.float32)
+    out, lse = bsrgemm.attention(q, k, k, return_lse=True)
+    assert out.shape == shape and lse.shape == shape[:3]
+
+
+def test_same_bits_with_any_number_of_threads(rng: np.random.Generator) -> None:
+    case = masked(rng, Case(500, 600, heads=3, causal=True), (32, 32))
+    arrays = table.operands(rng, case, "float32")
+    before = bsrgemm.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 5):
+            bsrgemm.set_num_threads(threads)
+            results.append(table.call(case, arrays))
+    finally:
+        bsrgemm.set_num_threads(before)
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("isa", ["generic", "avx2"])
+def test_lower_instruction_sets(isa: str) -> None:
+    """Each instruction set computes the table, in a process of its own."""
+    script = f"""
+        import numpy as np
+        import attention_cases as table
+        from bsrgemm import _core
+        from cases import DTYPES
+        from spaces import CPU_SPACES
+
+        if _core.cpu_isa() != {isa!r}:
+            raise SystemExit(77)
+        rng = np.random.default_rng(1)
+        for dtype in ("float16", "float32", "float64"):
+            for case in [*table.PLAIN.values(), *table.masks(rng).values()]:
+                table.check(CPU_SPACES[0], case, dtype, rng)
+    """
+    environment = {
+        **os.environ,
+        "BSRGEMM_ISA": isa,
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(__file__).parent), str(Path(bsrgemm.__file__).parent.parent)]
+        ),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 77:
+        pytest.skip(f"this processor has no {isa}")
+    assert done.returncode == 0, done.stderr
+
+
+def test_random() -> None:
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    from hypothesis import given
+    from strategies import CPU_EXAMPLES, attention_calls, profile
+
+    @profile(CPU_EXAMPLES)
+    @given(attention_calls())
+    def run(drawn: tuple) -> None:
+        case, dtype, seed = drawn
+        check(CPU_SPACES[0], case, dtype, np.random.default_rng(seed))
+
+    run()

@@ -1,0 +1,123 @@
+"""BlockMask: builders against their definitions, and what it says of itself."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import bsrgemm
+import numpy as np
+import pytest
+from bsrgemm import BlockMask
+from spaces import import_torch
+
+
+def blocks_of(seen: np.ndarray, block_shape: tuple[int, int]) -> np.ndarray:
+    """Which blocks hold a pair of query and key that is to be seen."""
+    height, width = block_shape
+    rows, cols = (-(-n // side) for n, side in zip(seen.shape, block_shape, strict=True))
+    padded = np.zeros((rows * height, cols * width), bool)
+    padded[: seen.shape[0], : seen.shape[1]] = seen
+    return padded.reshape(rows, height, cols, width).any(axis=(1, 3))
+
+
+def own_keys(queries: int, keys: int, alignment: str) -> tuple[np.ndarray, np.ndarray]:
+    shift = keys - queries if alignment == "bottom_right" else 0
+    return np.arange(queries)[:, None] + shift, np.arange(keys)[None, :]
+
+
+LENGTHS = [(1, 1), (64, 64), (100, 100), (37, 120), (120, 37), (0, 5), (5, 0)]
+SHAPES = [(16, 16), (7, 12), (64, 32), (1, 1), (128, 128)]
+
+
+@pytest.mark.parametrize("alignment", ["bottom_right", "top_left"])
+@pytest.mark.parametrize("block_shape", SHAPES)
+def test_builders(block_shape: tuple[int, int], alignment: str) -> None:
+    for queries, keys in LENGTHS:
+        own, j = own_keys(queries, keys, alignment)
+        made = BlockMask.causal(queries, keys, block_shape, alignment=alignment)
+        assert np.array_equal(made.to_dense()[0, 0], blocks_of(j <= own, block_shape))
+        for left, right in ((-1, -1), (0, 0), (10, 3), (-1, 5), (5, -1), (200, 200)):
+            seen = np.ones((queries, keys), bool)
+            if left >= 0:
+                seen &= j >= own - left
+            if right >= 0:
+                seen &= j <= own + right
+            made = BlockMask.sliding_window(
+                queries, keys, (left, right), block_shape, alignment=alignment
+            )
+            assert np.array_equal(made.to_dense()[0, 0], blocks_of(seen, block_shape))
+        for prefix in (0, 1, 50, 1000):
+            made = BlockMask.prefix(queries, keys, prefix, block_shape, alignment=alignment)
+            seen = (j < prefix) | (j <= own)
+            assert np.array_equal(made.to_dense()[0, 0], blocks_of(seen, block_shape))
+
+
+def test_documents() -> None:
+    for lengths in ([32], [64, 32, 0, 96, 50], [], [0], [32, 32]):
+        owner = np.repeat(np.arange(len(lengths)), lengths)
+        made = BlockMask.document(lengths, (32, 16))
+        expected = blocks_of(owner[:, None] == owner[None, :], (32, 16))
+        assert np.array_equal(made.to_dense()[0, 0], expected)
+
+
+def test_from_dense() -> None:
+    blocks = np.array([[1, 0, 1], [0, 0, 0]], bool)
+    mask = BlockMask.from_dense(blocks, (16, 32))
+    assert mask.shape == (1, 1, 2, 3) and mask.block_shape == (16, 32)
+    assert mask.nnzb == 2 and mask.density == 2 / 6
+    assert repr(mask) == "<BlockMask of shape (1, 1, 2, 3) in blocks of (16, 32), density 0.3333>"
+    four = np.stack([blocks, ~blocks, blocks]).reshape(1, 3, 2, 3)
+    mask = BlockMask.from_dense(four, (8, 8))
+    assert np.array_equal(mask.to_dense(), four) and mask.nnzb == 2 + 4 + 2
+    assert len(set(map(id, mask._structures))) == 2, "equal heads share a structure"
+    assert np.array_equal(BlockMask.from_dense(four.tolist(), (8, 8)).to_dense(), four)
+
+
+def test_from_torch() -> None:
+    torch = import_torch()
+    blocks = torch.tensor([[True, False], [False, True]])
+    assert np.array_equal(BlockMask.from_dense(blocks, (4, 4)).to_dense()[0, 0], np.eye(2) > 0)
+
+
+def test_from_bsr(rng: np.random.Generator) -> None:
+    blocks = rng.random((4, 6)) < 0.5
+    a = bsrgemm.bsr_array(np.kron(blocks, np.ones((8, 4))), blocksize=(8, 4))
+    mask = BlockMask.from_bsr(a)
+    assert np.array_equal(mask.to_dense()[0, 0], blocks) and mask.block_shape == (8, 4)
+
+
+def test_copies(rng: np.random.Generator) -> None:
+    mask = BlockMask.from_dense(rng.random((2, 3, 4, 5)) < 0.5, (16, 8))
+    for same in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), copy.copy(mask)):
+        assert np.array_equal(same.to_dense(), mask.to_dense())
+        assert same.block_shape == mask.block_shape
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: BlockMask.from_dense(np.ones((2, 2)), (4, 4)), TypeError, "dtype float64; acc"),
+        (lambda: BlockMask.from_dense(np.ones(2, bool), (4, 4)), ValueError, r"shape \(2,\)"),
+        (
+            lambda: BlockMask.from_dense(np.ones((0, 1, 2, 2), bool), (4, 4)),
+            ValueError,
+            r"shape \(0, 1, 2, 2\)",
+        ),
+        (lambda: BlockMask.from_dense([[True]], (0, 4)), ValueError, "block_shape is"),
+        (lambda: BlockMask.from_dense([[True]], 4), TypeError, "block_shape is 4; accepted"),
+        (lambda: BlockMask.from_dense([[True]], (4, 4, 4)), TypeError, "a pair of integers"),
+        (lambda: BlockMask.from_bsr(np.ones((2, 2))), TypeError, "a is a ndarray; accepted"),
+        (lambda: BlockMask.causal(-1, 4, (4, 4)), ValueError, "queries is -1"),
+        (lambda: BlockMask.causal(4, 2.5, (4, 4)), TypeError, "keys is 2.5"),
+        (lambda: BlockMask.causal(4, 4, (4, 4), alignment="left"), ValueError, "'top_left'"),
+        (lambda: BlockMask.sliding_window(4, 4, 3, (4, 4)), TypeError, "window is 3; accepted"),
+        (lambda: BlockMask.sliding_window(4, 4, (-2, 0), (4, 4)), ValueError, "or -1 for all"),
+        (lambda: BlockMask.prefix(4, 4, -1, (4, 4)), ValueError, "prefix is -1"),
+        (lambda: BlockMask.document([10, 4], (4, 4)), ValueError, "a document of 10 tokens"),
+        (lambda: BlockMask.document([4, -4], (4, 4)), ValueError, "lengths is -4"),
+    ],
+)
+def test_malformed(make, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
