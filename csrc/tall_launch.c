@@ -22,14 +22,29 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
   return bsrg_map_layout_obstacle(args);
 }
 
-/* Rows of X as one box of four 64-column panels, or, where the last panel would read past a row, as plain 2-D
- * boxes that TMA clips at column n. */
-static bsrg_map_shape x_shape(const bsrg_dense *x, uint32_t rows) {
+/* Rows of X as one box of 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
+ * that TMA clips at column n. */
+static bsrg_map_shape x_shape(const bsrg_dense *x, uint32_t rows, uint32_t panels) {
   const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
   if (n % 64 == 0)
-    return (bsrg_map_shape){
-        3, {64, k, n / 64}, {stride, 64}, {64, rows, BSRG_TALL_TILE_N / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
+    return (bsrg_map_shape){3, {64, k, n / 64}, {stride, 64}, {64, rows, panels}, CU_TENSOR_MAP_SWIZZLE_128B};
   return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype, int step_k,
+                                 bsrg_tall_cluster cluster) {
+  const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
+  if (cluster.rows == 2)
+    return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_WHOLE_K64_R2
+                                                    : BSRG_KERNEL_TALL_BF16_WHOLE_K64_R2) +
+                            width);
+  /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
+  const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
+  const bsrg_kernel_id first =
+      dtype == BSRG_F16
+          ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
+          : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
+  return (bsrg_kernel_id)((int)first + 2 * width + cluster.columns - 1);
 }
 
 /* Up to this size A is worth keeping in L2 at the cost of X: at 8192^3, 128x128 blocks, it gained at density
@@ -42,9 +57,10 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_tall_plan *tall = plan;
   const int64_t n = args->x.cols;
-  const int cluster = bsrg_tall_cluster(n);
-  const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster);
-  if ((int64_t)tall->tile_count * n_tiles > INT32_MAX / 2)
+  const bsrg_tall_cluster cluster = bsrg_tall_cluster_for(v, tall, n);
+  const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns);
+  const int64_t tiles = (int64_t)tall->tile_count / cluster.rows * n_tiles; /* of a cluster */
+  if (tiles > INT32_MAX / 2)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has %lld columns: with %lld rows of a that is more than 2^30 tiles", (long long)n,
                      (long long)v->rows);
@@ -72,7 +88,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
       .steps = steps,
       .tail_k16 = tail_k / 16,
-      .x_boxes = n % 64 == 0 ? 1 : 4,
+      .x_as_box = n % 64 == 0,
       .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)n,
@@ -92,7 +108,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
                             {(uint64_t)args->y.row_stride, 0},
                             {64, 16, 0},
                             CU_TENSOR_MAP_SWIZZLE_128B};
-  const bsrg_map_shape x = x_shape(&args->x, (uint32_t)step_k), x_tail = x_shape(&args->x, (uint32_t)tail_k);
+  const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)cluster.rows;
+  const bsrg_map_shape x = x_shape(&args->x, (uint32_t)step_k, panels),
+                       x_tail = x_shape(&args->x, (uint32_t)tail_k, panels);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK)
@@ -100,16 +118,10 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
 
-  const int64_t clusters = bsrg_min(gpu.device->info.sm_count / cluster, (int64_t)tall->tile_count * n_tiles);
-  /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
-  const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
-  const bsrg_kernel_id first =
-      args->dtype == BSRG_F16
-          ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
-          : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
-  const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)((int)first + 2 * width + cluster - 1),
-                     clusters * cluster, 1, (CUstream)args->stream, &p, error);
+  const int32_t ctas = cluster.columns * cluster.rows; /* of a cluster */
+  const int64_t clusters = bsrg_min(gpu.device->info.sm_count / ctas, tiles);
+  return bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, step_k, cluster), clusters * ctas, 1,
+                     (CUstream)args->stream, &p, error);
 }
 
 const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,

@@ -92,6 +92,19 @@ static bool sort_tiles(bsrg_tall_plan *plan) {
   return done;
 }
 
+/* Whether tiles 2i and 2i + 1 have equal lists of columns, all of them: such pairs share X. Sorting by length is
+ * stable and keeps them together. */
+static bool come_in_pairs(const bsrg_tall_plan *plan) {
+  for (int32_t t = 0; t < plan->tile_count; t += 2) {
+    if (t + 1 == plan->tile_count) return false;
+    const bsrg_tall_tile *a = &plan->tiles[t], *b = a + 1;
+    if (a->entry_count != b->entry_count) return false;
+    for (int32_t e = 0; a->entry_begin != b->entry_begin && e < a->entry_count; ++e)
+      if (plan->entries[a->entry_begin + e].x_row != plan->entries[b->entry_begin + e].x_row) return false;
+  }
+  return true;
+}
+
 static bool make_tiles(const bsrg_structure_view *v, const int32_t *row_order, bsrg_tall_plan *plan) {
   const int64_t strips = v->block_height / BSRG_TALL_STRIP;
   plan->entries = malloc(sizeof(*plan->entries) * (size_t)(strips > 1 ? 2 : 1) * (size_t)v->nnzb);
@@ -123,7 +136,9 @@ static bool make_tiles(const bsrg_structure_view *v, const int32_t *row_order, b
     free(partner);
   }
   plan->skewed = bsrg_is_skewed(plan->longest_tile, plan->tile_entries, plan->tile_count);
-  return !plan->skewed || sort_tiles(plan);
+  if (plan->skewed && !sort_tiles(plan)) return false;
+  plan->row_pairs = strips % 2 == 0 && come_in_pairs(plan);
+  return true;
 }
 
 void bsrg_tall_free_plan(void *plan) {
@@ -146,20 +161,23 @@ void *bsrg_tall_make_plan(bsrg_structure *structure) {
 
 /* ---- tile order for n columns ------------------------------------------------------------------ */
 
-int bsrg_tall_cluster(int64_t n) {
+bsrg_tall_cluster bsrg_tall_cluster_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n) {
+  /* Half of X is more than half of A, and no column tile is left over. Blocks of 16 columns, which the least
+   * time of a stage limits, have no such kernel. */
+  if (plan->row_pairs && v->block_width > 16) return (bsrg_tall_cluster){.columns = 1, .rows = 2};
   /* The odd column tile of a pair is computed for nothing: accept that only among many. */
   const int64_t tiles = bsrg_ceil_div(n, BSRG_TALL_TILE_N);
-  return tiles % 2 == 0 || tiles > 15 ? 2 : 1;
+  return (bsrg_tall_cluster){.columns = tiles % 2 == 0 || tiles > 15 ? 2 : 1, .rows = 1};
 }
 
-int32_t bsrg_tall_group(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int cluster,
+int32_t bsrg_tall_group(const bsrg_structure_view *v, const bsrg_tall_plan *plan, bsrg_tall_cluster cluster,
                         int32_t n_tiles) {
   if (plan->skewed) return n_tiles;
   /* Column tiles of 256 a group: 2 up to 1024 stored k a row, then in proportion. Measured at 8192^3: fewer
-   * reread A, more push X out of L2. */
+   * reread A, more push X out of L2. However clusters pair, those at work cover the same tiles. */
   const double k = (double)plan->tile_entries * (double)v->block_width / (double)plan->tile_count;
   const int32_t tiles = k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
-  return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster, n_tiles));
+  return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -176,13 +194,14 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
   const bsrg_tall_plan *tall = plan;
-  const int cluster = bsrg_tall_cluster(n);
+  const bsrg_tall_cluster cluster = bsrg_tall_cluster_for(v, tall, n);
   const double columns =
-      (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster) * cluster; /* CTA tiles across */
+      (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns) * cluster.columns; /* CTA tiles across */
   const double blocks = (double)v->nnzb * (double)(v->block_height * v->block_width);
   c->mma_flops = 2 * blocks * columns * BSRG_TALL_TILE_N;
   c->l2_bytes = columns * 2 *
-                (blocks / cluster + (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N);
+                (blocks / cluster.columns +
+                 (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
   c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
   const double stages = (double)tall->tile_entries * (double)bsrg_ceil_div(v->block_width, 64) * columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;

@@ -52,8 +52,8 @@ typedef struct bsrg_tall_tile {
 } bsrg_tall_tile;
 
 typedef struct bsrg_tall_params {
-  bsrg_tensor_map a;      /* [nnzb * bh, bw], box 64 rows x STAGE k */
-  bsrg_tensor_map x;      /* panels {64, K, N/64} in one box, or {N, K} in four: see x_boxes */
+  bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k */
+  bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
   bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
   bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns */
   const bsrg_tall_entry *entries;
@@ -61,13 +61,13 @@ typedef struct bsrg_tall_params {
   uint32_t *counter; /* tiles handed out; 0 at launch and again at the end. NULL: static order */
   const void *c;
   int64_t c_row_stride;
-  int32_t tile_count;       /* length of tiles */
-  int32_t n_tile_count;     /* cluster-wide column tiles (512 columns for a cluster of two, else 256) */
-  int32_t group;            /* column tiles that are swept together down all row tiles */
+  int32_t tile_count;       /* length of tiles; even for a pair along rows, which takes 2i and 2i + 1 */
+  int32_t n_tile_count;     /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
+  int32_t group;            /* of these column tiles, as many are swept together down all row tiles */
   int32_t strips_per_block; /* bh / 64 */
   int32_t steps;            /* stages per block, ceil(bw / stage k) */
   int32_t tail_k16;         /* k16 instructions in a block's last stage */
-  int32_t x_boxes;          /* 1: one 3-D box a stage; 4: N is no multiple of 64, four 2-D boxes */
+  int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
   int32_t keep_a;           /* ask L2 to keep A rather than X: A is small and read once a column group */
   int32_t rows, n;          /* of Y and C; the last strips may reach beyond */
   float alpha, beta;

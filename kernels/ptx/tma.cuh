@@ -47,7 +47,16 @@ __device__ __forceinline__ void tma_load_2d(uint32_t destination, const bsrg_ten
       : "memory");
 }
 
-// To the same shared-memory offset, and the barrier at the same offset, of every CTA in cta_mask.
+// Multicast: to the same shared-memory offset, and the barrier at the same offset, of every CTA in cta_mask.
+__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
+                                                      int y, uint32_t barrier, uint16_t cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(cta_mask)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
                                                       int y, uint32_t barrier, uint16_t cta_mask,
                                                       uint64_t policy) {
@@ -75,6 +84,15 @@ __device__ __forceinline__ void tma_load_4d(uint32_t destination, const bsrg_ten
       "%6}], "
       "[%2];" ::"r"(destination),
       "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_3d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
+                                                      int y, int z, uint32_t barrier, uint16_t cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(cta_mask)
       : "memory");
 }
 

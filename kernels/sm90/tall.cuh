@@ -9,8 +9,7 @@
 //
 // Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2
 // multiply and store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a
-// message slot. With kCluster == 2 a pair of CTAs computes neighbouring column tiles and each loads one strip
-// of A for both.
+// message slot. CTAs may work in pairs (Pairing) that load for both what both need.
 #pragma once
 
 #include "params.h"
@@ -49,7 +48,12 @@ struct Layout {
   static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
 };
 
-// What the scheduler tells the other roles about a tile.
+// What the two CTAs of a cluster compute, if it has two. kColumns: neighbouring column tiles of one row tile; each
+// loads one strip of A for both. kRows: two row tiles with equal lists of block columns, in one column tile; each
+// loads half of the columns of X for both.
+enum class Pairing { kNone, kColumns, kRows };
+
+// What the scheduler tells the other roles of a CTA about its tile.
 struct Message {
   int strip0, strip1, entry_begin, entry_count, n_tile;
   __device__ bool last() const { return n_tile < 0; }
@@ -57,8 +61,11 @@ struct Message {
 
 // kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
 // Asking that at every stage costs 1.5% where it is never so.
-template <typename T, int kStepK, int kCluster, bool kUnion>
+template <typename T, int kStepK, Pairing kPairing, bool kUnion>
 struct Kernel {
+  static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
+  static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
+  static constexpr uint16_t kBoth = 3;                                  // the CTAs that a multicast reaches
   using L = Layout<kStepK>;
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
@@ -101,27 +108,25 @@ struct Kernel {
       ptx::barrier_arrive(tile_empty(slot.slot));
   }
 
-  __device__ int first_column(const Message &m) const { return (m.n_tile * kCluster + rank) * kTileN; }
-
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
 
-  __device__ Message tile(int t) const {
-    const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group);
-    const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles) + at.row);
-    return {rows.x, rows.y, rows.z, rows.w, at.column};
+  // What CTA `r` computes where its cluster is at a position of the order.
+  __device__ Message tile(const TilePosition &at, int r) const {
+    const int row = kPairing == Pairing::kRows ? 2 * at.row + r : at.row;
+    const int column = kPairing == Pairing::kColumns ? 2 * at.column + r : at.column;
+    const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles) + row);
+    return {rows.x, rows.y, rows.z, rows.w, column};
   }
 
-  __device__ void send(const Slot &slot, const Message &m) const {
+  __device__ void send(const Slot &slot, int r, const Message &m) const {
     const int4 head = make_int4(m.strip0, m.strip1, m.entry_begin, m.entry_count);
     const int4 tail = make_int4(m.n_tile, 0, 0, 0);
     if constexpr (kCluster > 1) {
-      for (int r = 0; r < kCluster; ++r) {
-        const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
-        const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
-        ptx::barrier_arrive_expect_cluster(barrier, 32);
-        ptx::store_async(target, head, barrier);
-        ptx::store_async(target + 16, tail, barrier);
-      }
+      const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
+      const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
+      ptx::barrier_arrive_expect_cluster(barrier, 32);
+      ptx::store_async(target, head, barrier);
+      ptx::store_async(target + 16, tail, barrier);
     } else {
       ptx::store_shared(message(slot.slot), head);
       ptx::store_shared(message(slot.slot) + 16, tail);
@@ -131,37 +136,51 @@ struct Kernel {
 
   __device__ void schedule() const {
     const int clusters = gridDim.x / kCluster;
-    const int tiles = p.tile_count * p.n_tile_count;
+    const int rows = p.tile_count / kRowTiles;
+    const int tiles = rows * p.n_tile_count;  // of a cluster
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
     int t = blockIdx.x / kCluster;
     for (;; slot.advance()) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
-      send(slot, tile(t));
+      const TilePosition at = tile_position(t, rows, p.n_tile_count, p.group);
+      for (int r = 0; r < kCluster; ++r) send(slot, r, tile(at, r));
       t = next_tile(p.counter, t, clusters, tiles);
     }
-    send(slot, {0, 0, 0, 0, -1});
+    for (int r = 0; r < kCluster; ++r) send(slot, r, {0, 0, 0, 0, -1});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
 
   // ---- producer: one lane of every CTA ----------------------------------------------------------
 
+  // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
                          uint32_t barrier) const {
-    if (p.x_boxes == 1) {
+    constexpr int kPanels = kTileN / kPanel / kRowTiles;
+    if constexpr (kPairing == Pairing::kRows) {
+      target += rank * kPanels * rows * (kPanel * 2);
+      column += rank * kPanels * kPanel;
+      if (p.x_as_box) {
+        ptx::tma_load_3d_multicast(target, map, 0, x_row, column / kPanel, barrier, kBoth);
+      } else {
+        for (int i = 0; i < kPanels; ++i)
+          ptx::tma_load_2d_multicast(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row,
+                                     barrier, kBoth);
+      }
+    } else if (p.x_as_box) {
       ptx::tma_load_3d(target, map, 0, x_row, column / kPanel, barrier);
     } else {
-      for (int i = 0; i < kTileN / kPanel; ++i)
+      for (int i = 0; i < kPanels; ++i)
         ptx::tma_load_2d(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row, barrier);
     }
   }
 
   __device__ void load_strip(int strip, int stage, int k, int row, uint64_t policy) const {
     const uint32_t target = shared + L::kA + stage * L::kStageA + strip * L::kStripBytes;
-    if constexpr (kCluster > 1) {
-      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), 3, policy);
+    if constexpr (kPairing == Pairing::kColumns) {
+      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), kBoth, policy);
     } else {
       ptx::tma_load_2d(target, p.a, k, row, full(stage), policy);
     }
@@ -175,7 +194,7 @@ struct Kernel {
       const Message m = receive(slot);
       release_message(slot);
       if (m.last()) break;
-      const int column = first_column(m);
+      const int column = m.n_tile * kTileN;
       const int offset0 = m.strip0 % p.strips_per_block * kStrip;
       const int offset1 = m.strip1 % p.strips_per_block * kStrip;
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
@@ -357,11 +376,11 @@ struct Kernel {
 
       const int output_strip = strip == 0 ? m.strip0 : m.strip1;
       if (output_strip >= 0) {
-        const int row = output_strip * kStrip + (warp & 3) * 16;
-        if (p.alpha != 1.f || p.beta != 0.f) scale_and_add(d, row, first_column(m));
+        const int row = output_strip * kStrip + (warp & 3) * 16, column = m.n_tile * kTileN;
+        if (p.alpha != 1.f || p.beta != 0.f) scale_and_add(d, row, column);
 #pragma unroll
         for (int a = 0; a < kTileN / kPanel; ++a)
-          store_piece(d, a, row, first_column(m), buffers + (a & 1) * L::kPieceBytes, stream_out);
+          store_piece(d, a, row, column, buffers + (a & 1) * L::kPieceBytes, stream_out);
       }
     }
     if (lane == 0) ptx::bulk_wait<0>();
@@ -386,32 +405,35 @@ struct Kernel {
   }
 };
 
-template <typename T, int kStepK, int kCluster, bool kUnion>
+template <typename T, int kStepK, Pairing kPairing, bool kUnion>
 __device__ __forceinline__ void run(const bsrg_tall_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
-  const Kernel<T, kStepK, kCluster, kUnion> kernel{params, shared, ptx::warp_index(),
-                                                   static_cast<int>(threadIdx.x & 31),
-                                                   kCluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0};
+  const int rank = kPairing == Pairing::kNone ? 0 : static_cast<int>(ptx::cluster_rank());
+  const Kernel<T, kStepK, kPairing, kUnion> kernel{params, shared, ptx::warp_index(),
+                                                   static_cast<int>(threadIdx.x & 31), rank};
   kernel.run();
 }
 
 }  // namespace bsrg::tall
 
-// The stage depth follows the block width (the narrowest of 64, 32, 16 that wastes nothing), the cluster size
-// the number of column tiles; `union` is for block heights that are odd multiples of 64.
-#define BSRG_TALL_KERNEL(NAME, T, STEP_K, CLUSTER, KIND, UNION)                            \
-  extern "C" __global__ void __launch_bounds__(BSRG_TALL_THREADS, 1)                       \
-      NAME##_##KIND##_k##STEP_K##_c##CLUSTER(const __grid_constant__ bsrg_tall_params p) { \
-    bsrg::tall::run<T, STEP_K, CLUSTER, UNION>(p);                                         \
+// The stage depth follows the block width (the narrowest of 64, 32, 16 that wastes nothing), the pairing (c1: none, c2:
+// columns, r2: rows) the number of column tiles and whether row tiles come in pairs with equal lists of block columns;
+// `union` is for block heights that are odd multiples of 64.
+#define BSRG_TALL_KERNEL(NAME, T, STEP_K, SUFFIX, PAIRING, KIND, UNION)                  \
+  extern "C" __global__ void __launch_bounds__(BSRG_TALL_THREADS, 1)                     \
+      NAME##_##KIND##_k##STEP_K##_##SUFFIX(const __grid_constant__ bsrg_tall_params p) { \
+    bsrg::tall::run<T, STEP_K, bsrg::tall::Pairing::PAIRING, UNION>(p);                  \
   }
-#define BSRG_TALL_KERNELS_OF(NAME, T, KIND, UNION) \
-  BSRG_TALL_KERNEL(NAME, T, 64, 1, KIND, UNION)    \
-  BSRG_TALL_KERNEL(NAME, T, 64, 2, KIND, UNION)    \
-  BSRG_TALL_KERNEL(NAME, T, 32, 1, KIND, UNION)    \
-  BSRG_TALL_KERNEL(NAME, T, 32, 2, KIND, UNION)    \
-  BSRG_TALL_KERNEL(NAME, T, 16, 1, KIND, UNION)    \
-  BSRG_TALL_KERNEL(NAME, T, 16, 2, KIND, UNION)
-#define BSRG_TALL_KERNELS(NAME, T)            \
-  BSRG_TALL_KERNELS_OF(NAME, T, whole, false) \
+#define BSRG_TALL_KERNELS_OF(NAME, T, KIND, UNION)         \
+  BSRG_TALL_KERNEL(NAME, T, 64, c1, kNone, KIND, UNION)    \
+  BSRG_TALL_KERNEL(NAME, T, 64, c2, kColumns, KIND, UNION) \
+  BSRG_TALL_KERNEL(NAME, T, 32, c1, kNone, KIND, UNION)    \
+  BSRG_TALL_KERNEL(NAME, T, 32, c2, kColumns, KIND, UNION) \
+  BSRG_TALL_KERNEL(NAME, T, 16, c1, kNone, KIND, UNION)    \
+  BSRG_TALL_KERNEL(NAME, T, 16, c2, kColumns, KIND, UNION)
+#define BSRG_TALL_KERNELS(NAME, T)                       \
+  BSRG_TALL_KERNELS_OF(NAME, T, whole, false)            \
+  BSRG_TALL_KERNEL(NAME, T, 64, r2, kRows, whole, false) \
+  BSRG_TALL_KERNEL(NAME, T, 32, r2, kRows, whole, false) \
   BSRG_TALL_KERNELS_OF(NAME, T, union, true)
