@@ -55,6 +55,60 @@ def _corner(rows: int, cols: int) -> np.ndarray:
     return mask
 
 
+def _twice(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    """Neighbouring block rows with the same columns, two of them with none."""
+    mask = rng.random((rows // 2, cols)) < 0.6
+    mask[1] = False
+    mask[-1, -1] = True
+    return np.repeat(mask, 2, axis=0)
+
+
+def _row_tiles_share_x(matrix: Any) -> bool:
+    """What the tall family's plan says: for one column tile, rows of X bring twice the bytes of the
+    blocks from L2, or as many as these where two row tiles share them."""
+    tall = next(c for c in matrix.plan(256).candidates if c["family"] == "tall")
+    bytes_of_blocks = 2 * matrix.data.numel()
+    assert tall["l2_bytes"] in (2 * bytes_of_blocks, 3 * bytes_of_blocks)
+    return tall["l2_bytes"] == 2 * bytes_of_blocks
+
+
+# Pattern, block rows, and whether row tiles come in pairs with the same columns where a block row
+# is an odd number of them, so that some pairs belong to two block rows.
+ROW_PAIRS = {
+    "all blocks": (cases.uniform(1.1), 4, True),
+    "all blocks, odd": (cases.uniform(1.1), 3, False),
+    "equal neighbours": (_twice, 8, True),
+    "unequal neighbours": (cases.banded, 4, False),
+    "one block row": (cases.uniform(0.7), 1, False),
+    "three block rows": (cases.uniform(0.7), 3, False),
+    "skewed": (cases.skewed, 12, False),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("pattern", ROW_PAIRS)
+@pytest.mark.parametrize("blocksize", [(128, 64), (128, 32), (256, 256), (384, 80), (512, 112)])
+def test_tall_row_pairs(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    blocksize: tuple[int, int],
+    pattern: str,
+    dtype: str,
+) -> None:
+    """Clusters of two row tiles, over odd and even numbers of column tiles and ragged last ones."""
+    make, rows, paired = ROW_PAIRS[pattern]
+    p = random_problem(torch, make(rng, rows, 7) | _corner(rows, 7), blocksize, dtype)
+    assert _row_tiles_share_x(p.matrix) == (paired or blocksize[0] % 256 == 0)
+    for n in (8, 256, 456, 768, 1032, 5376):
+        check(torch, p, n, family="tall")
+    check(torch, p, 520, alpha=-0.5, beta=2.0, family="tall")
+    x = torch.randn(p.matrix.shape[1], 1160, device="cuda").to(p.matrix.dtype)
+    first = product(p.matrix, x, None, 1.0, None, None, None, "tall")
+    for _ in range(10):
+        assert torch.equal(product(p.matrix, x, None, 1.0, None, None, None, "tall"), first)
+
+
 STREAM_HEIGHTS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168)
 
 
