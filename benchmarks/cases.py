@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,6 +64,21 @@ class Case:
             f"{self.group}/{self.dtype}/{height}x{width}/d{self.density:.3g}/{self.pattern}/"
             f"{self.m}x{self.n}x{self.k}"
         )
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a row of results says about the case."""
+        return {
+            "op": "bsr @ dense",
+            "dtype": self.dtype,
+            "block": list(self.block),
+            "density": self.density,
+            "nnzb": self.nnzb,
+            "pattern": self.pattern,
+            "M": self.m,
+            "N": self.n,
+            "K": self.k,
+        }
 
     def make_pattern(self) -> Pattern:
         """The same for every dtype, so that these are comparable."""
@@ -127,7 +143,7 @@ def cpu_cases(dtypes: Iterable[str], order: int = 4096) -> Iterator[Case]:
             yield Case("blocks", dtype, (block, block), count, *[order] * 3, timings=("rounds",))
 
 
-def select(cases: Iterable[Case], pattern: str) -> list[Case]:
+def select(cases: Iterable[Any], pattern: str) -> list[Any]:
     """The cases in whose name the regular expression is found."""
     return [case for case in cases if re.search(pattern, case.name)]
 

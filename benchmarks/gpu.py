@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,29 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         dry_run(cases, args.peers)
         return 0
+
+    def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> Suite:
+        # PyTorch has no settings for this GPU; the peer is tried with several.
+        warnings.filterwarnings("ignore", message="bsr_dense_addmm uses non-optimal")
+        return Suite(
+            torch,
+            "cuda:0",
+            DeviceTimer(torch),
+            chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
+            peers=args.peers,
+            families=args.families,
+            l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
+        )
+
+    return measure(args, cases, make_suite)
+
+
+def measure(
+    args: argparse.Namespace,
+    cases: list[Any],
+    make_suite: Callable[[Any, dict[str, Any], Results], Suite],
+) -> int:
+    """Runs the cases on the first GPU and writes ``args.out``; the exit status."""
     try:
         gpu = _core.cuda_devices()[0]
     except DeviceUnavailableError as error:
@@ -69,21 +93,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     import torch
 
-    # PyTorch has no settings for this GPU; the peer is tried with several.
-    warnings.filterwarnings("ignore", message="bsr_dense_addmm uses non-optimal")
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(SEED)
-    suite = Suite(
-        torch,
-        "cuda:0",
-        DeviceTimer(torch),
-        chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
-        peers=args.peers,
-        families=args.families,
-        l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
-    )
     path = args.out / f"{args.name}.json" if args.out else None
     results = Results(path, records.facts(args.commit, gpu))
+    suite = make_suite(torch, gpu, results)
     start = time.perf_counter()
     with torch.no_grad():
         wrong = run_cases(suite, cases, results)
@@ -92,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     return report_wrong(wrong)
 
 
-def run_cases(suite: Suite, cases: list[Case], results: Results) -> list[str]:
+def run_cases(suite: Suite, cases: list[Any], results: Results) -> list[str]:
     """Prints a line a case as it is done; the names of those whose result is wrong."""
     wrong = []
     for case in cases:

@@ -16,30 +16,20 @@ from typing import Any
 import bsrgemm
 from bsrgemm import _core
 
-from .cases import Case
-
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("numpy", "scipy", "torch", "triton", "stanford-stk", "ml_dtypes")
+PACKAGES = ("numpy", "scipy", "torch", "triton", "stanford-stk", "fa3-fwd", "ml_dtypes")
 
 Row = dict[str, Any]
 
 
 def make_row(
-    case: Case, who: str, timing: str | None, seconds: float | None, flops: float, **extra: Any
+    case: Any, who: str, timing: str | None, seconds: float | None, flops: float, **extra: Any
 ) -> Row:
-    """``flops``: the useful work that ``who`` did in ``seconds``. Without a time, ``extra`` has the
-    ``error`` that says why."""
+    """``case`` has a name and fields. ``flops``: the useful work that ``who`` did in ``seconds``.
+    Without a time, ``extra`` has the ``error`` that says why."""
     row: Row = {
         "case": case.name,
-        "op": "bsr @ dense",
-        "dtype": case.dtype,
-        "block": list(case.block),
-        "density": case.density,
-        "nnzb": case.nnzb,
-        "pattern": case.pattern,
-        "M": case.m,
-        "N": case.n,
-        "K": case.k,
+        **case.fields,
         "who": who,
         "timing": timing,
         "us": None if seconds is None else _digits(seconds * 1e6, 5),

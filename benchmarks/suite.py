@@ -48,7 +48,10 @@ class Reference:
 
 
 class Suite:
-    """Measures cases. ``timer`` has prepare, sustained, burst, cold and synchronize."""
+    """Measures products. ``timer`` has prepare, sustained, burst, cold and synchronize."""
+
+    rivals = RIVALS
+    wanted = staticmethod(wanted)
 
     def __init__(
         self,
@@ -56,23 +59,24 @@ class Suite:
         device: str,
         timer: Any,
         chip: dict[str, Any] | None = None,
-        peers: Iterable[str] = tuple(RIVALS),
+        peers: Iterable[str] | None = None,
         families: Iterable[str] = ("auto",),
         l2_bytes: float = 50e6,
     ) -> None:
         self.torch, self.device, self.timer, self.chip = torch, device, timer, chip
-        self.peers, self.families, self.l2_bytes = tuple(peers), tuple(families), l2_bytes
+        self.peers = tuple(self.rivals if peers is None else peers)
+        self.families, self.l2_bytes = tuple(families), l2_bytes
         self.seen: set[Any] = set()
         self.cache: dict[Any, Any] = {}
         self.broken: Exception | None = None  # set when the device fails after an error
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: Any) -> Outcome:
         outcome = Outcome()
         p = self._problem(case)
         reference = self._reference(p)
         for family in self._possible_families(p):
-            self._attempt(p, _our_name(family), outcome, reference, self._ours, family)
-        for who in wanted(case):
+            self._attempt(p, our_name(family), outcome, reference, self._ours, family)
+        for who in self.wanted(case):
             if who in self.peers and not self.broken and is_new(self.seen, case, who):
                 self._attempt(p, who, outcome, reference, self._rival, who)
         ours = [row for row in outcome.rows if row["who"].startswith("bsrgemm")]
@@ -124,15 +128,17 @@ class Suite:
         try:
             rows, note = measure(p, reference, which)
         except Exception as error:
-            first_line = (str(error).strip().splitlines() or [""])[0]
-            text = f"{type(error).__name__}: {first_line}"[:200]
-            rows, note = [make_row(p.case, who, None, None, 0.0, error=text)], text
+            rows, note = self._failed(p, who, error)
             try:
                 self.timer.synchronize()
             except Exception as failure:
                 self.broken = failure
         outcome.rows += rows
         outcome.notes.append(f"{who} {note}")
+
+    def _failed(self, p: Problem, who: str, error: Exception) -> tuple[list[Row], str]:
+        text = describe(error)
+        return [make_row(p.case, who, None, None, 0.0, error=text)], text
 
     def _possible_families(self, p: Problem) -> list[str]:
         """Those of the wanted families that take the case."""
@@ -159,24 +165,24 @@ class Suite:
             "plan_us": plan_seconds * 1e6,
         }
         rows = self._time(
-            p, _our_name(family), ours, extra, wrong, lambda q: self._our_product(q, family)
+            p, our_name(family), ours, extra, wrong, lambda q: self._our_product(q, family)
         )
         return rows, (
-            f"{_rates(rows)} {chosen}, predicted/measured "
+            f"{rates(rows)} {chosen}, predicted/measured "
             f"{extra['predicted_us'] / rows[0]['us']:.2f}, plan {plan_seconds * 1e3:.2f} ms, "
             f"error {error:.1e}"
         )
 
     def _rival(self, p: Problem, reference: Reference, who: str) -> tuple[list[Row], str]:
-        rival = RIVALS[who](p)
+        rival = self.rivals[who](p)
         # Memory that a rival allocates for its result has just been this.
         self.torch.full_like(p.out, math.nan)
         p.out.fill_(math.nan)
         expected = rival.expected() if rival.expected else reference.expected
         error = relative_error(self.torch, rival.call(), expected)
         wrong = not error <= RIVAL_ALLOWED * reference.dense_error
-        rows = self._time(p, who, rival, {"rel_err": error}, wrong, RIVALS[who])
-        return rows, _rates(rows)
+        rows = self._time(p, who, rival, {"rel_err": error}, wrong, self.rivals[who])
+        return rows, rates(rows)
 
     def _time(
         self,
@@ -240,11 +246,18 @@ def relative_error(torch: Any, found: Any, expected: Any) -> float:
     return float(error) if torch.isfinite(error) else math.inf
 
 
-def _our_name(family: str) -> str:
+def our_name(family: str) -> str:
     return "bsrgemm" if family == "auto" else f"bsrgemm:{family}"
 
 
-def _rates(rows: list[Row]) -> str:
-    """ "s538 b612 TF/s": sustained and burst."""
-    text = " ".join(f"{row['timing'][0]}{row['tflops']:.3g}" for row in rows)
-    return f"{text} TF/s{' WRONG' if rows[0].get('wrong') else ''}"
+def describe(error: Exception) -> str:
+    first_line = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first_line}"[:200]
+
+
+def rates(rows: list[Row]) -> str:
+    """ "s538 b612 TF/s": sustained and burst, and the bandwidth where a case names its bytes."""
+    text = " ".join(f"{row['timing'][0]}{row['tflops']:.3g}" for row in rows) + " TF/s"
+    if rows[0].get("bytes"):
+        text += f" {rows[0]['bytes'] / rows[0]['us'] / 1e6:.3g} TB/s"
+    return text + (" WRONG" if rows[0].get("wrong") else "")
