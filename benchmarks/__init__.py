@@ -1,4 +1,4 @@
 """The developers' benchmark harness: bsrgemm beside its peers, and the tables made of the results.
 
-``python -m benchmarks gpu``, ``cpu`` and ``tables``; each has ``--help``.
+``python -m benchmarks gpu``, ``attention``, ``cpu`` and ``tables``; each has ``--help``.
 """

@@ -1,8 +1,12 @@
-"""The suite on the CPU: bsrgemm beside NumPy's dense product, SciPy and torch, in turn."""
+"""The suite on the CPU: bsrgemm beside NumPy's dense product, SciPy and torch, in turn.
+
+Products, and one case of attention, for which torch has to be installed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import statistics
@@ -18,12 +22,14 @@ import numpy as np
 from bsrgemm import bsr_array, matmul
 from bsrgemm._interop import numpy_dtype
 
-from . import cpu_peers, records
+from . import cpu_attention, cpu_peers, records
+from .attention_cases import AttentionCase, cpu_attention_cases
 from .cases import SEED, Case, cpu_cases, select
 from .cpu_peers import RIVALS, Problem
 from .records import Results, Row, make_row
 from .timing import rounds
 
+PEERS = (*RIVALS, *cpu_attention.RIVALS)
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 # Ours may lose as much as twice what the dense product of the same precision does, or a few
 # roundings where the reference has that precision itself.
@@ -48,16 +54,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peers",
         type=lambda text: [name for name in text.split(",") if name != "none"],
-        default=list(RIVALS),
-        help=f"none, or some of {','.join(RIVALS)} (default: all)",
+        default=list(PEERS),
+        help=f"none, or some of {','.join(PEERS)} (default: all)",
     )
-    parser.add_argument("--order", type=int, default=4096, help="M = N = K (default 4096)")
+    parser.add_argument(
+        "--order", type=int, default=4096, help="M = N = K of products (default 4096)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="calls of each in turn (default 5)")
 
 
 def run(args: argparse.Namespace) -> int:
-    cases = select(cpu_cases(args.dtypes, args.order), args.select)
-    unknown = set(args.peers) - set(RIVALS)
+    cases = [*cpu_cases(args.dtypes, args.order), *cpu_attention_cases(args.dtypes)]
+    cases = select(cases, args.select)
+    unknown = set(args.peers) - set(PEERS)
     if unknown or not cases:
         what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
         print(what, file=sys.stderr)
@@ -66,7 +75,14 @@ def run(args: argparse.Namespace) -> int:
     results = Results(path, records.facts(args.commit, None))
     wrong = []
     for case in cases:
-        rows, notes = measure(case, args.peers, args.rounds)
+        if not isinstance(case, AttentionCase):
+            rows, notes = measure(case, args.peers, args.rounds)
+        elif importlib.util.find_spec("torch") is not None:
+            rows = cpu_attention.measure(case, args.peers, args.rounds)
+            notes = [_note(row) for row in rows]
+        else:
+            print(f"{case.name}: left out, torch is not installed")
+            continue
         results.add(rows)
         print(f"{case.name}: {'; '.join(notes)}", flush=True)
         if rows[0].get("wrong"):

@@ -64,11 +64,11 @@ def table(results: Path, name: str) -> str:
     """A table in Markdown with what it was measured on, or a line that there is no result yet."""
     if name not in TABLES:
         raise UnknownTable(f"table {name!r}; there are {', '.join(TABLES)}")
-    make, slug = TABLES[name]
+    make, slug, command = TABLES[name]
     runs = load(results / slug)
     header, lines, used = make(runs)
     if not lines:
-        return f"*No committed measurement yet; `python -m benchmarks {name[:3]}` makes one.*\n"
+        return f"*No committed measurement yet; `python -m benchmarks {command}` makes one.*\n"
     rule = ["---"] + ["---:"] * (len(header) - 1)
     body = [f"| {' | '.join(cells)} |" for cells in (header, rule, *lines)]
     return "\n".join([*body, "", *sorted({_describe(run) for run in used}), ""])
@@ -90,7 +90,7 @@ class Run:
             if (
                 row["who"] == who
                 and (timing is None or row["timing"] in (timing, None))
-                and all(row[key] == value for key, value in fields.items())
+                and all(row.get(key) == value for key, value in fields.items())
             ):
                 return row
         return None
@@ -120,7 +120,7 @@ def _ours(runs: list[Run], timing: str, **fields: Any) -> list[tuple[Run, Row]]:
             if (
                 row["who"] == "bsrgemm"
                 and row["timing"] in (timing, None)
-                and all(row[key] == value for key, value in fields.items())
+                and all(row.get(key) == value for key, value in fields.items())
             ):
                 newest.setdefault(row["case"], (run, row))
     return list(newest.values())
@@ -129,10 +129,10 @@ def _ours(runs: list[Run], timing: str, **fields: Any) -> list[tuple[Run, Row]]:
 def _describe(run: Run) -> str:
     software, machine = run.facts["software"], run.facts["machine"]
     names = {"torch": "PyTorch", "triton": "Triton", "stanford-stk": "stk", "numpy": "NumPy"}
-    names["scipy"] = "SciPy"
+    names |= {"scipy": "SciPy", "cudnn": "cuDNN", "fa3-fwd": "FlashAttention-3 (fa3-fwd)"}
     if run.facts["gpu"]:
         where = f"{run.facts['gpu']}, driver {machine['driver']}"
-        shown = ("torch", "triton", "stanford-stk")
+        shown = ("torch", "triton", "stanford-stk", "cudnn", "fa3-fwd")
     else:
         where = f"{machine['cpu']}, {machine['isa']}, {machine['threads']} threads"
         shown = ("numpy", "scipy", "torch")
@@ -295,7 +295,7 @@ def _gpu_columns(runs: list[Run]) -> Made:
 
 
 def _cpu(runs: list[Run]) -> Made:
-    found = _ours(runs, "rounds")
+    found = [(run, row) for run, row in _ours(runs, "rounds") if row["case"].startswith("blocks/")]
     header = ["dtype", "block", "GF/s", "dense GF/s (NumPy; bfloat16: torch)"]
     header += ["of the dense rate", "of our float32 rate"]
     header += ["times SciPy", "times torch BSR", "peak memory / operands"]
@@ -312,12 +312,67 @@ def _cpu(runs: list[Run]) -> Made:
     return header, lines, [run for run, _ in found]
 
 
-TABLES: dict[str, tuple[Callable[[list[Run]], Made], str]] = {
-    "gpu-float16": (lambda runs: _gpu_blocks(runs, "float16"), GPU_SLUG),
-    "gpu-bfloat16": (lambda runs: _gpu_blocks(runs, "bfloat16"), GPU_SLUG),
-    "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG),
-    "gpu-patterns": (_gpu_patterns, GPU_SLUG),
-    "gpu-columns": (_gpu_columns, GPU_SLUG),
-    "gpu-crossover": (_gpu_crossover, GPU_SLUG),
-    "cpu": (_cpu, "cpu"),
+def _gpu_attention(runs: list[Run]) -> Made:
+    """Dense attention and decoding, as ratios to the peers that are in the results."""
+    peers = {"flash3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
+    peers["composed"] = "two products and softmax"
+    found = [
+        (run, row)
+        for run, row in _ours(runs, "sustained", op="attention")
+        if row["case"].startswith(("dense/", "decode/"))
+    ]
+    shown = {
+        who: name for who, name in peers.items() if any(run.rival(row, who) for run, row in found)
+    }
+    header = ["batch × heads × length × size", "dtype", "seen", "TF/s (burst)"]
+    header += [*(f"of {name}" for name in shown.values()), "K and V, TB/s"]
+    lines = []
+    for run, row in found:
+        cells = [_attention_shape(row), row["dtype"], row["seen"], _both_rates(run, row)]
+        cells += [_ratio(row, run.rival(row, who)) for who in shown]
+        bandwidth = "-"
+        if row.get("bytes"):
+            bandwidth = _obstacle(row) or _number(row["bytes"] / row["us"] / 1e6)
+        lines.append([*cells, bandwidth])
+    return header, lines, [run for run, _ in found]
+
+
+def _gpu_attention_masks(runs: list[Run]) -> Made:
+    found = [
+        (run, row)
+        for run, row in _ours(runs, "sustained", op="attention")
+        if row["case"].startswith("masks/")
+    ]
+    header = ["batch × heads × length × size", "block", "pattern", "density", "TF/s (burst)"]
+    header += ["of own dense rate", "times faster than own dense", "of FlexAttention", "plan ms"]
+    lines = []
+    for run, row in found:
+        same = {key: row[key] for key in ("dtype", "batch", "heads", "queries", "keys", "size")}
+        dense = run.find("bsrgemm", "sustained", op="attention", seen="full", **same)
+        cells = [_attention_shape(row), _block(row), row["seen"].replace("_", " ")]
+        cells += [f"{row['density']:.3g}", _both_rates(run, row)]
+        cells += [_ratio(row, dense), _ratio(row, dense, of="us")]
+        plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
+        lines.append([*cells, _ratio(row, run.rival(row, "flex")), plan])
+    return header, lines, [run for run, _ in found]
+
+
+def _attention_shape(row: Row) -> str:
+    heads = str(row["heads"])
+    if row["kv_heads"] != row["heads"]:
+        heads += f" ({row['kv_heads']} of K and V)"
+    return f"{row['batch']} × {heads} × {row['keys']} × {row['size']}"
+
+
+# name: (what makes it, folder of results, command that measures it)
+TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
+    "gpu-float16": (lambda runs: _gpu_blocks(runs, "float16"), GPU_SLUG, "gpu"),
+    "gpu-bfloat16": (lambda runs: _gpu_blocks(runs, "bfloat16"), GPU_SLUG, "gpu"),
+    "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG, "gpu"),
+    "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
+    "gpu-columns": (_gpu_columns, GPU_SLUG, "gpu"),
+    "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
+    "gpu-attention": (_gpu_attention, GPU_SLUG, "attention"),
+    "gpu-attention-masks": (_gpu_attention_masks, GPU_SLUG, "attention"),
+    "cpu": (_cpu, "cpu", "cpu"),
 }

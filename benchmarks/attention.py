@@ -1,0 +1,81 @@
+"""Attention on a GPU: bsrgemm and its peers on one case after the other."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from .attention_cases import AttentionCase, gpu_attention_cases
+from .attention_peers import RIVALS, wanted
+from .attention_suite import AttentionSuite
+from .cases import select
+from .gpu import measure
+from .records import Results
+from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
+
+BACKENDS = ("auto", "hopper", "portable")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
+    parser.add_argument("--name", default="attention", help="of the result file (attention)")
+    parser.add_argument("--commit", help="recorded in the results; default: git's")
+    parser.add_argument(
+        "--select",
+        default="",
+        help="a regular expression for the names of cases; groups are dense, decode and masks "
+        "(default: all)",
+    )
+    parser.add_argument(
+        "--peers",
+        type=lambda text: [name for name in text.split(",") if name != "none"],
+        default=list(RIVALS),
+        help=f"none, or some of {','.join(RIVALS)} (default: all)",
+    )
+    parser.add_argument(
+        "--backends",
+        type=lambda text: text.split(","),
+        default=["auto"],
+        help=f"backends to force, of {','.join(BACKENDS)} (default auto)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list cases and peers")
+
+
+def run(args: argparse.Namespace) -> int:
+    cases = select(gpu_attention_cases(), args.select)
+    unknown = (set(args.peers) - set(RIVALS)) | (set(args.backends) - set(BACKENDS))
+    if unknown or not cases:
+        what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
+        print(what, file=sys.stderr)
+        return 2
+    if args.dry_run:
+        dry_run(cases, args.peers)
+        return 0
+
+    def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> AttentionSuite:
+        results.facts["software"]["cudnn"] = _dotted(torch.backends.cudnn.version())
+        return AttentionSuite(
+            torch, "cuda:0", DeviceTimer(torch), peers=args.peers, families=args.backends
+        )
+
+    return measure(args, cases, make_suite)
+
+
+def dry_run(cases: list[AttentionCase], peers: list[str]) -> None:
+    """What would run, and about how long at the rates that an H200 sustains: needs no GPU."""
+    total = 0.0
+    for case in cases:
+        rivals = [name for name in wanted(case) if name in peers]
+        print(f"{case.name}: {case.useful_flops / 1e9:.0f} GF; {' '.join(rivals)}")
+        idle = BURST_IDLE + SUSTAINED_WARM + SUSTAINED_MEASURED
+        total += (1 + len(rivals)) * (idle + 40 * case.useful_flops / 400e12) + 0.3
+    print(f"{len(cases)} cases, about {total:.0f} s and the compilation of FlexAttention")
+
+
+def _dotted(version: int | None) -> str:
+    """9.12.0 for 91200."""
+    if version is None:
+        return "none"
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

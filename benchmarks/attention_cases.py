@@ -1,0 +1,181 @@
+"""The attention that is measured, as data.
+
+A name is ``group/dtype/batch x heads x keys x size/block/density/seen``, the block and its density
+for masks only. Heads are 32:8 where 32 of q share 8 of k and v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .cases import SEED
+from .patterns import PATTERNS, Pattern
+
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """One call. ``count`` is the mean number of blocks a block row, the same for all heads."""
+
+    group: str
+    dtype: str
+    batch: int
+    heads: int
+    keys: int
+    size: int
+    causal: bool = False
+    queries: int | None = None  # keys
+    kv_heads: int | None = None  # heads
+    block: tuple[int, int] | None = None
+    count: int = 0
+    pattern: str = "uniform"
+    timings: tuple[str, ...] = ("sustained", "burst")
+
+    @property
+    def q_shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.heads, self.queries or self.keys, self.size
+
+    @property
+    def k_shape(self) -> tuple[int, int, int, int]:
+        return self.batch, self.kv_heads or self.heads, self.keys, self.size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Block rows and block columns."""
+        height, width = self.block or (1, 1)
+        return self.q_shape[2] // height, self.keys // width
+
+    @property
+    def nnzb(self) -> int:
+        if self.pattern == "causal":  # the first rows have fewer columns than they would store
+            return sum(min(row + 1, self.count) for row in range(self.grid[0]))
+        return self.grid[0] * self.count
+
+    @property
+    def visible(self) -> float:
+        """Pairs of a query and a key that are seen, a head. Causal calls count half of what
+        they would be without: of everything, or of the blocks on the diagonal of a mask."""
+        if self.block is None:
+            return self.q_shape[2] * self.keys * (0.5 if self.causal else 1.0)
+        halves = 0.5 * self.grid[0] if self.causal else 0.0
+        return (self.nnzb - halves) * self.block[0] * self.block[1]
+
+    @property
+    def useful_flops(self) -> float:
+        return 4.0 * self.batch * self.heads * self.visible * self.size
+
+    @property
+    def score_bytes(self) -> int:
+        """What all scores take in memory."""
+        return self.batch * self.heads * self.q_shape[2] * self.keys * ITEM_BYTES[self.dtype]
+
+    @property
+    def density(self) -> float:
+        return self.nnzb / (self.grid[0] * self.grid[1]) if self.block else 1.0
+
+    @property
+    def shape_name(self) -> str:
+        heads = f"{self.heads}:{self.kv_heads}" if self.kv_heads else f"{self.heads}"
+        return f"{self.batch}x{heads}x{self.keys}x{self.size}"
+
+    @property
+    def seen(self) -> str:
+        """Which keys a query sees, in a word."""
+        if self.block is not None:
+            return self.pattern
+        return "decode" if self.queries == 1 else "causal" if self.causal else "full"
+
+    @property
+    def name(self) -> str:
+        name = f"{self.group}/{self.dtype}/{self.shape_name}"
+        if self.block is not None:
+            name += f"/{self.block[0]}x{self.block[1]}/d{self.density:.3g}"
+        return f"{name}/{self.seen}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a row of results says about the case."""
+        fields: dict[str, Any] = {
+            "op": "attention",
+            "dtype": self.dtype,
+            "batch": self.batch,
+            "heads": self.heads,
+            "kv_heads": self.k_shape[1],
+            "queries": self.q_shape[2],
+            "keys": self.keys,
+            "size": self.size,
+            "seen": self.seen,
+        }
+        if self.block is not None:
+            fields |= {"block": list(self.block), "density": self.density, "nnzb": self.nnzb}
+        if self.queries == 1:
+            # Keys and values, which such a call reads once: it is as fast as memory at best.
+            fields["bytes"] = 2 * int(np.prod(self.k_shape)) * ITEM_BYTES[self.dtype]
+        return fields
+
+    def make_blocks(self) -> np.ndarray:
+        """The mask, one truth value a block."""
+        make = causal_rows if self.pattern == "causal" else PATTERNS[self.pattern]
+        seed = [SEED, *self.block, self.count, *self.pattern.encode()]
+        pattern = make(np.random.default_rng(seed), *self.grid, self.count)
+        blocks = np.zeros(self.grid, bool)
+        blocks[pattern.rows, pattern.indices] = True
+        return blocks
+
+
+def causal_rows(rng: np.random.Generator, rows: int, cols: int, count: int) -> Pattern:
+    """In every row the block on the diagonal and ``count - 1`` earlier ones at random columns."""
+    chosen = [
+        np.append(np.sort(rng.permutation(row)[: count - 1]), row) for row in range(min(rows, cols))
+    ]
+    indptr = np.cumsum([0, *map(len, chosen)])
+    return Pattern(np.concatenate(chosen).astype(np.int32), indptr.astype(np.int32))
+
+
+# Batch, heads, length, size of a head.
+DENSE = (
+    (4, 16, 4096, 128),
+    (1, 16, 16384, 128),
+    (8, 16, 2048, 128),
+    (1, 32, 16384, 64),
+    (1, 8, 16384, 256),
+    (4, 16, 4096, 96),
+    (4, 16, 4096, 192),
+)
+
+
+def gpu_attention_cases() -> Iterator[AttentionCase]:
+    for dtype, shapes in (("bfloat16", DENSE), ("float16", DENSE[:1])):
+        for shape in shapes:
+            for causal in (False, True):
+                yield AttentionCase("dense", dtype, *shape, causal=causal)
+    # The rate that the masks of this length are compared with.
+    yield AttentionCase("dense", "bfloat16", 1, 16, 32768, 128)
+    yield AttentionCase("decode", "bfloat16", 16, 32, 8192, 128, queries=1, kv_heads=8)
+    for length in (16384, 32768):
+        for density in (0.05, 0.125, 0.25, 0.5):
+            yield _masked(length, 128, density)
+    for density in (0.125, 0.5):
+        yield _masked(16384, 64, density)
+    yield _masked(16384, 128, 0.125, "zipf_rows")
+    yield _masked(16384, 128, 0.125, "causal")
+
+
+def cpu_attention_cases(dtypes: list[str]) -> Iterator[AttentionCase]:
+    if "float32" in dtypes:
+        yield AttentionCase("dense", "float32", 1, 8, 2048, 64, timings=("rounds",))
+
+
+def _masked(length: int, block: int, density: float, pattern: str = "uniform") -> AttentionCase:
+    return AttentionCase(
+        *("masks", "bfloat16", 1, 16, length, 128),
+        causal=pattern == "causal",
+        block=(block, block),
+        count=round(density * length / block),
+        pattern=pattern,
+    )

@@ -1,0 +1,135 @@
+"""The rivals in attention. Each takes a problem and gives back its call.
+
+A rival that is not installed, or refuses a case, raises; it is then left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .attention_cases import AttentionCase
+from .peers import Product
+
+# Scores that the composed baseline may keep in memory; it holds two such arrays.
+MAX_SCORE_BYTES = 8e9
+
+
+@dataclass
+class Problem:
+    """Operands of a case as torch tensors on one device."""
+
+    torch: Any
+    case: AttentionCase
+    q: Any  # [batch, heads, queries, size]
+    k: Any  # [batch, heads of k, keys, size]
+    v: Any
+    blocks: Any  # truth values on the host, [block rows, block columns], or None
+    out: Any  # as q
+    cache: dict[Any, Any] = field(default_factory=dict)  # of the whole run, for rivals
+
+
+def cudnn(p: Problem) -> Product:
+    """cuDNN's attention, through torch."""
+    return _through_torch(p, "CUDNN_ATTENTION")
+
+
+def flash2(p: Problem) -> Product:
+    """FlashAttention-2, through torch."""
+    return _through_torch(p, "FLASH_ATTENTION")
+
+
+def _through_torch(p: Problem, backend: str) -> Product:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    attend = p.torch.nn.functional.scaled_dot_product_attention
+    shared = p.case.kv_heads is not None
+
+    def call() -> Any:
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return attend(p.q, p.k, p.v, is_causal=p.case.causal, enable_gqa=shared)
+
+    return Product(call, p.case.useful_flops)
+
+
+def flash3(p: Problem) -> Product:
+    """FlashAttention-3, with operands in its own layout."""
+    import fa3_fwd_interface
+
+    q, k, v = (x.transpose(1, 2).contiguous() for x in (p.q, p.k, p.v))
+    # Few queries do not fill the GPU unless the keys are split; 0 lets it choose into how many.
+    splits = {"num_splits": 0} if p.case.queries == 1 else {}
+
+    def call() -> Any:
+        found = fa3_fwd_interface.flash_attn_func(q, k, v, causal=p.case.causal, **splits)
+        return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return Product(call, p.case.useful_flops)
+
+
+def flex(p: Problem) -> Product:
+    """FlexAttention, compiled, with the case's mask in blocks of the same size."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if "flex" not in p.cache:
+        # Whole graphs only: otherwise it may fall back to unfused code without an error.
+        p.cache["flex"] = p.torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    attend = p.cache["flex"]
+    table = p.torch.from_numpy(p.blocks).to(p.q.device)
+    height, width = p.case.block
+
+    def seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return table[query // height, key // width]
+
+    def seen_causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
+        return table[query // height, key // width] & (key <= query)
+
+    mask = create_block_mask(
+        seen_causal if p.case.causal else seen,
+        *(None, None, p.case.q_shape[2], p.case.keys),
+        device=p.q.device,
+        BLOCK_SIZE=p.case.block,
+    )
+    # Its default tiles are larger than these blocks, which it refuses.
+    small = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
+    options = small if p.case.block == (64, 64) else None
+    return Product(
+        lambda: attend(p.q, p.k, p.v, block_mask=mask, kernel_options=options),
+        p.case.useful_flops,
+    )
+
+
+def composed(p: Problem) -> Product:
+    """Two products and a softmax, with all scores in memory."""
+    torch, case = p.torch, p.case
+    batch, heads, queries, size = case.q_shape
+    kv_heads = case.k_shape[1]
+    hidden = None
+    if case.causal:
+        hidden = torch.ones(queries, case.keys, dtype=torch.bool, device=p.q.device)
+        hidden = hidden.triu(1 + case.keys - queries)
+
+    def call() -> Any:
+        # Heads that share keys are rows of one product.
+        q = (p.q / math.sqrt(size)).view(batch, kv_heads, -1, size)
+        scores = torch.matmul(q, p.k.mT)
+        if hidden is not None:
+            scores.view(batch, heads, queries, -1).masked_fill_(hidden, -math.inf)
+        return torch.matmul(scores.softmax(dim=3), p.v).view(case.q_shape)
+
+    return Product(call, case.useful_flops)
+
+
+RIVALS: dict[str, Callable[[Problem], Product]] = {
+    f.__name__: f for f in (flash3, cudnn, flash2, flex, composed)
+}
+
+
+def wanted(case: AttentionCase) -> list[str]:
+    """The rivals that a case is for."""
+    if case.block is not None:
+        return ["flex"]
+    names = ["flash3", "cudnn", "flash2"]
+    return [*names, "composed"] if case.score_bytes <= MAX_SCORE_BYTES else names

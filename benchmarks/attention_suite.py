@@ -1,0 +1,136 @@
+"""One case of attention: operands, the float64 check, ours and the peers, checked and timed."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from bsrgemm import BlockMask, attention
+
+from . import attention_peers
+from .attention_cases import AttentionCase
+from .attention_peers import Problem
+from .peers import Product
+from .records import Row
+from .suite import ALLOWED, Reference, Suite, describe, our_name, rates, relative_error
+
+# Scores that the reference holds at a time, in float64: 1 GB.
+SCORES_AT_A_TIME = 1 << 27
+
+
+class AttentionSuite(Suite):
+    """Measures attention. ``families`` are backends, or "auto"."""
+
+    rivals = attention_peers.RIVALS
+    wanted = staticmethod(attention_peers.wanted)
+
+    def _problem(self, case: AttentionCase) -> Problem:
+        return make_problem(self.torch, case, self.device, self.cache)
+
+    def _reference(self, p: Problem) -> Reference:
+        return make_reference(p)
+
+    def _possible_families(self, p: Problem) -> list[str]:
+        return list(self.families)
+
+    def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
+        # The first call with any such mask also loads the kernel: it is not timed.
+        our_call(p, family).call()
+        ours = our_call(p, family)
+        p.out.fill_(math.nan)
+        plan_seconds = self._first_minus_later(ours.call)
+        error = relative_error(self.torch, p.out, reference.expected)
+        wrong = not error <= ALLOWED * reference.dense_error
+        extra = {"rel_err": error, "dense_rel_err": reference.dense_error}
+        note = ""
+        if p.blocks is not None:
+            extra["plan_us"] = plan_seconds * 1e6
+            note = f", plan {plan_seconds * 1e3:.2f} ms"
+        rows = self._time(p, our_name(family), ours, extra, wrong, lambda q: our_call(q, family))
+        return rows, f"{rates(rows)}{note}, error {error:.1e}"
+
+    def _rival(self, p: Problem, reference: Reference, who: str) -> tuple[list[Row], str]:
+        # torch says in warnings why it has no kernel for a call.
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                return super()._rival(p, reference, who)
+            except Exception as error:
+                for warning in said:
+                    error.add_note(str(warning.message).split(" (Triggered")[0].strip())
+                raise
+
+    def _failed(self, p: Problem, who: str, error: Exception) -> tuple[list[Row], str]:
+        """A rival that is not there or refuses a case is left out."""
+        if who not in self.rivals:
+            return super()._failed(p, who, error)
+        reasons = [describe(error), *getattr(error, "__notes__", ())]
+        return [], f"left out: {'; '.join(reasons)[:400]}"
+
+
+def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, Any]) -> Problem:
+    q, k, v = (
+        torch.randn(shape, device=device).to(getattr(torch, case.dtype))
+        for shape in (case.q_shape, case.k_shape, case.k_shape)
+    )
+    blocks = case.make_blocks() if case.block else None
+    return Problem(torch, case, q, k, v, blocks, torch.empty_like(q), cache)
+
+
+def our_call(p: Problem, family: str) -> Product:
+    """Ours, with a mask of its own."""
+    mask = None if p.blocks is None else BlockMask.from_dense(p.blocks, p.case.block)
+    options: dict[str, Any] = {
+        "block_mask": mask,
+        "is_causal": p.case.causal,
+        "enable_gqa": p.case.kv_heads is not None,
+        "backend": None if family == "auto" else family,
+    }
+    return Product(lambda: attention(p.q, p.k, p.v, out=p.out, **options), p.case.useful_flops)
+
+
+def make_reference(p: Problem) -> Reference:
+    """The whole result in float64, and what is lost by composing it from float32 products with
+    weights rounded to the dtype before they meet ``v``, as all fused kernels do."""
+    torch = p.torch
+    expected = torch.empty(p.case.q_shape, dtype=torch.float64, device=p.q.device)
+    same_precision = torch.empty_like(p.q)
+    _, heads, queries, _ = p.case.q_shape
+    group = heads // p.case.k_shape[1]
+    step = max(1, SCORES_AT_A_TIME // (heads * p.case.keys))
+    for i in range(p.case.batch):
+        k, v = (x[i].repeat_interleave(group, dim=0) for x in (p.k, p.v))
+        for first in range(0, queries, step):
+            rows = slice(first, min(first + step, queries))
+            seen = _seen(p, rows)
+            for into, work in ((expected, torch.float64), (same_precision, torch.float32)):
+                rounded = work if into is expected else p.q.dtype
+                into[i, :, rows] = _attend(torch, p.q[i, :, rows], k, v, seen, work, rounded)
+    return Reference(expected, relative_error(torch, same_precision, expected))
+
+
+def _attend(torch: Any, q: Any, k: Any, v: Any, seen: Any, work: Any, rounded: Any) -> Any:
+    scores = torch.matmul(q.to(work) / math.sqrt(q.shape[-1]), k.to(work).mT)
+    if seen is not None:
+        scores.masked_fill_(~seen, -math.inf)
+    top = scores.amax(dim=-1, keepdim=True)
+    weights = scores.sub_(top.clamp(min=torch.finfo(work).min)).exp_()
+    total = weights.sum(dim=-1, keepdim=True)
+    result = torch.matmul(weights.to(rounded).to(work), v.to(work))
+    return result / total.where(total > 0, torch.ones_like(total))
+
+
+def _seen(p: Problem, rows: slice) -> Any:
+    """Which keys these queries see: [rows, keys], or None for all."""
+    torch, device = p.torch, p.q.device
+    query = torch.arange(rows.start, rows.stop, device=device)[:, None]
+    key = torch.arange(p.case.keys, device=device)[None, :]
+    seen = None
+    if p.blocks is not None:
+        height, width = p.case.block
+        seen = torch.from_numpy(p.blocks).to(device)[query // height, key // width]
+    if p.case.causal:
+        before = key <= query + p.case.keys - p.case.q_shape[2]
+        seen = before if seen is None else seen & before
+    return seen

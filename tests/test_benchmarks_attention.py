@@ -1,0 +1,280 @@
+"""The benchmark harness for attention: cases, the suite on small ones, and its tables."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from test_benchmarks import ROOT, HostTimer, write_run
+
+from benchmarks import attention_peers, attention_suite, cpu_attention, records, report
+from benchmarks.attention_cases import AttentionCase, cpu_attention_cases, gpu_attention_cases
+from benchmarks.attention_suite import AttentionSuite
+from benchmarks.cases import select
+
+# ---- cases ---------------------------------------------------------------------------------------
+
+
+def test_cases_are_consistent() -> None:
+    cases = [*gpu_attention_cases(), *cpu_attention_cases(["float32", "float16"])]
+    assert len({case.name for case in cases}) == len(cases)
+    for case in cases:
+        assert case.fields == json.loads(json.dumps(case.fields))
+        if case.block is None:
+            continue
+        blocks = case.make_blocks()
+        assert blocks.shape == case.grid and blocks.sum() == case.nnzb, case.name
+        assert np.array_equal(blocks, case.make_blocks())
+        assert (case.grid[0] * case.block[0], case.grid[1] * case.block[1]) == (case.keys,) * 2
+    masks = [case for case in cases if case.block]
+    wanted = {round(case.density, 2) for case in select(masks, "32768.*uniform")}
+    assert wanted == {0.05, 0.12, 0.25, 0.5}
+
+
+def test_useful_work() -> None:
+    full, causal = select(gpu_attention_cases(), "^dense/bfloat16/4x16x4096x128/")
+    assert full.useful_flops == 2 * causal.useful_flops == 4 * 64 * 4096**2 * 128
+    (decode,) = select(gpu_attention_cases(), "^decode/")
+    assert decode.useful_flops == 4 * 16 * 32 * 8192 * 128
+    assert decode.fields["bytes"] == 2 * 2 * 16 * 8 * 8192 * 128
+    (mask,) = select(gpu_attention_cases(), "^masks/.*16384x128/128x128/d0.125/uniform")
+    assert mask.useful_flops == 4 * 16 * 128 * 16 * 128**2 * 128
+
+
+def test_causal_mask_has_the_diagonal_and_nothing_after_it() -> None:
+    (case,) = select(gpu_attention_cases(), "^masks/.*/causal")
+    blocks = case.make_blocks()
+    assert blocks.diagonal().all() and not np.triu(blocks, 1).any()
+    assert set(blocks.sum(axis=1)[16:]) == {16}
+    seen = np.kron(blocks, np.ones((8, 8))) * np.tri(1024)
+    # What lies on the diagonal itself counts half.
+    assert (seen.sum() - 512) / 64 * 128**2 == case.visible
+
+
+def test_no_baseline_with_too_many_scores() -> None:
+    cases = {case.name: attention_peers.wanted(case) for case in gpu_attention_cases()}
+    assert "composed" in cases["dense/bfloat16/1x8x16384x256/full"]
+    assert "composed" not in cases["dense/bfloat16/1x16x16384x128/full"]
+    assert cases["masks/bfloat16/1x16x16384x128/64x64/d0.5/uniform"] == ["flex"]
+
+
+# ---- suite ---------------------------------------------------------------------------------------
+
+
+def small(**changes: Any) -> AttentionCase:
+    case = {"group": "dense", "dtype": "float32", "batch": 2, "heads": 2, "keys": 256, "size": 32}
+    return AttentionCase(**(case | changes))
+
+
+def small_mask(pattern: str = "uniform", **changes: Any) -> AttentionCase:
+    mask = {"group": "masks", "block": (32, 32), "count": 3, "pattern": pattern}
+    return small(**(mask | {"causal": pattern == "causal"} | changes))
+
+
+def host_suite(**changes: Any) -> AttentionSuite:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    return AttentionSuite(torch, "cpu", HostTimer(), **changes)
+
+
+def flash3_of_torch(torch: Any) -> ModuleType:
+    """Stands in for FlashAttention-3, in its layout."""
+
+    def flash_attn_func(q: Any, k: Any, v: Any, causal: bool, num_splits: int = 1) -> Any:
+        assert num_splits == (0 if q.shape[1] == 1 else 1)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        attend = torch.nn.functional.scaled_dot_product_attention
+        out = attend(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
+        return out.transpose(1, 2)
+
+    module = ModuleType("fa3_fwd_interface")
+    module.flash_attn_func = flash_attn_func
+    return module
+
+
+def test_reference_is_attention_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = host_suite()
+    torch = suite.torch
+    monkeypatch.setattr(attention_suite, "SCORES_AT_A_TIME", 4 * 100 * 256)  # in three parts
+    for case in (
+        small(),
+        small(causal=True, dtype="bfloat16"),
+        small(heads=4, kv_heads=2, queries=1),
+        small(heads=4, kv_heads=2, queries=100, causal=True),
+        small_mask("zipf_rows"),
+        small_mask("causal"),
+        small_mask("two_full_rows", count=2),
+    ):
+        p = suite._problem(case)
+        found = suite._reference(p)
+        q, k, v = p.q.double(), p.k.double(), p.v.double()
+        k, v = (x.repeat_interleave(case.heads // x.shape[1], dim=1) for x in (k, v))
+        seen = torch.ones(q.shape[2], case.keys, dtype=torch.bool)
+        if case.causal:
+            seen = seen.tril(case.keys - q.shape[2])
+        if p.blocks is not None:
+            seen &= torch.from_numpy(p.blocks.repeat(32, axis=0).repeat(32, axis=1))
+        scores = (q @ k.mT / 32**0.5).masked_fill(~seen, float("-inf"))
+        expected = torch.nan_to_num(scores.softmax(dim=3)) @ v
+        assert torch.allclose(found.expected, expected, rtol=1e-12, atol=1e-14), case.name
+        least, most = (1e-8, 1e-6) if case.dtype == "float32" else (5e-4, 1e-2)
+        assert least < found.dense_error < most, case.name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_suite_measures_and_leaves_out(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = host_suite()
+    results = records.Results(tmp_path / "attention.json", records.facts("abc", None))
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", flash3_of_torch(suite.torch))
+    decode = small(group="decode", dtype=dtype, heads=4, kv_heads=2, queries=1)
+    for case in (small(dtype=dtype), small(dtype=dtype, causal=True), decode):
+        outcome = suite.run(case)
+        assert not outcome.wrong, outcome.notes
+        assert any("cudnn left out: " in note for note in outcome.notes)
+        results.add(outcome.rows)
+    rows = json.loads((tmp_path / "attention.json").read_text())["rows"]
+    assert {row["who"] for row in rows} == {"bsrgemm", "flash3", "flash2", "composed"}
+    assert not any("error" in row or "wrong" in row for row in rows)
+    ours = [row for row in rows if row["who"] == "bsrgemm"]
+    assert [row["timing"] for row in ours] == ["sustained", "burst"] * 3
+    assert [row["seen"] for row in ours[::2]] == ["full", "causal", "decode"]
+    assert ours[0]["tflops"] == pytest.approx(4 * 4 * 256**2 * 32 / ours[0]["us"] / 1e6, rel=1e-3)
+    assert "TB/s" in outcome.notes[0] and "bytes" not in ours[0] and ours[4]["bytes"] > 0
+
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", None)
+    outcome = suite.run(small(dtype=dtype))
+    assert any("flash3 left out: ModuleNotFoundError" in note for note in outcome.notes)
+    assert not outcome.wrong and "flash3" not in {row["who"] for row in outcome.rows}
+
+
+def test_suite_measures_masks() -> None:
+    suite = host_suite(families=["auto", "cpu"])
+    from torch.nn.attention.flex_attention import flex_attention
+
+    suite.cache["flex"] = flex_attention  # not compiled, which takes long
+    for case in (small_mask(), small_mask("zipf_rows"), small_mask("causal"), small_mask("banded")):
+        outcome = suite.run(case)
+        assert not outcome.wrong, outcome.notes
+        who = [row["who"] for row in outcome.rows[::2]]
+        assert who == ["bsrgemm", "bsrgemm:cpu", "flex"], outcome.notes
+        assert not any("wrong" in row for row in outcome.rows)
+        assert outcome.rows[0]["plan_us"] >= 0 and outcome.rows[0]["nnzb"] == case.nnzb
+
+
+def test_suite_finds_wrong_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = attention_suite.attention
+
+    def one_element_missing(*arguments: Any, out: Any, **options: Any) -> Any:
+        right(*arguments, out=out, **options)
+        out[-1, -1, -1, -1] = float("nan")
+        return out
+
+    def without_its_mask(*arguments: Any, block_mask: Any, **options: Any) -> Any:
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(attention_suite, "attention", one_element_missing)
+    outcome = host_suite(peers=[]).run(small())
+    assert outcome.wrong and outcome.rows[0]["wrong"] and outcome.rows[0]["rel_err"] is None
+    monkeypatch.setattr(attention_suite, "attention", without_its_mask)
+    assert host_suite(peers=[]).run(small_mask()).wrong
+    # What ours raises is an error, not something to leave out.
+    outcome = host_suite(peers=[], families=["hopper"]).run(small())
+    assert outcome.wrong and "hopper" in outcome.rows[0]["error"]
+
+
+def test_cpu_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    case = small(timings=("rounds",))
+    rows = cpu_attention.measure(case, ["numpy_dense", "torch_sdpa"], 2)
+    assert [row["who"] for row in rows] == ["bsrgemm", "torch_sdpa"]
+    assert all(row["rel_err"] < 1e-6 and row["runs"] == 2 for row in rows)
+    assert not any("wrong" in row for row in rows)
+    monkeypatch.setattr(attention_suite, "attention", lambda *_, out, **options: out)
+    assert cpu_attention.measure(case, [], 1)[0]["wrong"]
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def result(
+    case: AttentionCase, who: str, timing: str | None, us: float | None, **extra: Any
+) -> Any:
+    return records.make_row(case, who, timing, us and us * 1e-6, case.useful_flops, **extra)
+
+
+def test_tables(tmp_path: Path) -> None:
+    cases = list(gpu_attention_cases())
+    full, causal = select(cases, "^dense/bfloat16/1x16x16384x128/")
+    (decode,) = select(cases, "^decode/")
+    (mask,) = select(cases, "^masks/.*16384x128/128x128/d0.125/zipf")
+    (long,) = select(cases, "^masks/.*32768x128/128x128/d0.5/")
+    write_run(
+        tmp_path,
+        "h200",
+        "attention",
+        "2026-01-01",
+        [
+            result(full, "bsrgemm", "sustained", 4000.0),
+            result(full, "bsrgemm", "burst", 3200.0),
+            result(full, "flash3", "sustained", 3000.0),
+            result(full, "cudnn", "sustained", 5000.0, wrong=True),
+            result(causal, "bsrgemm", "sustained", 2000.0),
+            result(causal, "flash3", "burst", 1700.0),
+            result(decode, "bsrgemm", "sustained", 268.0),
+            result(mask, "bsrgemm", "sustained", 625.0, plan_us=1234.0),
+            result(mask, "bsrgemm", "burst", 500.0, plan_us=1234.0),
+            result(mask, "flex", "sustained", 750.0),
+            result(long, "bsrgemm", None, None, error="OutOfMemoryError: no"),
+        ],
+    )
+    folder = tmp_path / report.RESULTS
+    assert report.table(folder, "gpu-attention").splitlines()[:5] == [
+        "| batch × heads × length × size | dtype | seen | TF/s (burst) | of FlashAttention-3 | "
+        "of cuDNN | K and V, TB/s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 1 × 16 × 16384 × 128 | bfloat16 | full | 550 (687) | 0.75 | wrong | - |",
+        "| 1 × 16 × 16384 × 128 | bfloat16 | causal | 550 (-) | - | - | - |",
+        "| 16 × 32 (8 of K and V) × 8192 × 128 | bfloat16 | decode | 8.01 (-) | - | - | 2.00 |",
+    ]
+    assert report.table(folder, "gpu-attention-masks").splitlines()[:4] == [
+        "| batch × heads × length × size | block | pattern | density | TF/s (burst) | "
+        "of own dense rate | times faster than own dense | of FlexAttention | plan ms |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 1 × 16 × 16384 × 128 | 128×128 | zipf rows | 0.125 | 440 (550) | 0.80 | 6.40 | 1.20 | "
+        "1.23 |",
+        "| 1 × 16 × 32768 × 128 | 128×128 | uniform | 0.5 | fails (fails) | - | - | - | - |",
+    ]
+    # The tables of products pass over these rows.
+    for name in ("gpu-float16", "gpu-bfloat16", "gpu-patterns", "gpu-columns", "gpu-crossover"):
+        assert report.table(folder, name).startswith("*No committed measurement yet")
+    (on_cpu,) = cpu_attention_cases(["float32"])
+    rows = [result(on_cpu, "bsrgemm", "rounds", 150e3)]
+    write_run(tmp_path, "cpu", "cpu", "2026-01-01", rows)
+    assert report.table(folder, "cpu") == (
+        "*No committed measurement yet; `python -m benchmarks cpu` makes one.*\n"
+    )
+    nothing = report.table(tmp_path, "gpu-attention-masks")
+    assert (
+        nothing == "*No committed measurement yet; `python -m benchmarks attention` makes one.*\n"
+    )
+
+
+def test_command_line() -> None:
+    command = [sys.executable, "-m", "benchmarks", "attention"]
+    done = subprocess.run(
+        [*command, "--dry-run"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "dense/bfloat16/4x16x4096x128/full: 550 GF; flash3 cudnn flash2 composed" in done.stdout
+    assert "16384x128/128x128/d0.125/zipf_rows: 275 GF; flex" in done.stdout
+    done = subprocess.run(
+        [*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2 and "nobody" in done.stderr
