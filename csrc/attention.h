@@ -18,12 +18,34 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
 const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
 bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
 
+/* The decode kernels (attention_decode.c). */
+const char *bsrg_attention_decode_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
+/* Whether they are the fastest, where they can compute it. */
+bool bsrg_attention_decode_suits(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
+bsrg_status bsrg_attention_decode_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
+enum {
+  BSRG_DECODE_SPLIT_KEYS = 256, /* of a split, at least, but for rounding to tiles */
+  BSRG_DECODE_SLOT_SPLITS = 4   /* splits in all for each CTA that fits the GPU, about, at most */
+};
+/* How many CTAs share the keys of each of `units` heads of k: the GPU has `slots` of them at a time. */
+int64_t bsrg_attention_decode_splits(int64_t units, int64_t keys, int64_t tile_keys, int64_t slots);
+
 /* attention.c: query i may see the keys i + first .. i + last, as far as there are such; both are from -queries to
  * keys. */
 typedef struct bsrg_band {
   int64_t first, last;
 } bsrg_band;
 bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
+
+static inline bsrg_attention_operand bsrg_attention_operand_of(const bsrg_tensor *t) {
+  return (bsrg_attention_operand){t->data, t->batch_stride, t->head_stride, t->row_stride, t->element_stride};
+}
+
+/* Whether rows can be copied 8 elements at a time. */
+static inline bool bsrg_attention_has_aligned_rows(const bsrg_tensor *t) {
+  return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride % 8 == 0 &&
+         t->head_stride % 8 == 0 && t->batch_stride % 8 == 0;
+}
 
 /* The mask of a batch and head; NULL without masks. */
 static inline const bsrg_structure_view *bsrg_attention_mask(const bsrg_attention_args *args, int64_t batch,

@@ -1,14 +1,17 @@
 /* Attention on a GPU: from a checked call to the kernels that compute it. */
 #include "attention.h"
 
-/* One row a backend, the fastest first. */
+/* One row a backend, the fastest first. One with `suits` is passed over where that says no, unless args name it. */
 static const struct backend {
   bsrg_family family;
   const char *(*obstacle)(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
   bsrg_status (*launch)(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
+  bool (*suits)(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
 } backends[] = {
-    {BSRG_ATTENTION_HOPPER, bsrg_attention_hopper_obstacle, bsrg_attention_hopper_launch},
-    {BSRG_PORTABLE, bsrg_attention_portable_obstacle, bsrg_attention_portable_launch},
+    {BSRG_ATTENTION_DECODE, bsrg_attention_decode_obstacle, bsrg_attention_decode_launch,
+     bsrg_attention_decode_suits},
+    {BSRG_ATTENTION_HOPPER, bsrg_attention_hopper_obstacle, bsrg_attention_hopper_launch, NULL},
+    {BSRG_PORTABLE, bsrg_attention_portable_obstacle, bsrg_attention_portable_launch, NULL},
 };
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
@@ -19,7 +22,9 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
   for (int i = 0; i < BACKENDS; ++i) {
     if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
     obstacle = backends[i].obstacle(args, gpu);
-    if (obstacle == NULL) {
+    const bool passed_over =
+        obstacle == NULL && args->family == BSRG_AUTO && backends[i].suits && !backends[i].suits(args, gpu);
+    if (obstacle == NULL && !passed_over) {
       *chosen = &backends[i];
       return BSRG_OK;
     }

@@ -20,16 +20,6 @@ const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, co
   return NULL;
 }
 
-static bsrg_attention_operand operand_of(const bsrg_tensor *t) {
-  return (bsrg_attention_operand){t->data, t->batch_stride, t->head_stride, t->row_stride, t->element_stride};
-}
-
-/* Whether rows can be copied 8 elements at a time. */
-static bool has_aligned_rows(const bsrg_tensor *t) {
-  return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride % 8 == 0 &&
-         t->head_stride % 8 == 0 && t->batch_stride % 8 == 0;
-}
-
 static bsrg_status set_masks(const bsrg_attention_args *args, int64_t tile_rows, bsrg_gpu gpu,
                              bsrg_attention_portable_params *p, bsrg_error *error) {
   /* The number of tiles does not follow from the mask, whose blocks may be higher than a tile. */
@@ -72,10 +62,10 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
         "2^31 tiles of %lld rows",
         (long long)q->batch, (long long)q->heads, (long long)q->rows, (long long)sizes[choice].tile_rows);
   const bsrg_band band = bsrg_attention_band(args);
-  bsrg_attention_portable_params p = {.q = operand_of(q),
-                                      .k = operand_of(k),
-                                      .v = operand_of(v),
-                                      .out = operand_of(&args->out),
+  bsrg_attention_portable_params p = {.q = bsrg_attention_operand_of(q),
+                                      .k = bsrg_attention_operand_of(k),
+                                      .v = bsrg_attention_operand_of(v),
+                                      .out = bsrg_attention_operand_of(&args->out),
                                       .lse = args->lse,
                                       .heads = (int32_t)q->heads,
                                       .group = k->heads == 0 ? 1 : (int32_t)(q->heads / k->heads),
@@ -87,10 +77,10 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
                                       .value_size = (int32_t)v->size,
                                       .band_first = (int32_t)band.first,
                                       .band_last = (int32_t)band.last,
-                                      .copy_q = has_aligned_rows(q),
-                                      .copy_k = has_aligned_rows(k),
-                                      .copy_v = has_aligned_rows(v),
-                                      .copy_out = has_aligned_rows(&args->out),
+                                      .copy_q = bsrg_attention_has_aligned_rows(q),
+                                      .copy_k = bsrg_attention_has_aligned_rows(k),
+                                      .copy_v = bsrg_attention_has_aligned_rows(v),
+                                      .copy_out = bsrg_attention_has_aligned_rows(&args->out),
                                       .softcap = (float)args->softcap};
   p.scale = (float)(args->softcap > 0 ? args->scale / args->softcap : args->scale);
   if (args->masks != NULL) {

@@ -103,9 +103,10 @@ typedef enum bsrg_family {
   BSRG_PORTABLE, /* sm_80 and up: mma.sync for float16/bfloat16, FMA for float32/float64 */
   BSRG_HOST,     /* the CPU backend */
   BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
+  BSRG_ATTENTION_DECODE, /* attention only, sm_80 and up: few queries, keys and values streamed from memory once */
   BSRG_FAMILY_COUNT
 } bsrg_family;
-/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper" */
+/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* Y = alpha * A @ X + beta * C, all operands of one dtype, float32 accumulation for 16-bit dtypes. */
@@ -151,7 +152,8 @@ typedef struct bsrg_attention_args {
   int64_t mask_batch, mask_heads; /* each 1 (shared) or q's */
   bsrg_device device;             /* where every pointer lives */
   void *stream;                   /* CUstream; ignored on the CPU */
-  bsrg_family family;             /* BSRG_AUTO, BSRG_ATTENTION_HOPPER, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_family
+      family; /* BSRG_AUTO, BSRG_ATTENTION_HOPPER, BSRG_ATTENTION_DECODE, BSRG_PORTABLE or BSRG_HOST */
 } bsrg_attention_args;
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error);

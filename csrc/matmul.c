@@ -29,10 +29,11 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
     return bsrg_fail(error, BSRG_ERR_VALUE, "family is %d, but families are numbered 0 to %d", (int)family,
                      BSRG_FAMILY_COUNT - 1);
   }
-  if (family == BSRG_ATTENTION_HOPPER) {
+  if (family == BSRG_ATTENTION_HOPPER || family == BSRG_ATTENTION_DECODE) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is 'hopper', which computes attention; products have 'auto', 'tall', 'stream', "
-                     "'regroup', 'narrow', 'portable' and 'cpu'");
+                     "family is '%s', which computes attention; products have 'auto', 'tall', 'stream', "
+                     "'regroup', 'narrow', 'portable' and 'cpu'",
+                     bsrg_family_name(family));
   }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,

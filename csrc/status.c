@@ -60,6 +60,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "cpu";
     case BSRG_ATTENTION_HOPPER:
       return "hopper";
+    case BSRG_ATTENTION_DECODE:
+      return "decode";
     case BSRG_FAMILY_COUNT:
       break;
   }

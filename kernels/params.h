@@ -389,6 +389,51 @@ typedef struct bsrg_attention_portable_params {
   float softcap;                            /* 0: none */
 } bsrg_attention_portable_params;
 
+/* ---- sm80/attention_decode.cuh --------------------------------------------------------------- */
+
+/* The kernels, attention_decode_f16_d<size>_r<rows> and attention_decode_bf16_..., for head sizes up to `size` and so
+ * many queries of all heads that share a head of k and v: X(size, rows, CTAs of a Hopper SM)
+ * A warp has 16 rows and, of every stage, some of the keys. The shared memory of a CTA is what every GPU from sm_80 up
+ * has. */
+#define BSRG_DECODE_TILES(X) \
+  X(64, 16, 3)               \
+  X(64, 32, 3)               \
+  X(64, 64, 3)               \
+  X(128, 16, 2)              \
+  X(128, 32, 2)              \
+  X(128, 64, 2)              \
+  X(256, 16, 2)              \
+  X(256, 32, 2)              \
+  X(256, 64, 2)
+#define BSRG_DECODE_KEYS(size) ((size) > 128 ? 32 : 64) /* of a stage */
+#define BSRG_DECODE_STAGES(size) ((size) > 64 ? 3 : 4)
+#define BSRG_DECODE_KEY_WARPS(size, rows) ((rows) > 16 ? 64 / (rows) : BSRG_DECODE_KEYS(size) / 16)
+#define BSRG_DECODE_THREADS(size, rows) (2 * (rows) * BSRG_DECODE_KEY_WARPS(size, rows))
+#define BSRG_DECODE_SHARED_BYTES(size) (4 * (size) * BSRG_DECODE_KEYS(size) * BSRG_DECODE_STAGES(size))
+
+enum {
+  BSRG_DECODE_ROWS = 64,  /* at most */
+  BSRG_COMBINE_WARPS = 4, /* of a CTA of attention_combine_f16 and attention_combine_bf16 */
+  BSRG_COMBINE_SHARED_BYTES = 1024 * BSRG_COMBINE_WARPS
+};
+
+/* Operands have unit element strides and rows that begin at multiples of 16 bytes; sizes are multiples of 8. CTA i has
+ * split i % splits of batch and head i / splits. */
+typedef struct bsrg_decode_params {
+  bsrg_attention_operand q, k, v, out;
+  float *lse;   /* or NULL */
+  float *sums;  /* [batches][heads][splits][rows][value_size], relative to the maximum; with one split NULL */
+  float *stats; /* [batches][heads][splits][rows][2]: maximum and total; with one split NULL */
+  int32_t heads, group;  /* of k and v, and how many of q share one */
+  int32_t queries, rows; /* rows = queries * group */
+  int32_t size, value_size;
+  int32_t first_key, end_key;    /* what some query sees lies in first_key .. end_key - 1 */
+  int32_t tiles, splits;         /* of those keys, the tiles being what a stage holds */
+  int32_t band_first, band_last; /* query i sees keys i + band_first .. i + band_last */
+  float scale;                   /* of scores, or of scores / softcap */
+  float softcap;                 /* 0: none */
+} bsrg_decode_params;
+
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */
 
 enum {

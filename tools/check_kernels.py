@@ -19,7 +19,12 @@ import build_kernels
 from build_kernels import Image, KernelBuildError
 
 # Which instruction the kernels of an image must contain, by how the image's name begins.
-REQUIRED = {"sm90/": "HGMMA", "sm80/portable": "HMMA", "sm80/narrow_": "HMMA"}
+REQUIRED = {
+    "sm90/": "HGMMA",
+    "sm80/portable": "HMMA",
+    "sm80/narrow_": "HMMA",
+    "sm80/attention_decode": "HMMA",
+}
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")

@@ -199,7 +199,7 @@ const char bsrg_attention_doc[] =
     "            query i may see keys i + diagonal - left to i + diagonal + right; negative: no bound\n"
     "layout      'bhsd' as above, or 'bshd': [batch, queries or keys, heads, size]\n"
     "stream      CUDA stream handle; None takes the current stream of q's library\n"
-    "family      'auto', 'hopper' or 'portable' (GPU), or 'cpu'\n\n"
+    "family      'auto', 'hopper', 'decode' or 'portable' (GPU), or 'cpu'\n\n"
     "A query that sees no key gets zeros and lse -inf. q, k, v and out are of one dtype and on one device;\n"
     "16-bit dtypes are accumulated in float32.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory, numbers), "

@@ -84,8 +84,9 @@ def attention(
         Without it, torch's or CuPy's current stream if ``q`` is theirs, else the stream that ``q``
         names, else the legacy default stream. Ignored on the CPU.
     backend : str, optional
-        ``"hopper"`` (sm_90) or ``"portable"`` (sm_80 and up), both for float16 and bfloat16 and
-        sizes up to 256, or ``"cpu"``. Without it the fastest that can compute the call.
+        ``"hopper"`` (sm_90), ``"decode"`` (sm_80 and up, few queries) or ``"portable"`` (sm_80 and
+        up), all for float16 and bfloat16 and sizes up to 256, or ``"cpu"``. Without it the fastest
+        that can compute the call.
 
     Returns
     -------
@@ -208,6 +209,8 @@ def _softcap(softcap: Any) -> float:
 def _family(backend: Any) -> str:
     if backend is None:
         return "auto"
-    if backend not in ("auto", "hopper", "portable", "cpu"):
-        raise ValueError(f"backend is {backend!r}; accepted: 'hopper', 'portable', 'cpu' or None")
+    if backend not in ("auto", "hopper", "decode", "portable", "cpu"):
+        raise ValueError(
+            f"backend is {backend!r}; accepted: 'hopper', 'decode', 'portable', 'cpu' or None"
+        )
     return backend

@@ -221,9 +221,10 @@ static void refusals(void) {
   ACCEPT((void)0);
   REFUSE_AS(args.dtype = (bsrg_dtype)9, BSRG_ERR_TYPE, "dtype is 9");
   REFUSE(args.device.kind = (bsrg_device_kind)9, "device is kind 9");
-  REFUSE(args.family = BSRG_TALL, "attention has 'auto', 'hopper', 'portable' and 'cpu'");
+  REFUSE(args.family = BSRG_TALL, "attention has 'auto', 'hopper', 'decode', 'portable' and 'cpu'");
   REFUSE(args.family = (bsrg_family)-1, "family is -1");
   REFUSE(args.family = BSRG_ATTENTION_HOPPER, "family is 'hopper', but the operands are on cpu");
+  REFUSE(args.family = BSRG_ATTENTION_DECODE, "family is 'decode', but the operands are on cpu");
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA),
          "family is 'cpu', but the operands are on cuda");
   ACCEPT(args.family = BSRG_HOST);
