@@ -13,7 +13,8 @@ bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args
 /* For the kinds with blocks: every query tile with its list of key tiles, longest first in each section. */
 typedef struct bsrg_attention_plan {
   bsrg_attention_item *tiles;
-  bsrg_attention_entry *entries;
+  bsrg_attention_entry *entries;  /* NULL for pairs */
+  bsrg_attention_key_pair *pairs; /* NULL for the others */
   int64_t tile_count, entry_count;
 } bsrg_attention_plan;
 
@@ -21,12 +22,21 @@ typedef struct bsrg_attention_plan {
 typedef struct bsrg_attention_plan_key {
   bsrg_attention_order order;
   bsrg_attention_bounds bounds;
-  int32_t heads, tile_keys;
+  int32_t heads;
+  int32_t tile_keys; /* of an entry; a pair has 2 * BSRG_ATTENTION_PAIR_ROWS */
+  bool pairs;
 } bsrg_attention_plan_key;
 void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t options[BSRG_MASK_OPTIONS]);
 
 /* A bsrg_mask_plan_maker. */
 void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *options);
 void bsrg_attention_free_plan(void *plan);
+
+/* attention_pairs.c: whether a mask has the blocks that pairs are for. */
+bool bsrg_attention_suits_pairs(const bsrg_structure_view *mask);
+/* Appends the lists of a mask to plan->pairs, which has room for *room, and describes its query tiles, but for the
+ * head. false: no memory. */
+bool bsrg_attention_list_pairs(const bsrg_attention_bounds *bounds, const bsrg_structure_view *mask,
+                               bsrg_attention_plan *plan, int64_t *room, bsrg_attention_item *lists);
 
 #endif

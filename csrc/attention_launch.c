@@ -9,20 +9,30 @@
 /* The rows of the kernel table, for both dtypes. */
 static const struct variant {
   int32_t size, rows, keys;
-  bool blocks, capped;
+  bsrg_attention_listing listing;
+  bool capped;
 } variants[] = {
-#define VARIANT(size, kind, rows, keys, blocks, capped) {size, rows, keys, blocks, capped},
+#define VARIANT(size, kind, rows, keys, listing, capped) {size, rows, keys, listing, capped},
     BSRG_ATTENTION_TILES(VARIANT)
 #undef VARIANT
 };
 enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
+/* All masks of a call have blocks of one shape. */
+static bsrg_attention_listing choose_listing(const bsrg_attention_args *args, int64_t size) {
+  if (!args->masks) return BSRG_ATTENTION_BY_BOUNDS;
+  return size <= BSRG_ATTENTION_PAIR_SIZE && bsrg_attention_suits_pairs(&args->masks[0]->view)
+             ? BSRG_ATTENTION_BY_PAIRS
+             : BSRG_ATTENTION_BY_LIST;
+}
+
 /* The first one that fits: larger heads come later. */
 static int choose_variant(const bsrg_attention_args *args) {
+  const int64_t size = bsrg_max(args->q.size, args->v.size);
+  const bsrg_attention_listing listing = choose_listing(args, size);
   int i = 0;
-  while (i < VARIANTS &&
-         (variants[i].size < bsrg_max(args->q.size, args->v.size) ||
-          variants[i].blocks != (args->masks != NULL) || variants[i].capped != (args->softcap > 0)))
+  while (i < VARIANTS && (variants[i].size < size || variants[i].listing != listing ||
+                          variants[i].capped != (args->softcap > 0)))
     ++i;
   return i;
 }
@@ -41,7 +51,8 @@ static bool can_describe(const bsrg_tensor *t) {
 static bool too_many_tiles(const bsrg_attention_args *args) {
   const struct variant *v = &variants[choose_variant(args)];
   const int64_t query_tiles = bsrg_ceil_div(args->q.rows, v->rows),
-                key_tiles = bsrg_ceil_div(args->k.rows, v->keys);
+                /* pairs: tiles of either half that no other fills up */
+      key_tiles = bsrg_ceil_div(args->k.rows, v->keys) + (v->listing == BSRG_ATTENTION_BY_PAIRS ? 2 : 0);
   int64_t heads, tiles, lists, entries = 0;
   return !bsrg_mul_ok(args->q.batch, args->q.heads, &heads) || !bsrg_mul_ok(heads, query_tiles, &tiles) ||
          tiles >= (int64_t)1 << 30 ||
@@ -103,10 +114,13 @@ static bsrg_status describe(const bsrg_attention_args *args, const bsrg_tensor *
 }
 
 /* The plan of the masks, on the device. */
-static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p, int32_t tile_keys,
-                              bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_attention_plan_key key = {
-      .order = p->order, .bounds = p->bounds, .heads = p->heads, .tile_keys = tile_keys};
+static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p,
+                              const struct variant *variant, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_attention_plan_key key = {.order = p->order,
+                                       .bounds = p->bounds,
+                                       .heads = p->heads,
+                                       .tile_keys = variant->keys,
+                                       .pairs = variant->listing == BSRG_ATTENTION_BY_PAIRS};
   int64_t options[BSRG_MASK_OPTIONS];
   bsrg_mask_plan *kept;
   bsrg_attention_key_options(&key, options);
@@ -115,14 +129,16 @@ static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_pa
   if (status != BSRG_OK) return status;
   const bsrg_attention_plan *plan = kept->plan;
   enum { TILES, ENTRIES, PARTS };
+  const size_t entries = (size_t)plan->entry_count;
   const bsrg_upload_part parts[PARTS] = {
       [TILES] = {plan->tiles, sizeof(*plan->tiles) * (size_t)plan->tile_count},
-      [ENTRIES] = {plan->entries, sizeof(*plan->entries) * (size_t)plan->entry_count}};
+      [ENTRIES] = key.pairs ? (bsrg_upload_part){plan->pairs, sizeof(*plan->pairs) * entries}
+                            : (bsrg_upload_part){plan->entries, sizeof(*plan->entries) * entries}};
   const CUdeviceptr *uploads;
   status = bsrg_uploads_get_in(&kept->uploads, BSRG_ATTENTION_HOPPER, parts, PARTS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
   p->tiles = (const bsrg_attention_item *)(uintptr_t)uploads[TILES];
-  p->entries = (const bsrg_attention_entry *)(uintptr_t)uploads[ENTRIES];
+  p->entries = (const void *)(uintptr_t)uploads[ENTRIES];
   return BSRG_OK;
 }
 
@@ -142,10 +158,13 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
     p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
 
   bsrg_status status = BSRG_OK;
-  if (variant->blocks) status = place_plan(args, &p, variant->keys, gpu, error);
-  if (status == BSRG_OK) status = describe(args, &args->q, variant->rows, gpu, &p.q, error);
-  if (status == BSRG_OK) status = describe(args, &args->k, variant->keys, gpu, &p.k, error);
-  if (status == BSRG_OK) status = describe(args, &args->v, variant->keys, gpu, &p.v, error);
+  const bool pairs = variant->listing == BSRG_ATTENTION_BY_PAIRS;
+  const int32_t query_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : variant->rows;
+  const int32_t key_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : variant->keys;
+  if (variant->listing != BSRG_ATTENTION_BY_BOUNDS) status = place_plan(args, &p, variant, gpu, error);
+  if (status == BSRG_OK) status = describe(args, &args->q, query_box, gpu, &p.q, error);
+  if (status == BSRG_OK) status = describe(args, &args->k, key_box, gpu, &p.k, error);
+  if (status == BSRG_OK) status = describe(args, &args->v, key_box, gpu, &p.v, error);
   const bsrg_map_shape out = map_shape(&args->out, 16);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->out.data, &out, &p.out, error);
   if (status != BSRG_OK) return status;

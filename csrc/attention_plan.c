@@ -48,7 +48,7 @@ void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t opti
   const int64_t numbers[BSRG_MASK_OPTIONS] = {
       key->order.heads,    key->heads,       key->order.section,     key->order.tail_begin,
       key->bounds.queries, key->bounds.keys, key->bounds.low_offset, key->bounds.high_offset,
-      key->tile_keys};
+      key->tile_keys,      key->pairs};
   memcpy(options, numbers, sizeof(numbers));
 }
 
@@ -64,15 +64,16 @@ static bsrg_attention_plan_key key_of(const int64_t *options) {
                  .low_offset = (int32_t)options[6],
                  .high_offset = (int32_t)options[7]},
       .heads = (int32_t)options[1],
-      .tile_keys = (int32_t)options[8]};
+      .tile_keys = (int32_t)options[8],
+      .pairs = options[9] != 0};
 }
 
 typedef struct builder {
   const bsrg_attention_plan_key *key;
   bsrg_attention_plan *plan;
   int64_t entry_room;
-  uint64_t *groups;    /* of each key tile of the query tile in hand: byte r has row group r's bits */
-  int64_t *list_begin; /* of each mask's query tiles, in plan->entries, and the end */
+  uint64_t *groups;           /* of each key tile of the query tile in hand: byte r has row group r's bits */
+  bsrg_attention_item *lists; /* of each mask's query tiles, without a head */
 } builder;
 
 /* A row of `count` bits from `begin` on. */
@@ -119,7 +120,8 @@ static uint64_t existing_groups(const builder *b, int64_t first_row, int64_t til
   return existing;
 }
 
-static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t query_tile) {
+static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t query_tile,
+                            bsrg_attention_item *list) {
   const bsrg_attention_bounds *bounds = &b->key->bounds;
   const int32_t first_row = query_tile * BSRG_ATTENTION_LIST_ROWS;
   const bsrg_attention_range range =
@@ -147,18 +149,29 @@ static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t
       return false;
   }
   /* The kernel's pipeline has no place for a query tile without key tiles: one of which nothing is seen. */
-  return b->plan->entry_count > begin ||
-         append(b, (bsrg_attention_entry){range.begin, BSRG_ATTENTION_PARTIAL, {0, 0}});
+  if (b->plan->entry_count == begin &&
+      !append(b, (bsrg_attention_entry){range.begin, BSRG_ATTENTION_PARTIAL, {0, 0}}))
+    return false;
+  const int32_t count = (int32_t)(b->plan->entry_count - begin);
+  *list = (bsrg_attention_item){.first_row = {first_row, first_row + BSRG_ATTENTION_LIST_ROWS / 2},
+                                .entry_begin = (int32_t)begin,
+                                .entry_count = count,
+                                .steps = count};
+  return true;
 }
 
 static bool list_masks(builder *b, const bsrg_attention_args *args) {
   const int64_t query_tiles = b->key->order.query_tiles;
-  for (int64_t m = 0; m < args->mask_batch * args->mask_heads; ++m)
-    for (int64_t t = 0; t < query_tiles; ++t) {
-      b->list_begin[m * query_tiles + t] = b->plan->entry_count;
-      if (!list_query_tile(b, &args->masks[m]->view, (int32_t)t)) return false;
+  for (int64_t m = 0; m < args->mask_batch * args->mask_heads; ++m) {
+    const bsrg_structure_view *mask = &args->masks[m]->view;
+    bsrg_attention_item *lists = b->lists + m * query_tiles;
+    if (b->key->pairs) {
+      if (!bsrg_attention_list_pairs(&b->key->bounds, mask, b->plan, &b->entry_room, lists)) return false;
+    } else {
+      for (int64_t t = 0; t < query_tiles; ++t)
+        if (!list_query_tile(b, mask, (int32_t)t, lists + t)) return false;
     }
-  b->list_begin[args->mask_batch * args->mask_heads * query_tiles] = b->plan->entry_count;
+  }
   return true;
 }
 
@@ -171,11 +184,10 @@ static bool order_tiles(builder *b, const bsrg_attention_args *args) {
     const bsrg_attention_position at = bsrg_attention_tile_position(order, (int32_t)t);
     const int64_t batch = args->mask_batch == 1 ? 0 : at.head / b->key->heads;
     const int64_t head = args->mask_heads == 1 ? 0 : at.head % b->key->heads;
-    const int64_t *list =
-        b->list_begin + (batch * args->mask_heads + head) * order->query_tiles + at.query_tile;
-    length[t] = list[1] - list[0];
+    tiles[t] = b->lists[(batch * args->mask_heads + head) * order->query_tiles + at.query_tile];
+    tiles[t].head = at.head;
+    length[t] = tiles[t].steps;
     longest = bsrg_max(longest, length[t]);
-    tiles[t] = (bsrg_attention_item){at.query_tile, at.head, (int32_t)list[0], (int32_t)length[t]};
   }
   bool done = true;
   for (int64_t first = 0, end; first < order->heads && done; first = end) {
@@ -192,6 +204,7 @@ void bsrg_attention_free_plan(void *plan) {
   if (!p) return;
   free(p->tiles);
   free(p->entries);
+  free(p->pairs);
   free(p);
 }
 
@@ -205,10 +218,10 @@ void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *o
   builder b = {.key = &key,
                .plan = plan,
                .groups = malloc(sizeof(*b.groups) * (size_t)bsrg_ceil_div(key.bounds.keys, key.tile_keys)),
-               .list_begin = malloc(sizeof(*b.list_begin) * (size_t)(lists + 1))};
-  const bool done = plan->tiles && b.groups && b.list_begin && list_masks(&b, args) && order_tiles(&b, args);
+               .lists = malloc(sizeof(*b.lists) * (size_t)lists)};
+  const bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args);
   free(b.groups);
-  free(b.list_begin);
+  free(b.lists);
   if (done) return plan;
   bsrg_attention_free_plan(plan);
   return NULL;

@@ -138,17 +138,27 @@ typedef struct bsrg_stream_params {
 /* ---- sm90/attention.cuh ---------------------------------------------------------------------- */
 
 /* A query tile is what a CTA computes at a time, a key tile one step of it. The tiles that are compiled, one row a
- * kernel, attention_f16_h<size>_<kind> and attention_bf16_...: X(head size, kind, query rows, keys, blocks, capped).
- * Smaller heads run in the next larger one. Kinds with blocks take lists of key tiles, the others have every key tile
- * that the bounds of the keys let through; capped ones bound the scores by a softcap. */
+ * kernel, attention_f16_h<size>_<kind> and attention_bf16_...: X(head size, kind, query rows, keys, listing, capped).
+ * Smaller heads run in the next larger one. `listing` is a bsrg_attention_listing; capped kinds bound the scores by a
+ * softcap. */
+typedef enum bsrg_attention_listing {
+  BSRG_ATTENTION_BY_BOUNDS, /* every key tile that the bounds of the keys let through */
+  BSRG_ATTENTION_BY_LIST,   /* lists of key tiles, with a bit for every 16 x 16 elements */
+  BSRG_ATTENTION_BY_PAIRS   /* lists of pairs of 64 keys, for masks of blocks of 64 x 64 or multiples */
+} bsrg_attention_listing;
 #define BSRG_ATTENTION_KINDS(X, size, rows, keys, other_rows, other_keys) \
-  X(size, plain, rows, keys, 0, 0)                                        \
-  X(size, capped, other_rows, other_keys, 0, 1)                           \
-  X(size, blocks, other_rows, other_keys, 1, 0)                           \
-  X(size, capped_blocks, other_rows, other_keys, 1, 1)
+  X(size, plain, rows, keys, BSRG_ATTENTION_BY_BOUNDS, 0)                 \
+  X(size, capped, other_rows, other_keys, BSRG_ATTENTION_BY_BOUNDS, 1)    \
+  X(size, blocks, other_rows, other_keys, BSRG_ATTENTION_BY_LIST, 0)      \
+  X(size, capped_blocks, other_rows, other_keys, BSRG_ATTENTION_BY_LIST, 1)
+#define BSRG_ATTENTION_PAIR_KINDS(X, size)             \
+  X(size, pairs, 128, 128, BSRG_ATTENTION_BY_PAIRS, 0) \
+  X(size, capped_pairs, 128, 128, BSRG_ATTENTION_BY_PAIRS, 1)
 #define BSRG_ATTENTION_TILES(X)                    \
   BSRG_ATTENTION_KINDS(X, 64, 192, 128, 128, 128)  \
+  BSRG_ATTENTION_PAIR_KINDS(X, 64)                 \
   BSRG_ATTENTION_KINDS(X, 128, 128, 128, 128, 128) \
+  BSRG_ATTENTION_PAIR_KINDS(X, 128)                \
   BSRG_ATTENTION_KINDS(X, 192, 128, 96, 128, 64)   \
   BSRG_ATTENTION_KINDS(X, 256, 128, 64, 128, 64)
 
@@ -157,7 +167,9 @@ enum {
   BSRG_ATTENTION_MAX_ROWS = 1000000000, /* of queries and of keys: sums of a row and an offset fit 32 bits */
   BSRG_ATTENTION_STAGES = 2,            /* key tiles and as many value tiles in flight */
   BSRG_ATTENTION_LIST_ROWS = 128,       /* query rows of the kinds with blocks */
-  BSRG_ATTENTION_GROUP = 16             /* rows and keys that one bit of an entry stands for */
+  BSRG_ATTENTION_GROUP = 16,            /* rows and keys that one bit of an entry stands for */
+  BSRG_ATTENTION_PAIR_SIZE = 128,       /* largest head size of the kinds with pairs */
+  BSRG_ATTENTION_PAIR_ROWS = 64,        /* query rows of a warpgroup, and keys of one half of a pair */
 };
 
 /* One consumer warpgroup for 64 query rows, and a warpgroup of producers. */
@@ -230,8 +242,12 @@ BSRG_BOTH_SIDES bsrg_attention_position bsrg_attention_tile_position(const bsrg_
 
 /* A query tile of the kinds with blocks, and its key tiles. */
 typedef struct bsrg_attention_item {
-  int32_t query_tile, head;         /* head of all batches */
+  int32_t first_row[2];             /* of each warpgroup's 64 queries; may lie behind the last query */
+  int32_t head;                     /* of all batches */
+  int32_t steps;                    /* entries that a warpgroup computes, as many for both */
   int32_t entry_begin, entry_count; /* at least one */
+  int32_t passes_first;             /* pairs: the second warpgroup does not take the first entry */
+  int32_t pad;
 } bsrg_attention_item;
 
 enum { BSRG_ATTENTION_ABOVE = 1, BSRG_ATTENTION_BELOW = 2, BSRG_ATTENTION_PARTIAL = 4 };
@@ -243,9 +259,23 @@ typedef struct bsrg_attention_entry {
   uint32_t groups[2];
 } bsrg_attention_entry;
 
+/* One step of the kinds with pairs: twice 64 keys, each at key tile * 64; a key tile behind the last one is zeros. Each
+ * warpgroup has flags of its own: those above, and these. A warpgroup takes at least one of two entries that follow
+ * one another, also across query tiles. */
+typedef struct bsrg_attention_key_pair {
+  int32_t key_tile[2];
+  int32_t flags[2];
+} bsrg_attention_key_pair;
+enum {
+  BSRG_ATTENTION_TAKES = 8,        /* the warpgroup computes this entry */
+  BSRG_ATTENTION_PASSES_NEXT = 16, /* but the next one of this query tile it does not */
+  BSRG_ATTENTION_HIDES_FIRST = 32, /* it sees none of the first 64 keys */
+  BSRG_ATTENTION_HIDES_SECOND = 64
+};
+
 /* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor. */
 typedef struct bsrg_attention_map {
-  bsrg_tensor_map map; /* {size, rows, heads, batches}, box 64 elements x the rows of a tile */
+  bsrg_tensor_map map; /* {size, rows, heads, batches}, box 64 elements x the rows of a tile, or 64 */
   int32_t head_divisor, batch_factor;
 } bsrg_attention_map;
 
@@ -254,8 +284,8 @@ typedef struct bsrg_attention_params {
   bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x 16 rows */
   float *lse;                       /* NULL, or [batch][head][row] */
   const bsrg_attention_item *tiles; /* kinds with blocks */
-  const bsrg_attention_entry *entries;
-  uint32_t *counter; /* as in bsrg_tall_params */
+  const void *entries;              /* bsrg_attention_entry or bsrg_attention_key_pair */
+  uint32_t *counter;                /* as in bsrg_tall_params */
   bsrg_attention_order order;
   bsrg_attention_bounds bounds;
   int32_t tile_count, heads;

@@ -9,6 +9,14 @@
 //
 // kBlocks: the key tiles of a query tile come from a list, each with the groups of 16 x 16 that may be seen. Otherwise
 // they are those that the bounds let through, from the last to the first.
+//
+// kPairs: masks of blocks of 64 x 64. Each warpgroup has 64 queries of its own, from anywhere, and computes entries of
+// two key tiles of 64. What both need they share; the rest is loaded for one of them alone and passed by the other.
+// For heads of 128 elements an entry of one warpgroup is 4.2 MFLOP and 64 KB from L2. With lists of its own, that is
+// 7.4 TB/s at 3/4 of the dense rate of 629 TFLOP/s, when L2 delivers 7.8. The plan loads 0.89, 0.83 and 0.72 of it for
+// random masks of densities 1/8, 1/4 and 1/2, by counting: 6.6, 6.1 and 5.3 TB/s. Steps of single key tiles would make
+// the same loads, but the fixed cost of a step (barriers, turns, reductions; some 400 cycles, an estimate) would meet
+// 512 cycles of the tensor cores instead of 1024.
 #pragma once
 
 #include "params.h"
@@ -31,23 +39,30 @@ struct Producers {
 
   __device__ Message tile(int t) const {
     Message m;
-    bsrg_attention_item tile;
+    bsrg_attention_item tile = {};
     if constexpr (Shape::kBlocks) {
-      const int4 record = __ldg(reinterpret_cast<const int4 *>(p.tiles) + t);
-      tile = {record.x, record.y, record.z, record.w};
+      const int4 *record = reinterpret_cast<const int4 *>(p.tiles + t);
+      const int4 a = __ldg(record), b = __ldg(record + 1);
+      tile = {{a.x, a.y}, a.z, a.w, b.x, b.y, b.z, 0};
     } else {
       const bsrg_attention_position at = bsrg_attention_tile_position(&p.order, t);
       const bsrg_attention_range range =
           bsrg_attention_key_range(&p.bounds, at.query_tile * Shape::kRows, Shape::kRows, Shape::kKeys);
-      tile = {at.query_tile, at.head, range.begin, range.end - range.begin};
+      tile.first_row[0] = at.query_tile * Shape::kRows;
+      tile.head = at.head;
+      tile.entry_begin = range.begin;
+      tile.entry_count = tile.steps = range.end - range.begin;
       m.above_begin = range.above_begin;
       m.below_end = range.below_end;
     }
-    m.query_tile = tile.query_tile;
+    m.first_row[0] = tile.first_row[0];
+    m.first_row[1] = tile.first_row[1];
     m.head = tile.head % p.heads;
     m.batch = tile.head / p.heads;
     m.begin = tile.entry_begin;
     m.count = tile.entry_count;
+    m.steps = tile.steps;
+    m.passes_first = tile.passes_first;
     return m;
   }
 
@@ -78,13 +93,17 @@ struct Producers {
     return {from.map, m.head / from.head_divisor, m.batch * from.batch_factor};
   }
 
-  // All of a tile's rows, 64 elements a box; what lies beyond the last row or element becomes zeros.
+  // All of a tile's rows, 64 elements a box; what lies beyond the last row or element becomes zeros. Pairs have two
+  // boxes of 64 rows one below the other, the others one.
   template <int kRows>
-  __device__ void load(const Source &from, uint32_t target, int row, uint32_t full) const {
+  __device__ void load(const Source &from, uint32_t target, const int (&row)[2], uint32_t full) const {
     ptx::barrier_arrive_expect(full, kRows * Shape::kSize * 2);
 #pragma unroll
     for (int panel = 0; panel < Shape::kPanels; ++panel)
-      ptx::tma_load_4d(target + panel * kRows * 128, from.map, panel * 64, row, from.head, from.batch, full);
+#pragma unroll
+      for (int part = 0; part < (Shape::kPairs ? 2 : 1); ++part)
+        ptx::tma_load_4d(target + panel * kRows * 128 + part * BSRG_ATTENTION_PAIR_ROWS * 128, from.map,
+                         panel * 64, row[part], from.head, from.batch, full);
   }
 
   template <bool kIsKeys>
@@ -98,13 +117,13 @@ struct Producers {
       if (m.last()) break;
       if constexpr (kIsKeys) {
         ptx::barrier_wait(shared.query_empty(query.slot), query.parity);
-        load<Shape::kRows>(source(p.q, m), shared.queries(query.slot), m.query_tile * Shape::kRows,
+        load<Shape::kRows>(source(p.q, m), shared.queries(query.slot), m.first_row,
                            shared.query_full(query.slot));
         query.advance();
       }
       const Source from = source(kIsKeys ? p.k : p.v, m);
       // One entry ahead: a global load in this lane's path would cost 0.3 us a tile.
-      const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.begin;
+      const int4 *entries = static_cast<const int4 *>(p.entries) + m.begin;
       int4 next = make_int4(0, 0, 0, 0);
       if constexpr (Shape::kBlocks) next = __ldg(entries);
 #pragma unroll 1
@@ -115,7 +134,11 @@ struct Producers {
           key_tile = entry.x;
           if (i + 1 < m.count) next = __ldg(entries + i + 1);
         }
-        const int row = key_tile * Shape::kKeys;
+        int row[2] = {key_tile * Shape::kKeys, 0};
+        if constexpr (Shape::kPairs) {
+          row[0] = entry.x * BSRG_ATTENTION_PAIR_ROWS;
+          row[1] = entry.y * BSRG_ATTENTION_PAIR_ROWS;
+        }
         if constexpr (kIsKeys) {
           ptx::barrier_wait(shared.key_empty(stage.slot), stage.parity);
           if constexpr (Shape::kBlocks) ptx::store_shared(shared.entry(stage.slot), entry);
@@ -155,8 +178,8 @@ __device__ __forceinline__ void run(const bsrg_attention_params &p) {
 
 }  // namespace bsrg::attention
 
-#define BSRG_ATTENTION_KERNEL(NAME, T, SIZE, KIND, ROWS, KEYS, BLOCKS, CAPPED)            \
-  extern "C" __global__ void __launch_bounds__(BSRG_ATTENTION_THREADS(ROWS), 1)           \
-      NAME##_h##SIZE##_##KIND(const __grid_constant__ bsrg_attention_params p) {          \
-    bsrg::attention::run<bsrg::attention::Shape<T, SIZE, ROWS, KEYS, BLOCKS, CAPPED>>(p); \
+#define BSRG_ATTENTION_KERNEL(NAME, T, SIZE, KIND, ROWS, KEYS, LISTING, CAPPED)            \
+  extern "C" __global__ void __launch_bounds__(BSRG_ATTENTION_THREADS(ROWS), 1)            \
+      NAME##_h##SIZE##_##KIND(const __grid_constant__ bsrg_attention_params p) {           \
+    bsrg::attention::run<bsrg::attention::Shape<T, SIZE, ROWS, KEYS, LISTING, CAPPED>>(p); \
   }

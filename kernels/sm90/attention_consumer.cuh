@@ -4,6 +4,12 @@
 // the sums are under way. Two warpgroups take turns in issuing, so that one's softmax runs while the other multiplies.
 // Where there are two buffers of queries this goes on across query tiles: the first scores of the next one are issued
 // together with the last sums of this one.
+//
+// Pairs: some entries of the two rings are the other warpgroup's. The plan gives both warpgroups as many of their own
+// and never two in a row that one of them does not take, so turns still alternate. An entry that is passed by must be
+// seen full before it is released: a parity only tells a phase from the one before it. Keys are passed by between the
+// softmax and the end of the sums, when the other warpgroup is about to use them, and values at the next turn but one,
+// when the other warpgroup has used them; so nobody waits, and the buffers become free no later than by their user.
 #pragma once
 
 #include "params.h"
@@ -49,7 +55,7 @@ class Consumer {
     for (Message m = receive(); !m.last();) {
       if (!scored) start(m);
 #pragma unroll 1
-      for (int i = 1; i < m.count; ++i) step(m, i);
+      for (int i = 1; i < m.steps; ++i) step(m, i);
       release(shared.query_empty(query.slot));
       query.advance();
 
@@ -77,6 +83,8 @@ class Consumer {
   uint32_t probabilities[kKeySteps][4];
   int accumulate = 0;  // 0: the next sums are a query tile's first
   Stage key, value;
+  // Pairs: whether entries of the other warpgroup come before the next values of this one, and before those after them.
+  bool passes_value = false, passes_value_later = false;
   QuerySlot<Shape> query;
   MessageSlot message;
 
@@ -93,7 +101,9 @@ class Consumer {
     message.advance();
     release(shared.message_empty());
     Message m;
-    m.query_tile = __shfl_sync(~0u, read.query_tile, 0);
+    m.first_row[0] = __shfl_sync(~0u, Shape::kPairs && group == 1 ? read.first_row[1] : read.first_row[0], 0);
+    if constexpr (Shape::kPairs) m.passes_first = __shfl_sync(~0u, read.passes_first, 0);
+    m.steps = __shfl_sync(~0u, read.steps, 0);
     m.head = __shfl_sync(~0u, read.head, 0);
     m.batch = __shfl_sync(~0u, read.batch, 0);
     m.count = __shfl_sync(~0u, read.count, 0);
@@ -154,46 +164,105 @@ class Consumer {
     value.advance();
   }
 
+  // ---- entries of the other warpgroup -----------------------------------------------------------
+
+  __device__ bool pass_key(bool passes) {
+    if (passes) {
+      ptx::barrier_wait(shared.key_full(key.slot), key.parity);
+      release_keys();
+    }
+    return passes;
+  }
+
+  // Behind the key tile with these flags.
+  __device__ void pass_next_key(int flags) {
+    if constexpr (Shape::kPairs) {
+      passes_value = passes_value_later;
+      passes_value_later = pass_key(flags & BSRG_ATTENTION_PASSES_NEXT);
+    }
+  }
+
+  // Before the first key tile of m.
+  __device__ void pass_first_key(const Message &m) {
+    if constexpr (Shape::kPairs)
+      if (pass_key(m.passes_first && group == 1)) passes_value_later = true;
+  }
+
+  // Before the values of this warpgroup that come next.
+  __device__ void pass_value() {
+    if constexpr (Shape::kPairs) {
+      if (passes_value) {
+        ptx::barrier_wait(shared.value_full(value.slot), value.parity);
+        release_values();
+      }
+    }
+  }
+
   // ---- masks ------------------------------------------------------------------------------------
 
-  __device__ int first_row(const Message &m) const { return m.query_tile * Shape::kRows + warp * 16; }
+  // Of this warp. Message::first_row[0] is the warpgroup's where each has its own.
+  __device__ int first_row(const Message &m) const {
+    return m.first_row[0] + (Shape::kPairs ? warp % 4 : warp) * 16;
+  }
 
   // What must be masked in key tile i of m, whose keys are in the ring's current stage.
   struct KeyTile {
     int index, flags;
     uint32_t groups;  // of this warp's rows
+    int second;       // pairs: of the keys from 64 on
   };
 
   __device__ KeyTile key_tile(const Message &m, int i) const {
-    if constexpr (Shape::kBlocks) {
+    if constexpr (Shape::kPairs) {
+      const uint32_t entry = shared.entry(key.slot);
+      const int flags = ptx::load_shared_int(entry + 8 + 4 * group);
+      return {__shfl_sync(~0u, ptx::load_shared_int(entry), 0), __shfl_sync(~0u, flags, 0), 0,
+              __shfl_sync(~0u, ptx::load_shared_int(entry + 4), 0)};
+    } else if constexpr (Shape::kBlocks) {
       const uint32_t entry = shared.entry(key.slot);
       const uint32_t words = ptx::load_shared_int(entry + 8 + 4 * group);
       return {__shfl_sync(~0u, ptx::load_shared_int(entry), 0),
               __shfl_sync(~0u, ptx::load_shared_int(entry + 4), 0),
-              __shfl_sync(~0u, words, 0) >> (8 * (warp % 4))};
+              __shfl_sync(~0u, words, 0) >> (8 * (warp % 4)), 0};
     } else {
       const int index = m.begin + m.count - 1 - i;
       return {index,
               (index >= m.above_begin ? BSRG_ATTENTION_ABOVE : 0) |
                   (index < m.below_end ? BSRG_ATTENTION_BELOW : 0),
-              0};
+              0, 0};
+    }
+  }
+
+  // What the bounds hide of the kCount scores from kBegin on, of which the first is this key's.
+  template <int kBegin, int kCount>
+  __device__ void mask_bounds(const Message &m, int flags, int tile_key) {
+    const int row = first_row(m) + lane / 4, first_key = tile_key + 2 * (lane & 3);
+    if (flags & BSRG_ATTENTION_ABOVE) {
+      const int high = row + p.bounds.high_offset, last = p.bounds.keys - 1;
+      mask_above<kBegin, kCount>(scores, {min(high, last) - first_key, min(high + 8, last) - first_key});
+    }
+    if (flags & BSRG_ATTENTION_BELOW) {
+      const int low = row + p.bounds.low_offset - first_key;
+      mask_below<kBegin, kCount>(scores, {low, low + 8});
     }
   }
 
   // Scores of what may be seen, capped where the kernel does that.
   __device__ void mask(const Message &m, const KeyTile &tile) {
     if constexpr (Shape::kCapped) cap(scores, p.cap_log2);
-    const int row = first_row(m) + lane / 4, first_key = tile.index * kKeys + 2 * (lane & 3);
-    if (tile.flags & BSRG_ATTENTION_ABOVE) {
-      const int high = row + p.bounds.high_offset, last = p.bounds.keys - 1;
-      mask_above(scores, {min(high, last) - first_key, min(high + 8, last) - first_key});
+    if constexpr (Shape::kPairs) {
+      constexpr int kHalf = kScores / 2;
+      if (tile.flags & (BSRG_ATTENTION_ABOVE | BSRG_ATTENTION_BELOW)) {
+        mask_bounds<0, kHalf>(m, tile.flags, tile.index * BSRG_ATTENTION_PAIR_ROWS);
+        mask_bounds<kHalf, kHalf>(m, tile.flags, tile.second * BSRG_ATTENTION_PAIR_ROWS);
+      }
+      if (tile.flags & BSRG_ATTENTION_HIDES_FIRST) mask_all<0, kHalf>(scores);
+      if (tile.flags & BSRG_ATTENTION_HIDES_SECOND) mask_all<kHalf, kHalf>(scores);
+    } else {
+      mask_bounds<0, kScores>(m, tile.flags, tile.index * kKeys);
+      if constexpr (Shape::kBlocks)
+        if (tile.flags & BSRG_ATTENTION_PARTIAL) mask_groups(scores, tile.groups);
     }
-    if (tile.flags & BSRG_ATTENTION_BELOW) {
-      const int low = row + p.bounds.low_offset - first_key;
-      mask_below(scores, {low, low + 8});
-    }
-    if constexpr (Shape::kBlocks)
-      if (tile.flags & BSRG_ATTENTION_PARTIAL) mask_groups(scores, tile.groups);
   }
 
   // ---- steps ------------------------------------------------------------------------------------
@@ -201,6 +270,7 @@ class Consumer {
   // The first scores of a query tile, with nothing else under way.
   __device__ void start(const Message &m) {
     ptx::barrier_wait(shared.query_full(query.slot), query.parity);
+    pass_first_key(m);
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
     issue_scores();
@@ -211,6 +281,7 @@ class Consumer {
     release_keys();
     mask(m, tile);
     softmax.first(scores);
+    pass_next_key(tile.flags);
     round_probabilities();
     accumulate = 0;
   }
@@ -219,6 +290,7 @@ class Consumer {
   __device__ void step(const Message &m, int i) {
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
+    pass_value();
     issue_scores();
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<true>();
@@ -229,6 +301,7 @@ class Consumer {
     mask(m, tile);
     float factor[2];
     const bool grown = softmax.next(scores, factor);
+    pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
     ptx::warpgroup_wait<0>();
     ptx::hold_accumulators(sums);
@@ -242,6 +315,7 @@ class Consumer {
 
   // The last sums of m alone.
   __device__ void finish(const Message &m) {
+    pass_value();
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<false>();
     ptx::warpgroup_wait<0>();
@@ -253,8 +327,10 @@ class Consumer {
   // The last sums of m and the first scores of the next query tile.
   __device__ void finish_and_start(const Message &m, const Message &next) {
     ptx::barrier_wait(shared.query_full(query.slot), query.parity);
+    pass_first_key(next);
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
+    pass_value();
     issue_scores();
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<true>();
@@ -265,6 +341,7 @@ class Consumer {
     mask(next, tile);
     const float shift[2] = {softmax.shift[0], softmax.shift[1]}, sum[2] = {softmax.sum[0], softmax.sum[1]};
     softmax.first(scores);
+    pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
     ptx::warpgroup_wait<0>();
     ptx::hold_accumulators(sums);

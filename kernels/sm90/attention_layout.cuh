@@ -9,13 +9,15 @@
 
 namespace bsrg::attention {
 
-template <typename T, int kSize_, int kRows_, int kKeys_, bool kBlocks_, bool kCapped_>
+template <typename T, int kSize_, int kRows_, int kKeys_, int kListing, bool kCapped_>
 struct Shape {
   using Element = T;
   static constexpr int kSize = kSize_;  // of a head
   static constexpr int kRows = kRows_;  // queries of a tile
   static constexpr int kKeys = kKeys_;  // keys of a tile
-  static constexpr bool kBlocks = kBlocks_, kCapped = kCapped_;
+  static constexpr bool kBlocks = kListing != BSRG_ATTENTION_BY_BOUNDS,
+                        kPairs = kListing == BSRG_ATTENTION_BY_PAIRS;
+  static constexpr bool kCapped = kCapped_;
   static constexpr int kPanels = kSize / 64;  // 64 elements are 128 bytes, the span of the swizzle
   static constexpr int kGroups = kRows / 64;  // consumer warpgroups
   static constexpr int kQueryBuffers = BSRG_ATTENTION_QUERY_BUFFERS(kSize);
@@ -24,6 +26,8 @@ struct Shape {
   static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
   static_assert(!kBlocks || (kRows == BSRG_ATTENTION_LIST_ROWS && kKeys <= 8 * BSRG_ATTENTION_GROUP),
                 "an entry has bits for 128 rows and 128 keys");
+  static_assert(!kPairs || (kKeys == 2 * BSRG_ATTENTION_PAIR_ROWS && kQueryBuffers == 2),
+                "a pair is one key tile, and query tiles follow one another without a break");
 };
 
 using Stage = RingPosition<BSRG_ATTENTION_STAGES>;
@@ -45,7 +49,7 @@ struct Layout {
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kOutput = kValues + kStages * kKeyBytes;
   static constexpr int kMessage = kOutput + Shape::kRows / 16 * kPieces * kPieceBytes;
-  static constexpr int kEntry = kMessage + 32;
+  static constexpr int kEntry = kMessage + 48;
   static constexpr int kBarriers = kEntry + 16 * kStages;
   static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 2);
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
@@ -55,10 +59,13 @@ struct Layout {
 
 // What the scheduler tells the other roles about a query tile.
 struct Message {
-  int query_tile = 0, head = 0, batch = 0;
-  int count = 0;                       // key tiles; 0: there is no tile any more
+  int first_row[2] = {0, 0};  // of all warpgroups; pairs: of each of the two
+  int head = 0, batch = 0;
+  int count = 0;                       // entries or key tiles; 0: there is no tile any more
   int begin = 0;                       // first entry or lowest key tile
   int above_begin = 0, below_end = 0;  // as in bsrg_attention_range; entries have flags instead
+  int steps = 0;                       // those of them that a warpgroup computes
+  int passes_first = 0;                // as in bsrg_attention_item
   __device__ bool last() const { return count == 0; }
 };
 
@@ -105,8 +112,10 @@ struct Shared {
   }
 
   __device__ void write(const Message &m) const {
-    ptx::store_shared(base + L::kMessage, make_int4(m.query_tile, m.head, m.batch, m.count));
-    ptx::store_shared(base + L::kMessage + 16, make_int4(m.begin, m.above_begin, m.below_end, 0));
+    ptx::store_shared(base + L::kMessage, make_int4(m.first_row[0], m.head, m.batch, m.count));
+    ptx::store_shared(base + L::kMessage + 16, make_int4(m.begin, m.above_begin, m.below_end, m.steps));
+    if constexpr (Shape::kPairs)
+      ptx::store_shared(base + L::kMessage + 32, make_int4(m.first_row[1], m.passes_first, 0, 0));
     ptx::barrier_arrive(message_full());
   }
 
@@ -115,13 +124,19 @@ struct Shared {
     const int4 a = ptx::load_shared_int4(base + L::kMessage);
     const int4 b = ptx::load_shared_int4(base + L::kMessage + 16);
     Message m;
-    m.query_tile = a.x;
+    m.first_row[0] = a.x;
     m.head = a.y;
     m.batch = a.z;
     m.count = a.w;
     m.begin = b.x;
     m.above_begin = b.y;
     m.below_end = b.z;
+    m.steps = b.w;
+    if constexpr (Shape::kPairs) {
+      const int4 c = ptx::load_shared_int4(base + L::kMessage + 32);
+      m.first_row[1] = c.x;
+      m.passes_first = c.y;
+    }
     return m;
   }
 };

@@ -15,19 +15,25 @@ namespace bsrg::attention {
 
 // ---- masks: what a row must not see becomes minus infinity --------------------------------------
 
-// Keys beyond limit[r], counted from this thread's first key.
-template <int kScores>
+// Of the scores from kBegin on, kCount of them: keys beyond limit[r], counted from this thread's first key there.
+template <int kBegin, int kCount, int kScores>
 __device__ __forceinline__ void mask_above(float (&s)[kScores], const int (&limit)[2]) {
 #pragma unroll
-  for (int i = 0; i < kScores; ++i)
-    if (i / 4 * 8 + i % 2 > limit[i / 2 % 2]) s[i] = -INFINITY;
+  for (int i = 0; i < kCount; ++i)
+    if (i / 4 * 8 + i % 2 > limit[i / 2 % 2]) s[kBegin + i] = -INFINITY;
 }
 
-template <int kScores>
+template <int kBegin, int kCount, int kScores>
 __device__ __forceinline__ void mask_below(float (&s)[kScores], const int (&limit)[2]) {
 #pragma unroll
-  for (int i = 0; i < kScores; ++i)
-    if (i / 4 * 8 + i % 2 < limit[i / 2 % 2]) s[i] = -INFINITY;
+  for (int i = 0; i < kCount; ++i)
+    if (i / 4 * 8 + i % 2 < limit[i / 2 % 2]) s[kBegin + i] = -INFINITY;
+}
+
+template <int kBegin, int kCount, int kScores>
+__device__ __forceinline__ void mask_all(float (&s)[kScores]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) s[kBegin + i] = -INFINITY;
 }
 
 // Groups of 16 keys whose bit is not set; the warp's rows all lie in one group.

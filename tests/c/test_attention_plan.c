@@ -86,6 +86,7 @@ typedef struct problem {
   int64_t left, right, diagonal;
   int32_t tile_keys;
   uint32_t percent;
+  bool pairs;
 } problem;
 
 static bsrg_structure *make_mask(const problem *p) {
@@ -113,7 +114,8 @@ static char *dense_mask(const bsrg_structure_view *v, const problem *p) {
 /* Removes from `dense` what a query tile's entries show, and checks that nothing else is shown. */
 static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item *tile,
                       const bsrg_attention_bounds *bounds, int32_t tile_keys, char *dense) {
-  const int64_t first = (int64_t)tile->query_tile * BSRG_ATTENTION_LIST_ROWS;
+  const int64_t first = tile->first_row[0];
+  CHECK(tile->first_row[1] == first + 64 && tile->steps == tile->entry_count);
   CHECK(tile->entry_count > 0 && tile->entry_begin + tile->entry_count <= plan->entry_count);
   for (int32_t e = 0; e < tile->entry_count; ++e) {
     const bsrg_attention_entry *entry = &plan->entries[tile->entry_begin + e];
@@ -129,6 +131,38 @@ static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item
         CHECK(key < bounds->keys);
         if (key < bounds->keys) CHECK(dense[query * bounds->keys + key]-- == 1);
       }
+  }
+}
+
+/* The same for pairs, walking as each warpgroup of the kernel does. */
+static void read_paired_tile(const bsrg_attention_plan *plan, const bsrg_attention_item *tile,
+                             const bsrg_attention_bounds *bounds, char *dense) {
+  const bsrg_attention_key_pair *pairs = plan->pairs + tile->entry_begin;
+  const int64_t key_tiles = bsrg_ceil_div(bounds->keys, 64);
+  CHECK(tile->entry_count > 0 && tile->entry_begin + tile->entry_count <= plan->entry_count);
+  CHECK(tile->first_row[0] < bounds->queries && tile->first_row[0] != tile->first_row[1]);
+  for (int w = 0; w < 2; ++w) {
+    int32_t at = w == 1 && tile->passes_first;
+    for (int32_t step = 0; step < tile->steps; ++step) {
+      CHECK(at < tile->entry_count && pairs[at].flags[w] & BSRG_ATTENTION_TAKES);
+      /* The first warpgroup's turn comes first, so its entry must too. */
+      if (w == 0 && at + 1 < tile->entry_count && !(pairs[at].flags[1] & BSRG_ATTENTION_TAKES))
+        CHECK(pairs[at + 1].flags[0] == 0 && pairs[at + 1].flags[1] & BSRG_ATTENTION_TAKES);
+      for (int64_t c = 0; c < 128; ++c) {
+        const int32_t key_tile = pairs[at].key_tile[c / 64];
+        const bool hidden =
+            pairs[at].flags[w] & (c / 64 ? BSRG_ATTENTION_HIDES_SECOND : BSRG_ATTENTION_HIDES_FIRST);
+        CHECK(key_tile >= 0 && key_tile <= key_tiles && (key_tile < key_tiles || hidden));
+        for (int64_t r = 0; r < bsrg_min(64, bounds->queries - tile->first_row[w]); ++r) {
+          const int64_t query = tile->first_row[w] + r, key = key_tile * INT64_C(64) + c % 64;
+          if (hidden || !passes(bounds, query, key, pairs[at].flags[w])) continue;
+          CHECK(key < bounds->keys);
+          if (key < bounds->keys) CHECK(dense[query * bounds->keys + key]-- == 1);
+        }
+      }
+      at += pairs[at].flags[w] & BSRG_ATTENTION_PASSES_NEXT ? 2 : 1;
+    }
+    CHECK(at == tile->entry_count);
   }
 }
 
@@ -149,29 +183,35 @@ static void check(const problem *p) {
   const bsrg_attention_plan_key key = {.order = bsrg_attention_make_order(&args, BSRG_ATTENTION_LIST_ROWS),
                                        .bounds = bsrg_attention_make_bounds(&args),
                                        .heads = (int32_t)p->heads,
-                                       .tile_keys = p->tile_keys};
+                                       .tile_keys = p->tile_keys,
+                                       .pairs = p->pairs};
   int64_t options[BSRG_MASK_OPTIONS];
   bsrg_attention_key_options(&key, options);
   bsrg_attention_plan *plan = bsrg_attention_make_plan(&args, options);
   const int64_t query_tiles = bsrg_ceil_div(p->queries, BSRG_ATTENTION_LIST_ROWS);
   CHECK(plan->tile_count == p->batch * p->heads * query_tiles);
-  char *seen = calloc((size_t)plan->tile_count, 1);
+  const int64_t row_blocks = 2 * query_tiles; /* an odd number of them has an empty one */
+  char *seen = calloc((size_t)(p->batch * p->heads * row_blocks), 1);
   for (int64_t t = 0; t < plan->tile_count; ++t) {
     const bsrg_attention_item *tile = &plan->tiles[t];
     const int64_t batch = p->mask_batch == 1 ? 0 : tile->head / p->heads;
     const int64_t head = p->mask_heads == 1 ? 0 : tile->head % p->heads;
-    CHECK(!seen[tile->head * query_tiles + tile->query_tile]++);
+    for (int w = 0; w < 2; ++w) CHECK(!seen[tile->head * row_blocks + tile->first_row[w] / 64]++);
     char *dense = dense_mask(&masks[batch * p->mask_heads + head]->view, p);
     for (int64_t q = 0; q < p->queries; ++q)
       for (int64_t k = 0; k < p->keys; ++k)
         if (!in_bounds(&key.bounds, q, k)) dense[q * p->keys + k] = 0;
-    read_tile(plan, tile, &key.bounds, p->tile_keys, dense);
-    const int64_t first = (int64_t)tile->query_tile * BSRG_ATTENTION_LIST_ROWS * p->keys;
-    const int64_t end = bsrg_min(first + BSRG_ATTENTION_LIST_ROWS * p->keys, p->queries * p->keys);
-    for (int64_t i = first; i < end; ++i) CHECK(dense[i] == 0);
+    if (p->pairs)
+      read_paired_tile(plan, tile, &key.bounds, dense);
+    else
+      read_tile(plan, tile, &key.bounds, p->tile_keys, dense);
+    for (int w = 0; w < 2; ++w) {
+      const int64_t end = bsrg_min(tile->first_row[w] + 64, p->queries) * p->keys;
+      for (int64_t i = tile->first_row[w] * p->keys; i < end; ++i) CHECK(dense[i] == 0);
+    }
     free(dense);
     /* Everything is one section here. */
-    CHECK(t == 0 || tile->entry_count <= tile[-1].entry_count);
+    CHECK(t == 0 || tile->steps <= tile[-1].steps);
   }
   free(seen);
   bsrg_attention_free_plan(plan);
@@ -201,11 +241,58 @@ static void test_masks(void) {
   }
 }
 
+static void test_pairs(void) {
+  static const int64_t shapes[][2] = {{64, 64}, {64, 128}, {128, 64}, {192, 64}, {64, 320}};
+  for (int i = 0; i < 200; ++i) {
+    problem p = {.batch = 1 + i % 2,
+                 .heads = 1 + i % 3,
+                 .mask_batch = i % 3 == 1 ? 1 + i % 2 : 1,
+                 .mask_heads = i % 2 == 1 ? 1 + i % 3 : 1,
+                 .queries = 1 + random_below(900),
+                 .keys = 1 + random_below(900),
+                 .height = shapes[i % 5][0],
+                 .width = shapes[i % 5][1],
+                 .left = i % 4 == 1 ? (int64_t)random_below(200) : -1,
+                 .right = i % 4 ? (int64_t)random_below(3) : -1,
+                 .tile_keys = 128,
+                 .percent = (uint32_t)(i % 6) * 20,
+                 .pairs = true};
+    p.diagonal = p.keys - p.queries;
+    check(&p);
+  }
+}
+
+/* Random masks: tiles that the two query blocks share are loaded once, and few steps see less than two tiles. */
+static void test_pairs_save_loads(void) {
+  const uint32_t percents[] = {13, 25, 50};
+  const double loads[] = {0.91, 0.85, 0.75}; /* key tiles that are loaded, of those that are needed */
+  for (int i = 0; i < 3; ++i) {
+    const problem p = {.queries = 8192, .keys = 8192, .height = 64, .width = 64, .percent = percents[i]};
+    bsrg_structure *mask = make_mask(&p);
+    const bsrg_attention_bounds bounds = {8192, 8192, -8192, 8192};
+    bsrg_attention_plan plan = {0};
+    bsrg_attention_item lists[64];
+    int64_t room = 0, steps = 0, loaded = 0;
+    CHECK(bsrg_attention_suits_pairs(&mask->view));
+    CHECK(bsrg_attention_list_pairs(&bounds, &mask->view, &plan, &room, lists));
+    for (int t = 0; t < 64; ++t) steps += 2 * lists[t].steps;
+    for (int64_t e = 0; e < plan.entry_count; ++e)
+      for (int half = 0; half < 2; ++half) loaded += plan.pairs[e].key_tile[half] < 128;
+    const double needed = (double)mask->view.nnzb;
+    CHECK((double)loaded <= loads[i] * needed);
+    CHECK((double)(2 * steps) <= 1.08 * needed);
+    free(plan.pairs);
+    bsrg_structure_destroy(mask);
+  }
+}
+
 int main(void) {
   test_key_range();
   test_limits();
   test_order();
   test_masks();
+  test_pairs();
+  test_pairs_save_loads();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
 }

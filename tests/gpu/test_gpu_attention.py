@@ -117,6 +117,27 @@ def test_usual_calls_are_computed(
         assert compute(general, case, dtype, rng)
 
 
+@pytest.mark.parametrize("size", [64, 80, 128])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_of_64(
+    size: int, dtype: str, backend: str, torch: Any, rng: np.random.Generator
+) -> None:
+    """Rows with few, many and no blocks, odd numbers of row blocks, lengths that cut blocks."""
+    for density in (0.0, 0.05, 0.3, 0.7, 1.1):
+        for case, blocks in (
+            (Case(1024, 2048, size=size), (64, 64)),
+            (Case(1000, 1500, size=size, heads=4, kv_heads=2), (64, 64)),
+            (Case(700, 1100, size=size, causal=True, batch=2), (64, 64)),
+            (Case(700, 650, size=size, window=(100, 30)), (64, 128)),
+            (Case(330, 900, size=size, softcap=3.0, spread=2.0), (128, 64)),
+            (Case(50, 3000, size=size), (192, 64)),
+        ):
+            lead = (1, case.heads)
+            assert compute(
+                backend, masked(rng, case, blocks, lead=lead, density=density), dtype, rng
+            )
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_large_scores(dtype: str, general: str, torch: Any, rng: np.random.Generator) -> None:
     """Scores of up to about 1e4, of either sign: weights are all but one-hot."""
