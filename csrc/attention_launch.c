@@ -50,9 +50,10 @@ static bool can_describe(const bsrg_tensor *t) {
 /* The plan counts the query tiles of all heads, and the entries of all lists, in 32 bits. */
 static bool too_many_tiles(const bsrg_attention_args *args) {
   const struct variant *v = &variants[choose_variant(args)];
+  /* Pairs: the last of either warpgroup's own may have one half only. */
+  const int64_t half_pairs = v->listing == BSRG_ATTENTION_BY_PAIRS ? 2 : 0;
   const int64_t query_tiles = bsrg_ceil_div(args->q.rows, v->rows),
-                /* pairs: tiles of either half that no other fills up */
-      key_tiles = bsrg_ceil_div(args->k.rows, v->keys) + (v->listing == BSRG_ATTENTION_BY_PAIRS ? 2 : 0);
+                key_tiles = bsrg_ceil_div(args->k.rows, v->keys) + half_pairs;
   int64_t heads, tiles, lists, entries = 0;
   return !bsrg_mul_ok(args->q.batch, args->q.heads, &heads) || !bsrg_mul_ok(heads, query_tiles, &tiles) ||
          tiles >= (int64_t)1 << 30 ||
