@@ -120,7 +120,7 @@ def test_usual_calls_are_computed(
 @pytest.mark.parametrize("size", [64, 80, 128])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_blocks_of_64(
-    size: int, dtype: str, backend: str, torch: Any, rng: np.random.Generator
+    size: int, dtype: str, general: str, torch: Any, rng: np.random.Generator
 ) -> None:
     """Rows with few, many and no blocks, odd numbers of row blocks, lengths that cut blocks."""
     for density in (0.0, 0.05, 0.3, 0.7, 1.1):
@@ -134,7 +134,7 @@ def test_blocks_of_64(
         ):
             lead = (1, case.heads)
             assert compute(
-                backend, masked(rng, case, blocks, lead=lead, density=density), dtype, rng
+                general, masked(rng, case, blocks, lead=lead, density=density), dtype, rng
             )
 
 
