@@ -42,7 +42,7 @@ class BuildExt(build_ext):
 core = Extension(
     "bsrgemm._core",
     sources=tree("csrc/*.c", "csrc/cpu/*.c", "csrc/python/*.c"),
-    depends=tree("csrc/**/*.h", "csrc/**/*.inc", "kernels/params.h"),
+    depends=tree("csrc/**/*.h", "csrc/**/*.inc", "kernels/*.h"),
     include_dirs=["csrc", "kernels"],
     define_macros=[
         ("Py_LIMITED_API", "0x030B0000"),
