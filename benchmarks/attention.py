@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from .attention_cases import AttentionCase, gpu_attention_cases
 from .attention_peers import RIVALS, wanted
 from .attention_suite import AttentionSuite
 from .cases import select
-from .gpu import measure
+from .gpu import add_measure_arguments, measure
 from .records import Results
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
-BACKENDS = ("auto", "hopper", "portable")
+BACKENDS = ("auto", "hopper", "decode", "portable")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
-    parser.add_argument("--name", default="attention", help="of the result file (attention)")
-    parser.add_argument("--commit", help="recorded in the results; default: git's")
-    parser.add_argument(
-        "--select",
-        default="",
-        help="a regular expression for the names of cases; groups are dense, decode and masks "
-        "(default: all)",
-    )
-    parser.add_argument(
-        "--peers",
-        type=lambda text: [name for name in text.split(",") if name != "none"],
-        default=list(RIVALS),
-        help=f"none, or some of {','.join(RIVALS)} (default: all)",
+    add_measure_arguments(
+        parser, "attention", RIVALS, select="", groups="dense, decode and masks (default: all)"
     )
     parser.add_argument(
         "--backends",
@@ -40,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["auto"],
         help=f"backends to force, of {','.join(BACKENDS)} (default auto)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list cases and peers")
 
 
 def run(args: argparse.Namespace) -> int:

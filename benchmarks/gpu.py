@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,12 @@ FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
-    parser.add_argument("--name", default="gpu", help="of the result file (default gpu)")
-    parser.add_argument("--commit", help="recorded in the results; default: git's")
-    parser.add_argument(
-        "--select",
-        default="^(blocks|patterns)/",
-        help="a regular expression for the names of cases; groups are blocks, patterns, columns, "
-        "crossover and sizes (default: the first two)",
+    add_measure_arguments(
+        parser,
+        "gpu",
+        RIVALS,
+        select="^(blocks|patterns)/",
+        groups="blocks, patterns, columns, crossover and sizes (default: the first two)",
     )
     parser.add_argument(
         "--dtypes",
@@ -39,18 +37,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="default: float16,bfloat16,float32",
     )
     parser.add_argument(
-        "--peers",
-        type=lambda text: [name for name in text.split(",") if name != "none"],
-        default=list(RIVALS),
-        help=f"none, or some of {','.join(RIVALS)} (default: all)",
-    )
-    parser.add_argument(
         "--families",
         type=lambda text: text.split(","),
         default=["auto"],
         help=f"kernel families to force, of {','.join(FAMILIES)} (default auto)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="list cases with predicted times")
+
+
+def add_measure_arguments(
+    parser: argparse.ArgumentParser, name: str, rivals: Iterable[str], *, select: str, groups: str
+) -> None:
+    """What ``measure`` and the choice of cases and peers need."""
+    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
+    parser.add_argument("--name", default=name, help=f"of the result file (default {name})")
+    parser.add_argument("--commit", help="recorded in the results; default: git's")
+    parser.add_argument(
+        "--select",
+        default=select,
+        help=f"a regular expression for the names of cases; groups are {groups}",
+    )
+    parser.add_argument(
+        "--peers",
+        type=lambda text: [name for name in text.split(",") if name != "none"],
+        default=list(rivals),
+        help=f"none, or some of {','.join(rivals)} (default: all)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="list cases, predicted times, peers")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -171,16 +171,8 @@ static void settle_strides(bsrg_tensor *t) {
 }
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
-  if (bsrg_dtype_size(args->dtype) == 0) {
-    return bsrg_fail(error, BSRG_ERR_TYPE,
-                     "dtype is %d, but must be BSRG_F16, BSRG_BF16, BSRG_F32 or BSRG_F64", (int)args->dtype);
-  }
-  if ((args->device.kind != BSRG_CPU && args->device.kind != BSRG_CUDA) || args->device.index < 0) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "device is kind %d, index %d, but must be BSRG_CPU or BSRG_CUDA and at least 0",
-                     (int)args->device.kind, args->device.index);
-  }
-  bsrg_status status = check_family(args, error);
+  bsrg_status status = bsrg_check_place(args->dtype, args->device, error);
+  if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_numbers(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);

@@ -121,17 +121,9 @@ static void settle_strides(bsrg_dense *view) {
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
-  if (bsrg_dtype_size(args->dtype) == 0) {
-    return bsrg_fail(error, BSRG_ERR_TYPE,
-                     "dtype is %d, but must be BSRG_F16, BSRG_BF16, BSRG_F32 or BSRG_F64", (int)args->dtype);
-  }
-  if ((args->device.kind != BSRG_CPU && args->device.kind != BSRG_CUDA) || args->device.index < 0) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "device is kind %d, index %d, but must be BSRG_CPU or BSRG_CUDA and at least 0",
-                     (int)args->device.kind, args->device.index);
-  }
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  bsrg_status status = check_family(args, error);
+  bsrg_status status = bsrg_check_place(args->dtype, args->device, error);
+  if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || is_empty(&args->y)) return status;

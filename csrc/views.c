@@ -4,6 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_device device, bsrg_error *error) {
+  if (bsrg_dtype_size(dtype) == 0) {
+    return bsrg_fail(error, BSRG_ERR_TYPE,
+                     "dtype is %d, but must be BSRG_F16, BSRG_BF16, BSRG_F32 or BSRG_F64", (int)dtype);
+  }
+  if ((device.kind != BSRG_CPU && device.kind != BSRG_CUDA) || device.index < 0) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "device is kind %d, index %d, but must be BSRG_CPU or BSRG_CUDA and at least 0",
+                     (int)device.kind, device.index);
+  }
+  return BSRG_OK;
+}
+
 bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count) {
   bsrg_numbers_text out;
   int at = snprintf(out.text, sizeof(out.text), "(");

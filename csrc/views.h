@@ -1,8 +1,11 @@
-/* What operations check of the memory that operands are views of. */
+/* What all operations check: of what their operands are, where, and of the memory that they are views of. */
 #ifndef BSRG_VIEWS_H
 #define BSRG_VIEWS_H
 
 #include "internal.h"
+
+/* That dtype and device are ones that exist. */
+bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_device device, bsrg_error *error);
 
 enum { BSRG_VIEW_DIMS = 4 };
 

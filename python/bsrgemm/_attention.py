@@ -36,10 +36,11 @@ def attention(
     All operands have one dtype and live on one device, which computes the result: nothing is cast
     or moved silently. Scores, weights and sums are float32 for 16-bit floats and float32, and
     float64 for float64; the GPU kernels round the weights to the dtype before they meet ``v``. No
-    scores are kept in memory: beside the result, a GPU allocates nothing, and the CPU some 100 KiB
-    a thread. The first call with a mask on a GPU brings its lists of blocks there; the others
-    never wait for the GPU, and all can be captured in CUDA graphs. The bits of a result do not
-    depend on when, or by how many threads, it is computed.
+    scores are kept in memory. Beside the result, a GPU allocates in stream order what the parts of
+    split keys leave, with the backend ``'decode'`` alone, and the CPU some 100 KiB a thread. The
+    first call with a mask on a GPU brings its lists of blocks there; the others never wait for the
+    GPU, and all can be captured in CUDA graphs. The bits of a result do not depend on when, or by
+    how many threads, it is computed.
 
     Keys that no query of a tile of some 50 to 128 may see cost nothing, whether a mask, a window or
     causality excludes them. A query that may see no key at all gets zeros.
@@ -98,6 +99,8 @@ def attention(
 
     Raises
     ------
+    MemoryError
+        If there is no room for the parts of split keys.
     ValueError
         If shapes do not fit, a number is out of range, ``out`` overlaps an operand, or the backend
         cannot compute the call.

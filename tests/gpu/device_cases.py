@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import bsrgemm
@@ -32,6 +33,20 @@ def random_problem(
     tiles[torch.from_numpy(rows), :, torch.from_numpy(cols), :] = data.double()
     matrix = bsrgemm.bsr_array((data, cols.astype(np.int32), indptr), shape)
     return DeviceProblem(matrix, dense)
+
+
+def check_streams(torch: Any, multiply: Callable[[Any], Any], xs: list[Any]) -> None:
+    """Products of one matrix on several streams at a time have the bits that each has alone."""
+    streams = [torch.cuda.Stream() for _ in xs]
+    expected = [multiply(x) for x in xs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        found = []
+        for stream, x in zip(streams, xs, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(multiply(x))
+        torch.cuda.synchronize()
+        assert all(map(torch.equal, found, expected))
 
 
 def relative_error(torch: Any, found: Any, expected: Any) -> float:

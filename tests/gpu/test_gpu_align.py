@@ -9,7 +9,7 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import DeviceProblem, check, random_problem, relative_error
+from device_cases import DeviceProblem, check, check_streams, random_problem, relative_error
 from test_gpu_shapes import HALVES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
@@ -214,17 +214,8 @@ def test_graph(
 def test_products_on_several_streams(torch: Any, rng: np.random.Generator) -> None:
     """Each product has copies of its own."""
     a = random_problem(torch, some_blocks(rng, 16, 16), (64, 64), "float16").matrix
-    streams = [torch.cuda.Stream() for _ in range(4)]
-    xs = [torch.randn(a.shape[1], 1001, device="cuda").half() for _ in streams]
-    expected = [product(a, x, None, 1.0, None, None, None, "align") for x in xs]
-    torch.cuda.synchronize()
-    for _ in range(20):
-        found = []
-        for stream, x in zip(streams, xs, strict=True):
-            with torch.cuda.stream(stream):
-                found.append(product(a, x, None, 1.0, None, None, None, "align"))
-        torch.cuda.synchronize()
-        assert all(map(torch.equal, found, expected))
+    xs = [torch.randn(a.shape[1], 1001, device="cuda").half() for _ in range(4)]
+    check_streams(torch, lambda x: product(a, x, None, 1.0, None, None, None, "align"), xs)
 
 
 def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:

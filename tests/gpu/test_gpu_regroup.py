@@ -13,7 +13,7 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import DeviceProblem, check, random_problem
+from device_cases import DeviceProblem, check, check_streams, random_problem
 from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
@@ -223,17 +223,8 @@ def test_products_on_several_streams(
 ) -> None:
     """Each product has packed values of its own."""
     a = random_problem(torch, cases.uniform(density)(rng, 60, 60), blocksize, "float16").matrix
-    streams = [torch.cuda.Stream() for _ in range(4)]
-    xs = [torch.randn(a.shape[1], 512, device="cuda").half() for _ in streams]
-    expected = [product(a, x, None, 1.0, None, None, None, "regroup") for x in xs]
-    torch.cuda.synchronize()
-    for _ in range(20):
-        found = []
-        for stream, x in zip(streams, xs, strict=True):
-            with torch.cuda.stream(stream):
-                found.append(product(a, x, None, 1.0, None, None, None, "regroup"))
-        torch.cuda.synchronize()
-        assert all(map(torch.equal, found, expected))
+    xs = [torch.randn(a.shape[1], 512, device="cuda").half() for _ in range(4)]
+    check_streams(torch, lambda x: product(a, x, None, 1.0, None, None, None, "regroup"), xs)
 
 
 def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
