@@ -18,7 +18,7 @@ enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 /* The first backend that can compute it, among all or the one that args name. */
 static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *gpu,
                           const struct backend **chosen, bsrg_error *error) {
-  const char *obstacle = "is not part of this build";
+  const char *obstacle = "has no backend";
   for (int i = 0; i < BACKENDS; ++i) {
     if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
     obstacle = backends[i].obstacle(args, gpu);

@@ -19,10 +19,11 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
   return BSRG_LAUNCH_SECONDS + *bytes / chip->hbm_bytes_per_s;
 }
 
-/* What the tall family's prediction leaves out: narrow blocks pass more barriers for the same work. Fitted to 32x32
- * blocks, regrouped, at density .25. */
+/* What the tall family's prediction leaves out: widths that do not fill their last stage. It knows by itself what 16
+ * and 32 columns cost. */
 static double stage_overhead(bsrg_block_shape shape) {
-  const double stages = shape.width < 64 ? 1 : ceil(shape.width / 64.0);
+  if (shape.width <= 32) return 1;
+  const double stages = ceil(shape.width / 64.0);
   return (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
 }
 
