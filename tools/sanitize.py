@@ -1,8 +1,9 @@
 """Runs the GPU tests under compute-sanitizer: python tools/sanitize.py [--tools memcheck]
 
 Only this library's kernels are watched, and all of them: others would take hours, and racecheck
-breaks kernels with TMA that it does not watch. Several processes share the tests, since most of the
-time goes into the sanitizer's work on the host.
+breaks kernels with TMA that it does not watch. Several processes share the tests and all GPUs,
+since most of the time goes into the sanitizer's work on the host. The log of each shard names every
+test as it runs.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+
+from bsrgemm import DeviceUnavailableError, _core
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -29,19 +33,38 @@ def kernel_names() -> list[str]:
 def command(tool: str, tests: list[Path], shard: str, arguments: list[str]) -> list[str]:
     watched = [part for name in kernel_names() for part in ("--kernel-name", f"kns={name}")]
     sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *watched]
-    pytest = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "gpu", "-p", "no:cacheprovider"]
+    pytest = [sys.executable, "-m", "pytest", "-v", "-x", "-m", "gpu", "-p", "no:cacheprovider"]
+    pytest += ["--durations=10", "--durations-min=5"]
     return [*sanitizer, *pytest, "--shard", shard, *map(str, tests), *arguments]
 
 
-def check(tool: str, tests: list[Path], shard: str, arguments: list[str]) -> bool:
+def environment(gpu: int) -> dict[str, str]:
+    """Of one of several processes: its GPU, and one thread, since the others have the cores."""
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    device = visible.split(",")[gpu] if visible else str(gpu)
+    return {**os.environ, **threads, "CUDA_VISIBLE_DEVICES": device, "PYTHONUNBUFFERED": "1"}
+
+
+def check(
+    tool: str, tests: list[Path], arguments: list[str], logs: Path, gpus: int, shard: str
+) -> bool:
     start = time.perf_counter()
-    run = subprocess.run(
-        command(tool, tests, shard, arguments), capture_output=True, text=True, check=False
-    )
+    number = int(shard.split("/")[0])
+    log = logs / f"{tool}-{number}.log"
+    with log.open("w") as file:
+        code = subprocess.run(
+            command(tool, tests, shard, arguments),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment(number % gpus),
+            check=False,
+        ).returncode
     seconds = time.perf_counter() - start
-    good = run.returncode in (0, 5)  # 5: the arguments left this shard no test
-    said = "ok" if good else f"FAILED\n{run.stdout[-6000:]}{run.stderr[-2000:]}"
-    ended = next((line for line in run.stdout.splitlines() if " passed" in line), "no test")
+    text = log.read_text(errors="replace")
+    good = code in (0, 5)  # 5: the arguments left this shard no test
+    said = "ok" if good else f"FAILED, {log}\n{text[-6000:]}"
+    ended = next((line.strip("= ") for line in text.splitlines() if " passed" in line), "no test")
     print(f"{tool} {shard}: {ended}, {seconds:.0f} s: {said}", flush=True)
     return good
 
@@ -51,6 +74,7 @@ def main() -> int:
     parser.add_argument("--tools", default="memcheck,racecheck", help=f"of {','.join(TOOLS)}")
     parser.add_argument("--files", default="*", help="which of tests/gpu/test_gpu_<files>.py")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2))
+    parser.add_argument("--logs", type=Path, help="folder for a log of each shard")
     parser.add_argument("arguments", nargs="*", help="for pytest, after --")
     options = parser.parse_args()
     tools = options.tools.split(",")
@@ -62,12 +86,19 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("no compute-sanitizer on PATH: it comes with the CUDA toolkit", file=sys.stderr)
         return 2
+    try:
+        gpus = len(_core.cuda_devices())
+    except DeviceUnavailableError as error:
+        print(f"no GPU: {error}", file=sys.stderr)
+        return 2
     count = 4 * options.jobs  # so that progress shows
     shards = [f"{i + 1}/{count}" for i in range(count)]
     good = True
+    logs = options.logs or Path(tempfile.mkdtemp(prefix="sanitize-"))
+    logs.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(options.jobs) as pool:
         for tool in tools:
-            run = partial(check, tool, tests, arguments=options.arguments)
+            run = partial(check, tool, tests, options.arguments, logs, gpus)
             good = all(list(pool.map(run, shards))) and good
     return 0 if good else 1
 
