@@ -112,7 +112,8 @@ struct Producers {
     QuerySlot<Shape> query;
     stage.parity = query.parity = 1;
     for (MessageSlot slot;; slot.advance()) {
-      const Message m = shared.read(slot);
+      ptx::barrier_wait(shared.message_full(), slot.parity);
+      const Message m = shared.read();
       ptx::barrier_arrive(shared.message_empty());
       if (m.last()) break;
       if constexpr (kIsKeys) {

@@ -97,7 +97,9 @@ class Consumer {
 
   // Shuffles tell the compiler that all of it is uniform: without them it serialises WGMMAs in branches on it.
   __device__ Message receive() {
-    const Message read = shared.read(message);
+    ptx::barrier_wait(shared.message_full(), message.parity);
+    Message read;
+    if (lane == 0) read = shared.read();
     message.advance();
     release(shared.message_empty());
     Message m;
@@ -213,17 +215,19 @@ class Consumer {
   };
 
   __device__ KeyTile key_tile(const Message &m, int i) const {
-    if constexpr (Shape::kPairs) {
-      const uint32_t entry = shared.entry(key.slot);
-      const int flags = ptx::load_shared_int(entry + 8 + 4 * group);
-      return {__shfl_sync(~0u, ptx::load_shared_int(entry), 0), __shfl_sync(~0u, flags, 0), 0,
-              __shfl_sync(~0u, ptx::load_shared_int(entry + 4), 0)};
-    } else if constexpr (Shape::kBlocks) {
-      const uint32_t entry = shared.entry(key.slot);
-      const uint32_t words = ptx::load_shared_int(entry + 8 + 4 * group);
-      return {__shfl_sync(~0u, ptx::load_shared_int(entry), 0),
-              __shfl_sync(~0u, ptx::load_shared_int(entry + 4), 0),
-              __shfl_sync(~0u, words, 0) >> (8 * (warp % 4)), 0};
+    if constexpr (Shape::kBlocks) {
+      int first = 0, second = 0, mine = 0;
+      if (lane == 0) {  // which releases the stage, see Shared::read
+        const uint32_t entry = shared.entry(key.slot);
+        first = ptx::load_shared_int(entry);
+        second = ptx::load_shared_int(entry + 4);
+        mine = ptx::load_shared_int(entry + 8 + 4 * group);
+      }
+      first = __shfl_sync(~0u, first, 0);
+      second = __shfl_sync(~0u, second, 0);
+      mine = __shfl_sync(~0u, mine, 0);
+      if constexpr (Shape::kPairs) return {first, mine, 0, second};
+      return {first, second, static_cast<uint32_t>(mine) >> (8 * (warp % 4)), 0};
     } else {
       const int index = m.begin + m.count - 1 - i;
       return {index,

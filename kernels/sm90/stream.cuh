@@ -221,9 +221,12 @@ struct Kernel {
     }
   }
 
-  // Uniform, as the shuffle tells the compiler.
-  static __device__ uint32_t load_uniform(uint32_t address) {
-    return __shfl_sync(~0u, ptx::load_shared_int(address), 0);
+  // Uniform, as the shuffle tells the compiler. Only the lane that releases the stage reads: racecheck does not see that
+  // others have read it too.
+  __device__ uint32_t load_uniform(uint32_t address) const {
+    int value = 0;
+    if (lane == 0) value = ptx::load_shared_int(address);
+    return __shfl_sync(~0u, value, 0);
   }
 
   __device__ void multiply_from_shared(Sums &d, uint32_t data, uint32_t steps_at, int steps,
