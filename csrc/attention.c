@@ -161,13 +161,14 @@ static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *err
   return BSRG_OK;
 }
 
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by strides, so
- * such a stride becomes what it would be in a contiguous tensor. */
+/* Libraries put anything into the stride of a dimension of one element, and into all strides of an empty tensor.
+ * Backends choose fast paths by strides, so such a stride becomes what it would be in a contiguous tensor. */
 static void settle_strides(bsrg_tensor *t) {
-  if (t->size == 1) t->element_stride = 1;
-  if (t->rows == 1) t->row_stride = t->size;
-  if (t->heads == 1) t->head_stride = t->rows * t->size;
-  if (t->batch == 1) t->batch_stride = t->heads * t->rows * t->size;
+  const bool empty = t->batch == 0 || t->heads == 0 || t->rows == 0 || t->size == 0;
+  if (empty || t->size == 1) t->element_stride = 1;
+  if (empty || t->rows == 1) t->row_stride = t->size;
+  if (empty || t->heads == 1) t->head_stride = t->rows * t->size;
+  if (empty || t->batch == 1) t->batch_stride = t->heads * t->rows * t->size;
 }
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {

@@ -11,6 +11,9 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shard", default="1/1", help="i/n: every n-th test, from the i-th")
+    parser.addoption(
+        "--brief", action="store_true", help="smaller problems on the GPU: for tools that slow it"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

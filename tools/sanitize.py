@@ -3,7 +3,8 @@
 Only this library's kernels are watched, and all of them: others would take hours, and racecheck
 breaks kernels with TMA that it does not watch. Several processes share the tests and all GPUs,
 since most of the time goes into the sanitizer's work on the host. The log of each shard names every
-test as it runs.
+test as it runs. The tests take less of everything (--brief); those of more than 2**31 elements are
+left out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def command(tool: str, tests: list[Path], shard: str, arguments: list[str]) -> l
     watched = [part for name in kernel_names() for part in ("--kernel-name", f"kns={name}")]
     sanitizer = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *watched]
     pytest = [sys.executable, "-m", "pytest", "-v", "-x", "-m", "gpu", "-p", "no:cacheprovider"]
-    pytest += ["--durations=10", "--durations-min=5"]
+    pytest += ["--brief", "--durations=10", "--durations-min=5"]
     return [*sanitizer, *pytest, "--shard", shard, *map(str, tests), *arguments]
 
 

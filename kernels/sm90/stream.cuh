@@ -87,19 +87,29 @@ struct Kernel {
   __device__ void init_barriers() const {
     for (int i = 0; i < kStages; ++i) {
       ptx::barrier_init(full(i), 1 + kLoaders);
-      ptx::barrier_init(empty(i), 4 * kGroups);
+      ptx::barrier_init(empty(i), 128 * kGroups);
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), kGroups + 1 + kLoaders);
+      ptx::barrier_init(tile_empty(i), 4 * kGroups + kLoaders + 1);
     }
     ptx::barrier_init_fence();
   }
 
+  // By one lane.
   __device__ Message receive(const Slot &slot) const {
     ptx::barrier_wait(tile_full(slot.slot), slot.parity);
     const int4 m = ptx::load_shared_int4(message(slot.slot));
+    ptx::barrier_arrive(tile_empty(slot.slot));
     return {m.x, m.y, m.z, m.w};
+  }
+
+  // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before.
+  __device__ Message receive_by_warp(const Slot &slot) const {
+    Message m = {};
+    if (lane == 0) m = receive(slot);
+    return {__shfl_sync(~0u, m.stage_begin, 0), __shfl_sync(~0u, m.stage_count, 0),
+            __shfl_sync(~0u, m.row_begin, 0), __shfl_sync(~0u, m.n_tile, 0)};
   }
 
   // ---- scheduler: one lane ----------------------------------------------------------------------
@@ -131,7 +141,6 @@ struct Kernel {
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
       const Message m = receive(slot);
-      ptx::barrier_arrive(tile_empty(slot.slot));
       if (m.last()) return;
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
       // One record ahead: a global load in this lane's path would cost 0.3 us a stage.
@@ -155,9 +164,7 @@ struct Kernel {
     stage.parity = 1;
     const int mine = min(lane, BSRG_STREAM_SLOTS - 1);
     for (Slot slot;; slot.advance()) {
-      const Message m = receive(slot);
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(tile_empty(slot.slot));
+      const Message m = receive_by_warp(slot);
       if (m.last()) return;
       const int column = m.n_tile * kTileN + panel * kPanel;
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
@@ -221,12 +228,9 @@ struct Kernel {
     }
   }
 
-  // Uniform, as the shuffle tells the compiler. Only the lane that releases the stage reads: racecheck does not see that
-  // others have read it too.
-  __device__ uint32_t load_uniform(uint32_t address) const {
-    int value = 0;
-    if (lane == 0) value = ptx::load_shared_int(address);
-    return __shfl_sync(~0u, value, 0);
+  // Uniform, as the shuffle tells the compiler.
+  static __device__ uint32_t load_uniform(uint32_t address) {
+    return __shfl_sync(~0u, ptx::load_shared_int(address), 0);
   }
 
   __device__ void multiply_from_shared(Sums &d, uint32_t data, uint32_t steps_at, int steps,
@@ -366,9 +370,7 @@ struct Kernel {
     Stage stage;
     Sums d;
     for (Slot slot;; slot.advance()) {
-      const Message m = receive(slot);
-      ptx::named_barrier_sync(1 + group, 128);  // all four warps have read the message
-      if (leader) ptx::barrier_arrive(tile_empty(slot.slot));
+      const Message m = receive_by_warp(slot);
       if (m.last()) break;
       int row[kRows];  // asked for now, since an answer takes longer than storing a tile
 #pragma unroll
@@ -381,9 +383,9 @@ struct Kernel {
         ptx::barrier_wait(full(stage.slot), stage.parity);
         multiply_stage(d, group, stage.slot);
         // Warp by warp: in a stage without blocks for its warpgroup no WGMMA holds the four warps together, and
-        // one that falls behind must still find the stage's record.
-        __syncwarp();
-        if (lane == 0) ptx::barrier_arrive(empty(stage.slot));
+        // one that falls behind must still find the stage's record. Lane by lane: each has read, which racecheck would
+        // not see in an arrival of one for all.
+        ptx::barrier_arrive(empty(stage.slot));
       }
       store(d, row, m.n_tile, group, stream_out);
     }

@@ -89,23 +89,30 @@ struct Kernel {
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), 3 * kCluster);  // producer and two consumers of every CTA
+      ptx::barrier_init(tile_empty(i), (1 + 8) * kCluster);  // producer and consumer warps of every CTA
     }
     ptx::barrier_init_fence();
   }
 
+  // By one lane.
   __device__ Message receive(const Slot &slot) const {
     ptx::barrier_wait(tile_full(slot.slot), slot.parity);
     const int4 head = ptx::load_shared_int4(message(slot.slot));
-    return {head.x, head.y, head.z, head.w, ptx::load_shared_int(message(slot.slot) + 16)};
-  }
-
-  // The scheduler sits in rank 0 and waits there for all readers.
-  __device__ void release_message(const Slot &slot) const {
+    const int n_tile = ptx::load_shared_int(message(slot.slot) + 16);
+    // The scheduler sits in rank 0 and waits there for all readers.
     if constexpr (kCluster > 1)
       ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
     else
       ptx::barrier_arrive(tile_empty(slot.slot));
+    return {head.x, head.y, head.z, head.w, n_tile};
+  }
+
+  // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before.
+  __device__ Message receive_by_warp(const Slot &slot) const {
+    Message m = {};
+    if (lane == 0) m = receive(slot);
+    return {__shfl_sync(~0u, m.strip0, 0), __shfl_sync(~0u, m.strip1, 0), __shfl_sync(~0u, m.entry_begin, 0),
+            __shfl_sync(~0u, m.entry_count, 0), __shfl_sync(~0u, m.n_tile, 0)};
   }
 
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
@@ -192,7 +199,6 @@ struct Kernel {
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
       const Message m = receive(slot);
-      release_message(slot);
       if (m.last()) break;
       const int column = m.n_tile * kTileN;
       const int offset0 = m.strip0 % p.strips_per_block * kStrip;
@@ -357,15 +363,12 @@ struct Kernel {
 
   __device__ void consume() const {
     const int strip = warp / 4 - 1;
-    const int thread = threadIdx.x & 127;
     const uint32_t buffers = shared + L::kOutput + (warp - 4) * 2 * L::kPieceBytes;
     const uint64_t stream_out = ptx::policy_evict_first();
     float d[kTileN / 2];
     Stage stage;
     for (Slot slot;; slot.advance()) {
-      const Message m = receive(slot);
-      ptx::named_barrier_sync(1 + strip, 128);  // all four warps have read the message
-      if (thread == 0) release_message(slot);
+      const Message m = receive_by_warp(slot);
       if (m.last()) break;
 
       const bool started = accumulate(d, m, strip, stage);

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import device_cases
 import numpy as np
 import pytest
 from bsrgemm import DeviceUnavailableError, _core
 from spaces import import_torch
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    device_cases.brief = config.getoption("--brief")
 
 
 @pytest.fixture(scope="session")

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
 from bsrgemm._matmul import product
 from cases import FLOOR, ROUNDOFF
+
+# Whether a tool slows kernels down a hundred times: the same tests then, on less.
+brief = False
+
+
+def some(columns: Sequence[int]) -> Sequence[int]:
+    return columns[::3] if brief else columns
+
+
+def repeats(count: int) -> range:
+    return range(3 if brief else count)
+
+
+def reduced(number: int) -> int:
+    """The side of a large problem, or how many problems there are."""
+    return number // 4 if brief else number
+
 
 # Rows of poison before and after out, to see writes outside it.
 GUARD = 3
@@ -40,7 +57,7 @@ def check_streams(torch: Any, multiply: Callable[[Any], Any], xs: list[Any]) -> 
     streams = [torch.cuda.Stream() for _ in xs]
     expected = [multiply(x) for x in xs]
     torch.cuda.synchronize()
-    for _ in range(20):
+    for _ in repeats(20):
         found = []
         for stream, x in zip(streams, xs, strict=True):
             with torch.cuda.stream(stream):

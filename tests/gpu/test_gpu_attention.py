@@ -12,6 +12,7 @@ import pytest
 from attention_cases import Case, check, masked
 from bsrgemm import BlockMask, attention
 from cases import normal
+from device_cases import reduced, repeats
 from spaces import GPU_SPACES, Space, Torch
 
 pytestmark = pytest.mark.gpu
@@ -237,7 +238,7 @@ def test_graph(general: str, torch: Any, rng: np.random.Generator) -> None:
 def test_same_bits_every_time(general: str, torch: Any, rng: np.random.Generator) -> None:
     (q, k, v), mask = usual(torch, rng)
     expected = attention(q, k, v, block_mask=mask, backend=general, return_lse=True)
-    for _ in range(20):
+    for _ in repeats(20):
         found = attention(q, k, v, block_mask=mask, backend=general, return_lse=True)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -245,7 +246,7 @@ def test_same_bits_every_time(general: str, torch: Any, rng: np.random.Generator
 def test_masks_come_and_go(general: str, torch: Any, rng: np.random.Generator) -> None:
     """A mask at the address of one that is gone is not taken for it."""
     q, k, v = (torch.randn(1, 1, 256, 64, device="cuda").half() for _ in range(3))
-    for _ in range(50):
+    for _ in repeats(50):
         blocks = rng.random((4, 4)) < 0.5
         found = attention(
             q, k, v, block_mask=BlockMask.from_dense(blocks, (64, 64)), backend=general
@@ -402,7 +403,7 @@ def test_decode_is_chosen(torch: Any) -> None:
 def test_decode_same_bits_every_time(torch: Any) -> None:
     arrays = cache(torch)
     expected = attention(*arrays, enable_gqa=True, backend="decode", return_lse=True)
-    for _ in range(50):
+    for _ in repeats(50):
         found = attention(*arrays, enable_gqa=True, backend="decode", return_lse=True)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -442,7 +443,7 @@ def test_random(backend: str, torch: Any) -> None:
     from hypothesis import given
     from strategies import GPU_EXAMPLES, attention_calls, profile
 
-    @profile(GPU_EXAMPLES)
+    @profile(reduced(GPU_EXAMPLES))
     @given(attention_calls(DTYPES, 500))
     def run(drawn: tuple) -> None:
         case, dtype, seed = drawn

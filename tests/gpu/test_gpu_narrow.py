@@ -9,7 +9,7 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import DeviceProblem, check, random_problem, relative_error
+from device_cases import DeviceProblem, check, random_problem, relative_error, repeats
 from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = pytest.mark.gpu
@@ -136,7 +136,7 @@ def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) 
         for n in (1, 16, 64):
             x = torch.randn(p.matrix.shape[1], n, device="cuda").to(p.matrix.dtype)
             first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
-            for _ in range(30):
+            for _ in repeats(30):
                 again = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
                 assert torch.equal(again, first)
 

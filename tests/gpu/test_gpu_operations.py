@@ -7,6 +7,7 @@ import numpy as np
 import operations
 import pytest
 from cases import DTYPES, problem
+from device_cases import reduced
 from spaces import GPU_SPACES, Space
 
 pytestmark = pytest.mark.gpu
@@ -71,7 +72,7 @@ def test_structures() -> None:
     columns = st.one_of(st.integers(0, 40), st.sampled_from((64, 65, 72, 100, 256, 264)))
     scalars = st.sampled_from((0.0, 1.0, -1.0, 0.5, 3.0))
 
-    @profile(GPU_EXAMPLES)
+    @profile(reduced(GPU_EXAMPLES))
     @given(problems(heights, widths, columns), scalars, scalars)
     def run(drawn: tuple, alpha: float, beta: float) -> None:
         check_product(GPU_SPACES[-1], *drawn, alpha, beta)

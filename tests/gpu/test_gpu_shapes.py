@@ -8,7 +8,7 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import check, random_problem
+from device_cases import check, random_problem, reduced, repeats, some
 
 pytestmark = pytest.mark.gpu
 
@@ -43,7 +43,7 @@ def test_tall(
         p = random_problem(
             torch, cases.uniform(0.5)(rng, rows, cols) | _corner(rows, cols), (height, width), dtype
         )
-        for n in TALL_COLUMNS:
+        for n in some(TALL_COLUMNS):
             check(torch, p, n, family="tall")
         check(torch, p, 264, alpha=-0.5, beta=2.0, family="tall")
 
@@ -100,12 +100,12 @@ def test_tall_row_pairs(
     make, rows, paired = ROW_PAIRS[pattern]
     p = random_problem(torch, make(rng, rows, 7) | _corner(rows, 7), blocksize, dtype)
     assert _row_tiles_share_x(p.matrix) == (paired or blocksize[0] % 256 == 0)
-    for n in (8, 256, 456, 768, 1032, 5376):
+    for n in some((8, 256, 456, 768, 1032, 5376)):
         check(torch, p, n, family="tall")
     check(torch, p, 520, alpha=-0.5, beta=2.0, family="tall")
     x = torch.randn(p.matrix.shape[1], 1160, device="cuda").to(p.matrix.dtype)
     first = product(p.matrix, x, None, 1.0, None, None, None, "tall")
-    for _ in range(10):
+    for _ in repeats(10):
         assert torch.equal(product(p.matrix, x, None, 1.0, None, None, None, "tall"), first)
 
 
@@ -122,7 +122,7 @@ def test_stream(
         p = random_problem(
             torch, cases.uniform(0.4)(rng, rows, cols) | _corner(rows, cols), (height, width), dtype
         )
-        for n in (8, 64, 200, 264):
+        for n in some((8, 64, 200, 264)):
             check(torch, p, n, family="stream")
         check(torch, p, 136, alpha=-0.5, beta=2.0, family="stream")
 
@@ -147,10 +147,10 @@ def test_hopper_patterns(
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
     # Small blocks need more of them to fill more than a tile.
-    for scale in (1, 5) if family == "stream" else (1,):
+    for scale in some((1, 5)) if family == "stream" else (1,):
         mask = make(rng, rows * scale, cols * scale) | _corner(rows * scale, cols * scale)
         p = random_problem(torch, mask, blocksize, dtype)
-        for n in (256, 72, 1024):
+        for n in some((256, 72, 1024)):
             check(torch, p, n, family=family)
         check(torch, p, 136, alpha=1.5, beta=-1.0, family=family)
 
@@ -162,7 +162,7 @@ def test_tall_many_column_tiles(
     """Clusters of two with an odd last tile, and more tiles than a GPU holds at once."""
     for blocksize in ((64, 64), (128, 32), (256, 112)):
         p = random_problem(torch, cases.uniform(0.4)(rng, 12, 9), blocksize, dtype)
-        for n in (4104, 4608, 8192):
+        for n in some((4104, 4608, 8192)):
             check(torch, p, n, family="tall")
 
 
@@ -176,7 +176,7 @@ def test_portable_patterns(
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
     p = random_problem(torch, make(rng, rows, cols), blocksize, dtype)
-    for n in (256, 72, 37):
+    for n in some((256, 72, 37)):
         check(torch, p, n, family="portable")
     check(torch, p, 100, alpha=1.5, beta=-1.0, family="portable")
 
@@ -188,7 +188,7 @@ def test_ragged_columns(
 ) -> None:
     """The planner's choice for column counts that suit no tile."""
     p = random_problem(torch, cases.uniform(0.4)(rng, 5, 8), blocksize, dtype)
-    for n in RAGGED_COLUMNS:
+    for n in some(RAGGED_COLUMNS):
         check(torch, p, n)
     check(torch, p, 333, alpha=2.0, beta=0.5)
 
@@ -219,8 +219,8 @@ def test_large(
         pytest.skip("the tall family takes blocks of 64 rows and more")
     if family != "portable" and gpu["sm_arch"] != 90:
         pytest.skip(f"the {family} family needs a Hopper GPU")
-    mask = cases.uniform(0.125)(rng, 4096 // block, 4096 // block)
-    check(torch, random_problem(torch, mask, (block, block), dtype), 4096, family=family)
+    mask = cases.uniform(0.125)(rng, reduced(4096) // block, reduced(4096) // block)
+    check(torch, random_problem(torch, mask, (block, block), dtype), reduced(4096), family=family)
 
 
 def test_families_say_what_they_need(torch: Any, rng: np.random.Generator, hopper: None) -> None:
@@ -241,5 +241,5 @@ def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) 
         p = random_problem(torch, cases.skewed(rng, 24, 40), blocksize, dtype)
         x = torch.randn(p.matrix.shape[1], 520, device="cuda").to(p.matrix.dtype)
         first = p.matrix @ x
-        for _ in range(30):
+        for _ in repeats(30):
             assert torch.equal(p.matrix @ x, first)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bsrgemm import matmul
 from bsrgemm._matmul import product
-from device_cases import random_problem
+from device_cases import random_problem, repeats
 
 pytestmark = pytest.mark.gpu
 
@@ -126,7 +126,7 @@ def test_streams_and_threads_at_once(torch: Any, rng: np.random.Generator) -> No
 
     def run(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()) as _:
-            for step in range(50):
+            for step in repeats(50):
                 which = (number + step) % 2
                 a, x = work[which]
                 if not torch.equal(a @ x, expected[which]):
