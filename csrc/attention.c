@@ -2,6 +2,7 @@
 #include "attention.h"
 #include "views.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -80,12 +81,20 @@ static bsrg_status check_shapes(const bsrg_attention_args *args, bsrg_error *err
   return BSRG_OK;
 }
 
+static const char *const factor_names[] = {"q_descale", "k_descale", "v_descale"};
+
 static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *error) {
   if (!isfinite(args->scale))
     return bsrg_fail(error, BSRG_ERR_VALUE, "scale is %g, but must be finite", args->scale);
   if (!isfinite(args->softcap) || args->softcap < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "softcap is %g, but must be finite and at least 0",
                      args->softcap);
+  if (args->dtype != BSRG_F8_E4M3) return BSRG_OK;
+  const bsrg_factors *factors[] = {&args->q_descale, &args->k_descale, &args->v_descale};
+  for (int i = 0; i < 3; ++i)
+    if (factors[i]->data == NULL && !(factors[i]->all >= 0 && factors[i]->all <= FLT_MAX))
+      return bsrg_fail(error, BSRG_ERR_VALUE, "%s is %g, but must be a float32 of at least 0",
+                       factor_names[i], factors[i]->all);
   return BSRG_OK;
 }
 
@@ -134,9 +143,19 @@ static bsrg_view view_of(const char *name, const bsrg_tensor *t, int64_t item) {
 static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *error) {
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   const bsrg_tensor *q = &args->q;
-  bsrg_view in[3] = {view_of("q", q, item), view_of("k", &args->k, item), view_of("v", &args->v, item)};
-  bsrg_view out[2] = {view_of("out", &args->out, item)};
-  int outputs = 1;
+  bsrg_view in[6] = {view_of("q", q, item), view_of("k", &args->k, item), view_of("v", &args->v, item)};
+  bsrg_view out[2] = {view_of("out", &args->out, (int64_t)bsrg_dtype_size(bsrg_attention_out_dtype(args)))};
+  int inputs = 3, outputs = 1;
+  const bsrg_factors *factors[] = {&args->q_descale, &args->k_descale, &args->v_descale};
+  for (int i = 0; i < 3; ++i) {
+    if (args->dtype != BSRG_F8_E4M3 || factors[i]->data == NULL) continue;
+    in[inputs++] = (bsrg_view){.name = factor_names[i],
+                               .data = factors[i]->data,
+                               .ndim = 2,
+                               .item = (int64_t)sizeof(float),
+                               .shape = {args->k.batch, args->k.heads},
+                               .strides = {factors[i]->batch_stride, factors[i]->head_stride}};
+  }
   if (args->lse != NULL) {
     out[outputs++] = (bsrg_view){.name = "lse",
                                  .data = args->lse,
@@ -146,12 +165,12 @@ static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *err
                                  .strides = {q->heads * q->rows, q->rows, 1}};
   }
   bsrg_status status = BSRG_OK;
-  for (int i = 0; i < 3 && status == BSRG_OK; ++i) status = bsrg_view_check(&in[i], error);
+  for (int i = 0; i < inputs && status == BSRG_OK; ++i) status = bsrg_view_check(&in[i], error);
   for (int i = 0; i < outputs && status == BSRG_OK; ++i) status = bsrg_view_check(&out[i], error);
   if (status == BSRG_OK) status = bsrg_view_check_distinct(&out[0], error);
   if (status != BSRG_OK) return status;
   for (int o = 0; o < outputs; ++o)
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < inputs; ++i)
       if (bsrg_views_overlap(&out[o], &in[i]))
         return bsrg_fail(error, BSRG_ERR_VALUE,
                          "%s overlaps %s in memory, but must share memory with no operand", out[o].name,
@@ -172,7 +191,7 @@ static void settle_strides(bsrg_tensor *t) {
 }
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
-  bsrg_status status = bsrg_check_place(args->dtype, args->device, error);
+  bsrg_status status = bsrg_check_place(args->dtype, true, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_numbers(args, error);

@@ -37,6 +37,10 @@ typedef struct bsrg_band {
 } bsrg_band;
 bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
 
+static inline bsrg_dtype bsrg_attention_out_dtype(const bsrg_attention_args *args) {
+  return args->dtype == BSRG_F8_E4M3 ? BSRG_BF16 : args->dtype;
+}
+
 static inline bsrg_attention_operand bsrg_attention_operand_of(const bsrg_tensor *t) {
   return (bsrg_attention_operand){t->data, t->batch_stride, t->head_stride, t->row_stride, t->element_stride};
 }

@@ -46,6 +46,8 @@ int64_t bsrg_attention_decode_splits(int64_t units, int64_t keys, int64_t tile_k
 const char *bsrg_attention_decode_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
   const int64_t most = INT64_C(1) << 30; /* sums of a query and a key, rounded up, stay within 32 bits */
   int64_t units, ctas;
+  if (args->dtype == BSRG_F8_E4M3)
+    return "needs float16 or bfloat16; float8_e4m3fn is computed by 'hopper' and 'cpu'";
   if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (args->masks != NULL) return "needs a call without block_mask";

@@ -20,7 +20,10 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
                           const struct backend **chosen, bsrg_error *error) {
   const char *obstacle = "has no backend";
   for (int i = 0; i < BACKENDS; ++i) {
-    if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
+    /* One backend alone takes 8 bits: what it lacks is what there is to say. */
+    const bsrg_family wanted =
+        args->family == BSRG_AUTO && args->dtype == BSRG_F8_E4M3 ? BSRG_ATTENTION_HOPPER : args->family;
+    if (wanted != BSRG_AUTO && wanted != backends[i].family) continue;
     obstacle = backends[i].obstacle(args, gpu);
     const bool passed_over =
         obstacle == NULL && args->family == BSRG_AUTO && backends[i].suits && !backends[i].suits(args, gpu);
@@ -31,7 +34,7 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
   }
   /* The last one takes the most, so what it lacks is what there is to say. */
   const bsrg_status status =
-      args->dtype == BSRG_F16 || args->dtype == BSRG_BF16 ? BSRG_ERR_VALUE : BSRG_ERR_TYPE;
+      args->dtype == BSRG_F32 || args->dtype == BSRG_F64 ? BSRG_ERR_TYPE : BSRG_ERR_VALUE;
   return bsrg_fail(error, status, "attention on %s with family '%s' %s", gpu->name,
                    bsrg_family_name(args->family), obstacle);
 }

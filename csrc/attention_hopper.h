@@ -18,6 +18,13 @@ typedef struct bsrg_attention_plan {
   int64_t tile_count, entry_count;
 } bsrg_attention_plan;
 
+/* attention_values.c: packs the values of a call with 8-bit elements for a kernel with these head and key tiles, on the
+ * call's stream. *scratch holds them, and is the caller's to free. */
+bsrg_status bsrg_attention_pack_values(const bsrg_attention_args *args, const bsrg_tensor *distinct,
+                                       int32_t size, int32_t tile_keys, bsrg_gpu gpu,
+                                       bsrg_attention_values *values, CUdeviceptr *scratch,
+                                       bsrg_error *error);
+
 /* What a plan depends on beside the masks. */
 typedef struct bsrg_attention_plan_key {
   bsrg_attention_order order;

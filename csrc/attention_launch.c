@@ -6,17 +6,17 @@
 
 /* ---- which kernel ---------------------------------------------------------------------------- */
 
-/* The rows of the kernel table, for both dtypes. */
-static const struct variant {
+/* The rows of the kernel table, for both 16-bit dtypes and for 8-bit elements. Any call that has no obstacle finds one
+ * that fits. */
+typedef struct variant {
   int32_t size, rows, keys;
   bsrg_attention_listing listing;
   bool capped;
-} variants[] = {
+} variant;
 #define VARIANT(size, kind, rows, keys, listing, capped) {size, rows, keys, listing, capped},
-    BSRG_ATTENTION_TILES(VARIANT)
+static const variant variants[] = {BSRG_ATTENTION_TILES(VARIANT)};
+static const variant variants_8[] = {BSRG_ATTENTION_TILES_8(VARIANT)};
 #undef VARIANT
-};
-enum { VARIANTS = sizeof(variants) / sizeof(variants[0]) };
 
 /* All masks of a call have blocks of one shape. */
 static bsrg_attention_listing choose_listing(const bsrg_attention_args *args, int64_t size) {
@@ -27,29 +27,35 @@ static bsrg_attention_listing choose_listing(const bsrg_attention_args *args, in
 }
 
 /* The first one that fits: larger heads come later. */
-static int choose_variant(const bsrg_attention_args *args) {
+static const variant *choose_variant(const bsrg_attention_args *args) {
   const int64_t size = bsrg_max(args->q.size, args->v.size);
   const bsrg_attention_listing listing = choose_listing(args, size);
-  int i = 0;
-  while (i < VARIANTS && (variants[i].size < size || variants[i].listing != listing ||
-                          variants[i].capped != (args->softcap > 0)))
-    ++i;
-  return i;
+  const variant *v = args->dtype == BSRG_F8_E4M3 ? variants_8 : variants;
+  while (v->size < size || v->listing != listing || v->capped != (args->softcap > 0)) ++v;
+  return v;
+}
+
+static bsrg_kernel_id kernel_of(bsrg_dtype dtype, const variant *v) {
+  if (dtype == BSRG_F8_E4M3) return (bsrg_kernel_id)(BSRG_KERNEL_ATTENTION_E4M3_H64_plain + (v - variants_8));
+  return (bsrg_kernel_id)((dtype == BSRG_F16 ? BSRG_KERNEL_ATTENTION_F16_H64_plain
+                                             : BSRG_KERNEL_ATTENTION_BF16_H64_plain) +
+                          (v - variants));
 }
 
 /* ---- obstacles ------------------------------------------------------------------------------- */
 
 /* Whether a tensor map can describe it. A stride of 0 between heads or batches is left out of the map. */
-static bool can_describe(const bsrg_tensor *t) {
-  const int64_t end = (int64_t)1 << 39;
+static bool can_describe(const bsrg_tensor *t, bsrg_dtype dtype) {
+  const int64_t end = (int64_t)1 << 39, unit = 16 / (int64_t)bsrg_dtype_size(dtype);
   return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride >= t->size &&
-         t->row_stride < end && t->row_stride % 8 == 0 && t->head_stride >= 0 && t->head_stride < end &&
-         t->head_stride % 8 == 0 && t->batch_stride >= 0 && t->batch_stride < end && t->batch_stride % 8 == 0;
+         t->row_stride < end && t->row_stride % unit == 0 && t->head_stride >= 0 && t->head_stride < end &&
+         t->head_stride % unit == 0 && t->batch_stride >= 0 && t->batch_stride < end &&
+         t->batch_stride % unit == 0;
 }
 
 /* The plan counts the query tiles of all heads, and the entries of all lists, in 32 bits. */
 static bool too_many_tiles(const bsrg_attention_args *args) {
-  const struct variant *v = &variants[choose_variant(args)];
+  const variant *v = choose_variant(args);
   /* Pairs: the last of either warpgroup's own may have one half only. */
   const int64_t half_pairs = v->listing == BSRG_ATTENTION_BY_PAIRS ? 2 : 0;
   const int64_t query_tiles = bsrg_ceil_div(args->q.rows, v->rows),
@@ -65,7 +71,10 @@ static bool too_many_tiles(const bsrg_attention_args *args) {
 const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
   const double scale = args->softcap > 0 ? args->softcap : args->scale;
   if (gpu->sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
-  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16 && args->dtype != BSRG_F8_E4M3)
+    return "needs float16, bfloat16 or float8_e4m3fn";
+  if (args->dtype == BSRG_F8_E4M3 && (args->q.size % 16 || args->v.size % 16))
+    return "needs head sizes that are multiples of 16 for float8_e4m3fn";
   if (args->q.size % 8 || args->v.size % 8) return "needs head sizes that are multiples of 8";
   if (bsrg_max(args->q.size, args->v.size) > BSRG_ATTENTION_MAX_SIZE)
     return "needs head sizes of at most 256";
@@ -74,8 +83,8 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
     return "needs at most 10^9 queries and as many keys";
   if (!(scale >= 1e-30 && scale <= 1e30))
     return "needs a scale, or with softcap a softcap, from 1e-30 to 1e30";
-  if (!can_describe(&args->q) || !can_describe(&args->k) || !can_describe(&args->v) ||
-      !can_describe(&args->out))
+  if (!can_describe(&args->q, args->dtype) || !can_describe(&args->k, args->dtype) ||
+      !can_describe(&args->v, args->dtype) || !can_describe(&args->out, bsrg_attention_out_dtype(args)))
     return "needs q, k, v and out with neighbouring elements, and rows, heads and batches at multiples of 16 "
            "bytes";
   if (args->masks && (args->masks[0]->view.block_height % BSRG_ATTENTION_GROUP ||
@@ -87,41 +96,54 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static bsrg_map_shape map_shape(const bsrg_tensor *t, uint32_t rows) {
+static bsrg_map_shape map_shape(const bsrg_tensor *t, uint32_t panel, uint32_t rows, int swizzle) {
   return (bsrg_map_shape){
       .rank = 4,
       .dims = {(uint64_t)t->size, (uint64_t)t->rows, (uint64_t)t->heads, (uint64_t)t->batch},
       .strides = {(uint64_t)t->row_stride, (uint64_t)t->head_stride, (uint64_t)t->batch_stride},
-      .box = {64, rows, 1, 1},
-      .swizzle = CU_TENSOR_MAP_SWIZZLE_128B};
+      .box = {panel, rows, 1, 1},
+      .swizzle = swizzle};
 }
 
 /* Heads or batches that are all the same memory become one. */
-static bsrg_status describe(const bsrg_attention_args *args, const bsrg_tensor *t, int32_t rows, bsrg_gpu gpu,
-                            bsrg_attention_map *operand, bsrg_error *error) {
+static bsrg_tensor distinct_of(const bsrg_attention_args *args, const bsrg_tensor *t,
+                               bsrg_attention_map *operand) {
   bsrg_tensor distinct = *t;
   if (t->head_stride == 0) {
     distinct.heads = 1;
-    distinct.head_stride = 8;
+    distinct.head_stride = 16;
   }
   if (t->batch_stride == 0) {
     distinct.batch = 1;
-    distinct.batch_stride = 8;
+    distinct.batch_stride = 16;
   }
   operand->head_divisor = (int32_t)(args->q.heads / distinct.heads);
   operand->batch_factor = distinct.batch > 1;
-  const bsrg_map_shape shape = map_shape(&distinct, (uint32_t)rows);
+  return distinct;
+}
+
+/* In panels that kernels swizzle whole: 128 bytes, or 64 where rows of the kernel's heads are no multiple of that. */
+static bsrg_status describe(const bsrg_attention_args *args, const bsrg_tensor *t, const variant *v,
+                            int32_t rows, bsrg_gpu gpu, bsrg_attention_map *operand, bsrg_error *error) {
+  const bsrg_tensor distinct = distinct_of(args, t, operand);
+  const int32_t item = (int32_t)bsrg_dtype_size(args->dtype), span = v->size * item % 128 ? 64 : 128;
+  const bsrg_map_shape shape = map_shape(&distinct, (uint32_t)(span / item), (uint32_t)rows,
+                                         span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
   return bsrg_encode_map(gpu.api, args->dtype, t->data, &shape, &operand->map, error);
 }
 
+static bsrg_attention_factors factors_of(const bsrg_factors *f) {
+  return (bsrg_attention_factors){f->data, f->batch_stride, f->head_stride, (float)f->all};
+}
+
 /* The plan of the masks, on the device. */
-static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p,
-                              const struct variant *variant, bsrg_gpu gpu, bsrg_error *error) {
+static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p, const variant *v,
+                              bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_attention_plan_key key = {.order = p->order,
                                        .bounds = p->bounds,
                                        .heads = p->heads,
-                                       .tile_keys = variant->keys,
-                                       .pairs = variant->listing == BSRG_ATTENTION_BY_PAIRS};
+                                       .tile_keys = v->keys,
+                                       .pairs = v->listing == BSRG_ATTENTION_BY_PAIRS};
   int64_t options[BSRG_MASK_OPTIONS];
   bsrg_mask_plan *kept;
   bsrg_attention_key_options(&key, options);
@@ -145,33 +167,40 @@ static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_pa
 
 bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const double log2_e = 1.4426950408889634;
-  const int index = choose_variant(args);
-  const struct variant *variant = &variants[index];
+  const CUstream stream = (CUstream)args->stream;
+  const variant *v = choose_variant(args);
   bsrg_attention_params p = {
       .lse = args->lse,
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
-      .order = bsrg_attention_make_order(args, variant->rows),
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, stream),
+      .order = bsrg_attention_make_order(args, v->rows),
       .bounds = bsrg_attention_make_bounds(args),
       .heads = (int32_t)args->q.heads,
-      .scale_log2 = (float)((variant->capped ? args->softcap : args->scale) * log2_e)};
+      .scale_log2 = (float)((v->capped ? args->softcap : args->scale) * log2_e),
+      .q_factors = factors_of(&args->q_descale),
+      .k_factors = factors_of(&args->k_descale),
+      .v_factors = factors_of(&args->v_descale),
+      .group = (int32_t)(args->q.heads / args->k.heads)};
   p.tile_count = p.order.heads * p.order.query_tiles;
-  if (variant->capped)
-    p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
+  if (v->capped) p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
 
   bsrg_status status = BSRG_OK;
-  const bool pairs = variant->listing == BSRG_ATTENTION_BY_PAIRS;
-  const int32_t query_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : variant->rows;
-  const int32_t key_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : variant->keys;
-  if (variant->listing != BSRG_ATTENTION_BY_BOUNDS) status = place_plan(args, &p, variant, gpu, error);
-  if (status == BSRG_OK) status = describe(args, &args->q, query_box, gpu, &p.q, error);
-  if (status == BSRG_OK) status = describe(args, &args->k, key_box, gpu, &p.k, error);
-  if (status == BSRG_OK) status = describe(args, &args->v, key_box, gpu, &p.v, error);
-  const bsrg_map_shape out = map_shape(&args->out, 16);
-  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->out.data, &out, &p.out, error);
+  const bool pairs = v->listing == BSRG_ATTENTION_BY_PAIRS, packs = args->dtype == BSRG_F8_E4M3;
+  const int32_t query_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : v->rows;
+  const int32_t key_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : v->keys;
+  if (v->listing != BSRG_ATTENTION_BY_BOUNDS) status = place_plan(args, &p, v, gpu, error);
+  if (status == BSRG_OK) status = describe(args, &args->q, v, query_box, gpu, &p.q, error);
+  if (status == BSRG_OK) status = describe(args, &args->k, v, key_box, gpu, &p.k, error);
+  if (status == BSRG_OK && !packs) status = describe(args, &args->v, v, key_box, gpu, &p.v, error);
+  const bsrg_map_shape out = map_shape(&args->out, 64, 16, CU_TENSOR_MAP_SWIZZLE_128B);
+  if (status == BSRG_OK)
+    status = bsrg_encode_map(gpu.api, bsrg_attention_out_dtype(args), args->out.data, &out, &p.out, error);
+  CUdeviceptr scratch = 0;
+  if (status == BSRG_OK && packs) {
+    const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
+    status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &scratch, error);
+  }
   if (status != BSRG_OK) return status;
-
-  const bsrg_kernel_id first =
-      args->dtype == BSRG_F16 ? BSRG_KERNEL_ATTENTION_F16_H64_plain : BSRG_KERNEL_ATTENTION_BF16_H64_plain;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)((int)first + index),
-                     bsrg_min(gpu.device->info.sm_count, p.tile_count), 1, (CUstream)args->stream, &p, error);
+  status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v),
+                       bsrg_min(gpu.device->info.sm_count, p.tile_count), 1, stream, &p, error);
+  return packs ? bsrg_scratch_free(gpu.api, scratch, stream, status, error) : status;
 }

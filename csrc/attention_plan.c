@@ -20,7 +20,7 @@ bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args
 
 /* Heads whose keys and values take so many bytes, at least one head of k with all of q's that share it. */
 static int64_t heads_of(const bsrg_attention_args *args, int64_t bytes) {
-  const int64_t of_one = 2 * args->k.rows * (args->q.size + args->v.size);
+  const int64_t of_one = (int64_t)bsrg_dtype_size(args->dtype) * args->k.rows * (args->q.size + args->v.size);
   return bsrg_max(1, bytes / bsrg_max(1, of_one)) * (args->q.heads / args->k.heads);
 }
 

@@ -31,7 +31,8 @@ typedef struct bsrg_error {
   char message[1024];
 } bsrg_error;
 
-typedef enum bsrg_dtype { BSRG_F16 = 0, BSRG_BF16, BSRG_F32, BSRG_F64 } bsrg_dtype;
+/* BSRG_F8_E4M3 is for attention alone. */
+typedef enum bsrg_dtype { BSRG_F16 = 0, BSRG_BF16, BSRG_F32, BSRG_F64, BSRG_F8_E4M3 } bsrg_dtype;
 typedef enum bsrg_index_type { BSRG_I32 = 0, BSRG_I64 } bsrg_index_type;
 typedef enum bsrg_device_kind { BSRG_CPU = 0, BSRG_CUDA } bsrg_device_kind;
 
@@ -41,7 +42,8 @@ typedef struct bsrg_device {
 } bsrg_device;
 
 size_t bsrg_dtype_size(bsrg_dtype dtype);
-const char *bsrg_dtype_name(bsrg_dtype dtype); /* "float16", "bfloat16", "float32", "float64" */
+/* "float16", "bfloat16", "float32", "float64", "float8_e4m3fn" */
+const char *bsrg_dtype_name(bsrg_dtype dtype);
 
 /* ---- Structure: which blocks a matrix stores ------------------------------------------------- */
 
@@ -134,6 +136,14 @@ typedef struct bsrg_tensor {
   int64_t batch_stride, head_stride, row_stride, element_stride;
 } bsrg_tensor;
 
+/* Factors of 8-bit operands, one for each batch and head of k: data[batch * batch_stride + head * head_stride], on the
+ * device of the operands, or `all` where data is NULL. Not negative. */
+typedef struct bsrg_factors {
+  const float *data;
+  int64_t batch_stride, head_stride;
+  double all;
+} bsrg_factors;
+
 /* out = softmax(scale * q @ k^T, over allowed keys) @ v. Query i may see key j if
  *   i + diagonal - left <= j <= i + diagonal + right   (left, right < 0: no bound on that side)
  * and, with masks, if the mask of its batch and head stores the block that holds (i, j). A query that sees no key
@@ -144,7 +154,8 @@ typedef struct bsrg_attention_args {
       v;           /* one batch; the heads of k and v divide q's (GQA); one size of q and k, v's may differ */
   bsrg_tensor out; /* batch, heads and rows of q, size of v; overlaps no operand */
   float *lse; /* NULL, or [batch][q.heads][q.rows], contiguous: log of the sum of exponentials, natural */
-  bsrg_dtype dtype;
+  bsrg_dtype dtype; /* of all but out, which is BSRG_BF16 where this is BSRG_F8_E4M3 */
+  bsrg_factors q_descale, k_descale, v_descale; /* BSRG_F8_E4M3: what is stored times these is meant */
   double scale, softcap; /* softcap > 0: scores become softcap * tanh(score / softcap) before the mask */
   int64_t diagonal, left, right;
   /* NULL, or mask_batch x mask_heads patterns of q.rows x k.rows, rounded up to whole blocks of the pattern. */

@@ -122,7 +122,7 @@ static void settle_strides(bsrg_dense *view) {
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  bsrg_status status = bsrg_check_place(args->dtype, args->device, error);
+  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);

@@ -22,6 +22,8 @@ size_t bsrg_dtype_size(bsrg_dtype dtype) {
       return 4;
     case BSRG_F64:
       return 8;
+    case BSRG_F8_E4M3:
+      return 1;
   }
   return 0;
 }
@@ -36,6 +38,8 @@ const char *bsrg_dtype_name(bsrg_dtype dtype) {
       return "float32";
     case BSRG_F64:
       return "float64";
+    case BSRG_F8_E4M3:
+      return "float8_e4m3fn";
   }
   return "unknown";
 }

@@ -1,4 +1,4 @@
-/* TMA tensor maps of 16-bit matrices. */
+/* TMA tensor maps of matrices of 16-bit and 8-bit floats. */
 #ifndef BSRG_TENSOR_MAP_H
 #define BSRG_TENSOR_MAP_H
 

@@ -4,8 +4,8 @@
 
 #include "internal.h"
 
-/* That dtype and device are ones that exist. */
-bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_device device, bsrg_error *error);
+/* That dtype, which may be BSRG_F8_E4M3 only where the operation takes that, and device are ones that exist. */
+bsrg_status bsrg_check_place(bsrg_dtype dtype, bool takes_e4m3, bsrg_device device, bsrg_error *error);
 
 enum { BSRG_VIEW_DIMS = 4 };
 

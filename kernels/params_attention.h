@@ -7,9 +7,9 @@
 /* ---- sm90/attention.cuh ---------------------------------------------------------------------- */
 
 /* A query tile is what a CTA computes at a time, a key tile one step of it. The tiles that are compiled, one row a
- * kernel, attention_f16_h<size>_<kind> and attention_bf16_...: X(head size, kind, query rows, keys, listing, capped).
- * Smaller heads run in the next larger one. `listing` is a bsrg_attention_listing; capped kinds bound the scores by a
- * softcap. */
+ * kernel, attention_f16_h<size>_<kind>, attention_bf16_... and attention_e4m3_...: X(head size, kind, query rows, keys,
+ * listing, capped). Smaller heads run in the next larger one. `listing` is a bsrg_attention_listing; capped kinds bound
+ * the scores by a softcap. */
 typedef enum bsrg_attention_listing {
   BSRG_ATTENTION_BY_BOUNDS, /* every key tile that the bounds of the keys let through */
   BSRG_ATTENTION_BY_LIST,   /* lists of key tiles, with a bit for every 16 x 16 elements */
@@ -30,6 +30,15 @@ typedef enum bsrg_attention_listing {
   BSRG_ATTENTION_PAIR_KINDS(X, 128)                \
   BSRG_ATTENTION_KINDS(X, 192, 128, 96, 128, 64)   \
   BSRG_ATTENTION_KINDS(X, 256, 128, 64, 128, 64)
+/* Of 8-bit elements. A step's matrix instructions take half as long, its exponentials as long as ever, so what a step
+ * costs beside them counts for more: more keys a step. */
+#define BSRG_ATTENTION_TILES_8(X)                  \
+  BSRG_ATTENTION_KINDS(X, 64, 192, 160, 128, 128)  \
+  BSRG_ATTENTION_PAIR_KINDS(X, 64)                 \
+  BSRG_ATTENTION_KINDS(X, 128, 128, 224, 128, 128) \
+  BSRG_ATTENTION_PAIR_KINDS(X, 128)                \
+  BSRG_ATTENTION_KINDS(X, 192, 128, 160, 128, 128) \
+  BSRG_ATTENTION_KINDS(X, 256, 128, 128, 128, 128)
 
 enum {
   BSRG_ATTENTION_MAX_SIZE = 256,
@@ -47,9 +56,10 @@ enum {
 #define BSRG_ATTENTION_QUERY_BUFFERS(size) ((size) <= 128 ? 2 : 1)
 /* Pieces of 16 x 64 outputs that a warp has room for. */
 #define BSRG_ATTENTION_PIECES(size) ((size) < 128 ? 1 : 2)
-/* Queries, keys and values, output pieces, barriers and records, and slack to align the start to 1024. */
-#define BSRG_ATTENTION_HOPPER_BYTES(size, rows, keys)                                                \
-  (2 * (size) * (BSRG_ATTENTION_QUERY_BUFFERS(size) * (rows) + 2 * BSRG_ATTENTION_STAGES * (keys)) + \
+/* Queries, keys and values of `item` bytes an element, output pieces, barriers and records, and slack to align the
+ * start to 1024. */
+#define BSRG_ATTENTION_HOPPER_BYTES(item, size, rows, keys)                                               \
+  ((item) * (size) * (BSRG_ATTENTION_QUERY_BUFFERS(size) * (rows) + 2 * BSRG_ATTENTION_STAGES * (keys)) + \
    (rows) / 16 * BSRG_ATTENTION_PIECES(size) * 2048 + 512 + 1024)
 
 /* Which keys the rows of one query tile may see, in key tiles: begin to end - 1, at least one, although perhaps with no
@@ -144,12 +154,32 @@ enum {
 
 /* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor. */
 typedef struct bsrg_attention_map {
-  bsrg_tensor_map map; /* {size, rows, heads, batches}, box 64 elements x the rows of a tile, or 64 */
+  bsrg_tensor_map map; /* {size, rows, heads, batches}, box a panel x the rows of a tile, or 64 */
   int32_t head_divisor, batch_factor;
 } bsrg_attention_map;
 
+/* Values of 8-bit elements, packed by sm80/attention_values.cu for what WGMMA takes as it lies: key chunks of 16, each
+ * [size][16] with the keys in the order of BSRG_ATTENTION_VALUE_KEY, the size being the kernel's. Zeros beyond the last
+ * key and element. */
+typedef struct bsrg_attention_values {
+  uint8_t *data;      /* [batch][head][chunk][size][16], of what bsrg_attention_map calls distinct */
+  int64_t head_bytes; /* from one head to the next */
+  int32_t heads;
+} bsrg_attention_values;
+enum { BSRG_ATTENTION_VALUE_CHUNK = 16 };
+/* The key of a chunk at byte 4 * word + i. */
+#define BSRG_ATTENTION_VALUE_KEY(word, i) (2 * (word) + (i) % 2 + (i) / 2 * 8)
+
+/* One factor for each batch and head of k, at data[batch * batch_stride + head * head_stride], or `all` for all of them
+ * where data is NULL. */
+typedef struct bsrg_attention_factors {
+  const float *data;
+  int64_t batch_stride, head_stride;
+  float all;
+} bsrg_attention_factors;
+
 typedef struct bsrg_attention_params {
-  bsrg_attention_map q, k, v;
+  bsrg_attention_map q, k, v;       /* 8 bits: v without the map */
   bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x 16 rows */
   float *lse;                       /* NULL, or [batch][head][row] */
   const bsrg_attention_item *tiles; /* kinds with blocks */
@@ -161,7 +191,26 @@ typedef struct bsrg_attention_params {
   float scale_log2; /* scores, or capped ones, times this are exponents of 2 */
   float
       cap_log2; /* capped kinds: a score times this is the exponent of 2 that makes exp(2 * score * scale / softcap) */
+  /* 8 bits */
+  bsrg_attention_values values;
+  bsrg_attention_factors q_factors, k_factors, v_factors;
+  int32_t group; /* heads of q that share one of k */
 } bsrg_attention_params;
+
+/* ---- sm80/attention_values.cu ---------------------------------------------------------------- */
+
+enum { BSRG_ATTENTION_VALUE_THREADS = 256 };
+/* Chunks of one CTA: a thread packs 16 x 16 elements together with three others. */
+#define BSRG_ATTENTION_VALUE_CHUNKS(size) (4 * BSRG_ATTENTION_VALUE_THREADS / (size))
+
+typedef struct bsrg_attention_values_params {
+  const uint8_t *v; /* unit stride of elements, everything else at multiples of 16 */
+  int64_t batch_stride, head_stride, row_stride;
+  int32_t keys, value_size;
+  bsrg_attention_values values;
+  int32_t size;         /* of the kernel that reads them */
+  int32_t chunks, ctas; /* of a head */
+} bsrg_attention_values_params;
 
 /* ---- sm80/attention.cuh ---------------------------------------------------------------------- */
 

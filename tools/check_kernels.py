@@ -18,8 +18,10 @@ from pathlib import Path
 import build_kernels
 from build_kernels import Image, KernelBuildError
 
-# Which instruction the kernels of an image must contain, by how the image's name begins.
+# Which instruction the kernels of an image must contain, by how the image's name begins: the first
+# that fits counts.
 REQUIRED = {
+    "sm90/attention_e4m3": "QGMMA",
     "sm90/": "HGMMA",
     "sm80/portable": "HMMA",
     "sm80/narrow_": "HMMA",
@@ -58,11 +60,10 @@ class Kernel:
             for opcode in ("LDL", "STL")
             if self.opcodes[opcode]
         ]
-        found += [
-            f"has no {opcode}"
-            for prefix, opcode in REQUIRED.items()
-            if self.image.startswith(prefix) and not self.opcodes[opcode]
-        ]
+        fitting = (op for prefix, op in REQUIRED.items() if self.image.startswith(prefix))
+        opcode = next(fitting, None)
+        if opcode is not None and not self.opcodes[opcode]:
+            found.append(f"has no {opcode}")
         return [f"{self.image}: {self.name} ({self.arch}) {problem}" for problem in found]
 
 
@@ -142,9 +143,10 @@ def inspect(image: Image) -> list[Kernel]:
 
 
 def table(kernels: list[Kernel]) -> str:
-    rows = [("kernel", "arch", "registers", "shared", "HGMMA", "HMMA")]
+    opcodes = ("HGMMA", "QGMMA", "HMMA")
+    rows = [("kernel", "arch", "registers", "shared", *opcodes)]
     for kernel in kernels:
-        counts = (kernel.opcodes[opcode] for opcode in ("HGMMA", "HMMA"))
+        counts = (kernel.opcodes[opcode] for opcode in opcodes)
         numbers = (kernel.registers, kernel.shared_bytes, *counts)
         rows.append((kernel.name, kernel.arch, *map(str, numbers)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

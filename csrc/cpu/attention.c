@@ -3,9 +3,12 @@
  * With one query a lane, scores are K times the panel of Q^T and the result is V^T times the weights, so K and V are
  * only ever read an element at a time, wherever they lie, and maxima and sums need no exchange between lanes. Keys
  * come in runs that the masks and the band allow to some query of the panel, a chunk of runs being one step of the
- * online softmax. */
+ * online softmax.
+ *
+ * 8-bit operands become float32 element by element, and from there on all is as for bfloat16, which their result is. */
 #include "../attention.h"
 
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -15,7 +18,9 @@ enum { CHUNK_KEYS = 64 }; /* whose scores wait in L1 */
 
 typedef struct attention_job {
   const bsrg_attention_args *args;
-  const bsrg_cpu_ops *ops;
+  const bsrg_cpu_ops *ops; /* of the result's type */
+  bool eight_bits;
+  int64_t item; /* bytes of an element of q, k and v */
   bsrg_band band;
   int64_t panel_width, panels; /* of a head */
   bool k_in_place, v_in_place;
@@ -112,6 +117,30 @@ static int64_t next_chunk(panel *p) {
   return keys;
 }
 
+/* ---- 8-bit elements ------------------------------------------------------------------------------------ */
+
+static float from_e4m3(uint8_t bits) {
+  /* Exponents count from -7 instead of -127; multiplying by 2^120 takes subnormal numbers along. */
+  const uint32_t magnitude = (uint32_t)(bits & 127) << 20, sign = (uint32_t)(bits & 128) << 24;
+  float value;
+  memcpy(&value, &magnitude, sizeof value);
+  value = (bits & 127) == 127 ? NAN : value * 0x1p120f;
+  return sign ? -value : value;
+}
+
+/* destination: float[rows][width], of which columns are written. */
+static void widen_e4m3(float *destination, int64_t width, const char *source, int64_t row_stride,
+                       int64_t col_stride, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      destination[r * width + c] = from_e4m3((uint8_t)source[r * row_stride + c * col_stride]);
+}
+
+/* The factor of a batch and a head of k. */
+static double factor_of(const bsrg_factors *f, int64_t batch, int64_t head) {
+  return f->data == NULL ? f->all : (double)f->data[batch * f->batch_stride + head * f->head_stride];
+}
+
 /* ---- One step ------------------------------------------------------------------------------------------ */
 
 /* How many runs from `first` on lie one behind the other in memory; their keys are added up in *keys. */
@@ -127,10 +156,12 @@ static int64_t adjacent_runs(const panel *p, int64_t first, int64_t *keys) {
 static const void *rows_of(const panel *p, const bsrg_tensor *t, const char *head, bool in_place,
                            int64_t begin, int64_t count, char *copy, int64_t *row_stride) {
   const bsrg_cpu_ops *ops = p->job->ops;
-  const char *rows = head + begin * t->row_stride * ops->element_size;
+  const char *rows = head + begin * t->row_stride * p->job->item;
   *row_stride = in_place ? t->row_stride : t->size;
   if (in_place) return rows;
-  if (t->element_stride == 1) {
+  if (p->job->eight_bits) {
+    widen_e4m3((float *)copy, t->size, rows, t->row_stride, t->element_stride, count, t->size);
+  } else if (t->element_stride == 1) {
     ops->widen(copy, rows, t->row_stride, count, t->size);
   } else {
     for (int64_t r = 0; r < count; ++r)
@@ -234,13 +265,22 @@ static void attend(panel *p, int64_t batch, int64_t head) {
   p->mask = bsrg_attention_mask(args, batch, head);
   if (args->k.rows > 0) {
     const int64_t group = q->heads / args->k.heads;
-    p->k = element_of(&args->k, batch, head / group, 0, ops->element_size);
-    p->v = element_of(&args->v, batch, head / group, 0, ops->element_size);
+    p->k = element_of(&args->k, batch, head / group, 0, job->item);
+    p->v = element_of(&args->v, batch, head / group, 0, job->item);
   }
   /* tanh takes scores in units of the cap. */
-  const double scale = args->softcap > 0 ? args->scale / args->softcap : args->scale;
-  ops->pack(p->slot + job->q_at, p->width, element_of(q, batch, head, p->first, ops->element_size),
-            q->element_stride, q->row_stride, q->size, p->queries);
+  double scale = args->softcap > 0 ? args->scale / args->softcap : args->scale, result_scale = 1;
+  const char *queries = element_of(q, batch, head, p->first, job->item);
+  if (job->eight_bits) {
+    const int64_t key_head = head / bsrg_max(1, q->heads / bsrg_max(1, args->k.heads));
+    scale *= factor_of(&args->q_descale, batch, key_head) * factor_of(&args->k_descale, batch, key_head);
+    result_scale = factor_of(&args->v_descale, batch, key_head);
+    memset(p->slot + job->q_at, 0, (size_t)(q->size * p->width) * sizeof(float));
+    widen_e4m3((float *)(p->slot + job->q_at), p->width, queries, q->element_stride, q->row_stride, q->size,
+               p->queries);
+  } else {
+    ops->pack(p->slot + job->q_at, p->width, queries, q->element_stride, q->row_stride, q->size, p->queries);
+  }
   multiply(p->slot + job->q_at, q->size * p->width, scale, ops->sum_size);
 
   const bsrg_softmax_run softmax = {.size = out->size,
@@ -266,7 +306,7 @@ static void attend(panel *p, int64_t batch, int64_t head) {
                                    .sums_stride = p->width,
                                    .rows = bsrg_min(BSRG_GROUP_ROWS, out->size - d),
                                    .columns = p->queries,
-                                   .alpha = 1,
+                                   .alpha = result_scale,
                                    .y = y + d * out->element_stride * ops->element_size,
                                    .y_row_stride = out->element_stride,
                                    .y_col_stride = out->row_stride});
@@ -303,12 +343,14 @@ static double allowed_share(const bsrg_attention_args *args, bsrg_band band) {
 }
 
 bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
-  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
+  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
   const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v;
   const bool same_type = ops->element_size == ops->sum_size;
   const int64_t width = ops->tile_vectors * ops->lanes;
   attention_job job = {.args = args,
                        .ops = ops,
+                       .eight_bits = args->dtype == BSRG_F8_E4M3,
+                       .item = (int64_t)bsrg_dtype_size(args->dtype),
                        .band = bsrg_attention_band(args),
                        .panel_width = width,
                        .panels = bsrg_ceil_div(q->rows, width),

@@ -170,7 +170,7 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
 int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out) {
   const char *text = PyUnicode_Check(obj) ? PyUnicode_AsUTF8AndSize(obj, NULL) : NULL;
   const bsrg_element *element = text == NULL ? NULL : bsrg_element_by_name(text);
-  if (element != NULL && element->dtype >= 0) {
+  if (element != NULL && bsrg_is_multiplied(element)) {
     *out = (bsrg_dtype)element->dtype;
     return 0;
   }

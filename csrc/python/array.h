@@ -20,8 +20,11 @@ typedef struct bsrg_element {
   uint8_t dlpack_code, bits;
   int numpy_type; /* NPY_NOTYPE: NumPy knows it only through ml_dtypes, by name */
   char kind;      /* of a typestr such as '<f4'; 0 when there is no portable one */
-  int dtype;      /* bsrg_dtype, or -1 when products do not take it */
+  int dtype;      /* bsrg_dtype, or -1 when nothing is computed with it */
 } bsrg_element;
+
+/* Whether products take it, and not attention alone. */
+bool bsrg_is_multiplied(const bsrg_element *element);
 
 const bsrg_element *bsrg_element_by_name(const char *name);
 const bsrg_element *bsrg_element_by_dlpack(dlpack_dtype dtype);

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { Q, K, V, OUT, LSE, OPERANDS };
+/* Operands, of which the first are the first arguments, too. */
+enum { Q, K, V, OUT, LSE, Q_DESCALE, K_DESCALE, V_DESCALE, OPERANDS };
 
 /* Dimension 2 is the heads in one layout and dimension 1 in the other. */
 static int parse_layout(PyObject *obj, int *heads_dimension) {
@@ -52,6 +53,45 @@ static int import_lse(bsrg_state *state, PyObject *obj, const bsrg_tensor *q, bs
   return 0;
 }
 
+/* 8-bit operands have a result of 16 bits. */
+static int check_out_of_e4m3(const bsrg_operand *q, const bsrg_operand *out) {
+  if (out->array.element->dtype == BSRG_BF16) return bsrg_check_same_device(q, out);
+  PyErr_Format(PyExc_TypeError, "out has dtype %s, but must have dtype bfloat16, as q has dtype %s",
+               out->array.element->name, q->array.element->name);
+  return -1;
+}
+
+/* A number, or an array with one for all or for each batch and head of k. */
+static int import_factors(bsrg_state *state, PyObject *obj, bsrg_work *work, const bsrg_operand *q,
+                          bsrg_operand *operand, const bsrg_attention_args *call, bsrg_factors *factors) {
+  factors->all = 1;
+  if (obj == NULL || obj == Py_None) return 0;
+  if (call->dtype != BSRG_F8_E4M3) {
+    PyErr_Format(PyExc_TypeError, "%s is given, but q has dtype %s: only float8_e4m3fn takes factors",
+                 operand->name, q->array.element->name);
+    return -1;
+  }
+  if (PyFloat_Check(obj) || PyLong_Check(obj)) return bsrg_parse_real(obj, operand->name, &factors->all);
+  if (bsrg_import_operand(state, obj, operand, work) < 0 || bsrg_check_same_device(q, operand) < 0) {
+    return -1;
+  }
+  const bsrg_array *a = &operand->array;
+  const int64_t expected[2] = {call->k.batch, call->k.heads};
+  const bool one = a->ndim == 0, each = a->ndim == 2 && memcmp(a->shape, expected, sizeof expected) == 0;
+  if (a->element->dtype != BSRG_F32 || !(one || each)) {
+    PyErr_Format(PyExc_ValueError,
+                 "%s has dtype %s and shape %s, but must be a number, or have dtype float32 and shape () or "
+                 "(batch, key heads) = %s",
+                 operand->name, a->element->name, bsrg_format_shape(a->ndim, a->shape).text,
+                 bsrg_format_shape(2, expected).text);
+    return -1;
+  }
+  factors->data = a->data;
+  factors->batch_stride = each ? a->strides[0] : 0;
+  factors->head_stride = each ? a->strides[1] : 0;
+  return 0;
+}
+
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
                            int heads_dimension, bsrg_attention_args *call) {
   /* q first: a call that names no stream takes that of q's library. */
@@ -62,7 +102,11 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
                    bsrg_format_shape(operands[i].array.ndim, operands[i].array.shape).text);
       return -1;
     }
-    if (bsrg_check_same_kind(&operands[Q], &operands[i]) < 0) return -1;
+    if (i == OUT && operands[Q].array.element->dtype == BSRG_F8_E4M3) {
+      if (check_out_of_e4m3(&operands[Q], &operands[OUT]) < 0) return -1;
+    } else if (bsrg_check_same_kind(&operands[Q], &operands[i]) < 0) {
+      return -1;
+    }
   }
   if (bsrg_check_writable(&operands[OUT]) < 0) return -1;
   call->dtype = (bsrg_dtype)operands[Q].array.element->dtype;
@@ -73,6 +117,15 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
   call->out = as_tensor(&operands[OUT], heads_dimension);
   if (found[LSE] == NULL || found[LSE] == Py_None) return 0;
   return import_lse(state, found[LSE], &call->q, work, operands, &call->lse);
+}
+
+static int import_all_factors(bsrg_state *state, PyObject *const *factors, bsrg_work *work,
+                              bsrg_operand *operands, bsrg_attention_args *call) {
+  bsrg_factors *to[] = {&call->q_descale, &call->k_descale, &call->v_descale};
+  for (int i = 0; i < 3; ++i)
+    if (import_factors(state, factors[i], work, &operands[Q], &operands[Q_DESCALE + i], call, to[i]) < 0)
+      return -1;
+  return 0;
 }
 
 /* A tuple of Structures, which the caller's reference keeps alive. The array is to be freed. */
@@ -112,7 +165,7 @@ static int parse_masks(bsrg_state *state, PyObject *masks, PyObject *shape, bsrg
 }
 
 enum {
-  MASKS = OPERANDS,
+  MASKS = LSE + 1,
   MASK_SHAPE,
   SCALE,
   SOFTCAP,
@@ -122,6 +175,9 @@ enum {
   LAYOUT,
   STREAM,
   FAMILY,
+  Q_FACTORS,
+  K_FACTORS,
+  V_FACTORS,
   ARGUMENTS
 };
 
@@ -155,6 +211,9 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
       [LAYOUT] = BSRG_NAME_layout,
       [STREAM] = BSRG_NAME_stream,
       [FAMILY] = BSRG_NAME_family,
+      [Q_FACTORS] = BSRG_NAME_q_descale,
+      [K_FACTORS] = BSRG_NAME_k_descale,
+      [V_FACTORS] = BSRG_NAME_v_descale,
   };
   static const bsrg_signature signature = {"attention", 4, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
@@ -167,11 +226,18 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
       bsrg_parse_work(found[STREAM], &work) < 0) {
     return NULL;
   }
-  bsrg_operand operands[OPERANDS] = {
-      {.name = "q"}, {.name = "k"}, {.name = "v"}, {.name = "out"}, {.name = "lse"}};
+  bsrg_operand operands[OPERANDS] = {[Q] = {.name = "q", .takes_e4m3 = true},
+                                     [K] = {.name = "k", .takes_e4m3 = true},
+                                     [V] = {.name = "v", .takes_e4m3 = true},
+                                     [OUT] = {.name = "out"},
+                                     [LSE] = {.name = "lse"},
+                                     [Q_DESCALE] = {.name = "q_descale"},
+                                     [K_DESCALE] = {.name = "k_descale"},
+                                     [V_DESCALE] = {.name = "v_descale"}};
   PyObject *result = NULL;
   if (parse_masks(state, found[MASKS], found[MASK_SHAPE], &call) == 0 &&
-      import_operands(state, found, &work, operands, heads_dimension, &call) == 0) {
+      import_operands(state, found, &work, operands, heads_dimension, &call) == 0 &&
+      import_all_factors(state, found + Q_FACTORS, &work, operands, &call) == 0) {
     call.stream = work.stream;
     bsrg_error error;
     bsrg_status status;
@@ -187,7 +253,8 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
 
 const char bsrg_attention_doc[] =
     "attention(q, k, v, out, lse=None, masks=None, mask_shape=None, scale=1.0, softcap=0.0, diagonal=0,\n"
-    "          left=-1, right=-1, layout='bhsd', stream=0, family='auto')\n--\n\n"
+    "          left=-1, right=-1, layout='bhsd', stream=0, family='auto', q_descale=None,\n"
+    "          k_descale=None, v_descale=None)\n--\n\n"
     "out = softmax(scale * q @ k^T over the keys that each query may see) @ v.\n\n"
     "q, out      [batch, heads, queries, size], any strides; out is writable and shares memory with nothing\n"
     "k, v        [batch, heads, keys, size]; their number of heads divides that of q\n"
@@ -199,9 +266,12 @@ const char bsrg_attention_doc[] =
     "            query i may see keys i + diagonal - left to i + diagonal + right; negative: no bound\n"
     "layout      'bhsd' as above, or 'bshd': [batch, queries or keys, heads, size]\n"
     "stream      CUDA stream handle; None takes the current stream of q's library\n"
-    "family      'auto', 'hopper', 'decode' or 'portable' (GPU), or 'cpu'\n\n"
-    "A query that sees no key gets zeros and lse -inf. q, k, v and out are of one dtype and on one device;\n"
-    "16-bit dtypes are accumulated in float32.\n\n"
+    "family      'auto', 'hopper', 'decode' or 'portable' (GPU), or 'cpu'\n"
+    "q_descale, k_descale, v_descale\n"
+    "            float8_e4m3fn: factors of q, k and v, numbers or float32 of shape () or [batch, key "
+    "heads]\n\n"
+    "A query that sees no key gets zeros and lse -inf. q, k, v and out are of one dtype and on one device,\n"
+    "but for float8_e4m3fn, which has a bfloat16 result; both are accumulated in float32.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory, numbers), "
     "MemoryError,\n"
     "DeviceUnavailableError, RuntimeError (CUDA).";

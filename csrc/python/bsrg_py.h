@@ -35,6 +35,7 @@
   X(family)                    \
   X(is_neg)                    \
   X(k)                         \
+  X(k_descale)                 \
   X(layout)                    \
   X(left)                      \
   X(lse)                       \
@@ -44,12 +45,14 @@
   X(obj)                       \
   X(out)                       \
   X(q)                         \
+  X(q_descale)                 \
   X(right)                     \
   X(scale)                     \
   X(softcap)                   \
   X(stream)                    \
   X(structure)                 \
   X(v)                         \
+  X(v_descale)                 \
   X(values)                    \
   X(x)
 

@@ -11,9 +11,11 @@ int bsrg_parse_work(PyObject *obj, bsrg_work *work) {
 int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
   if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
   operand->given = true;
-  if (operand->array.element->dtype >= 0) return 0;
-  PyErr_Format(PyExc_TypeError, "%s has dtype %s, but must have dtype float16, bfloat16, float32 or float64",
-               operand->name, operand->array.element->name);
+  const bsrg_element *element = operand->array.element;
+  if (bsrg_is_multiplied(element) || (operand->takes_e4m3 && element->dtype >= 0)) return 0;
+  PyErr_Format(PyExc_TypeError, "%s has dtype %s, but must have dtype float16, bfloat16, float32%s float64%s",
+               operand->name, element->name, operand->takes_e4m3 ? "," : " or",
+               operand->takes_e4m3 ? " or float8_e4m3fn" : "");
   return -1;
 }
 

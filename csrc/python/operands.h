@@ -7,7 +7,8 @@
 typedef struct bsrg_operand {
   const char *name; /* as the public functions call it */
   bsrg_array array;
-  bool given; /* needs releasing, also after a failure */
+  bool takes_e4m3; /* float8_e4m3fn, which products do not take */
+  bool given;      /* needs releasing, also after a failure */
 } bsrg_operand;
 
 /* The stream argument of a call: None adopts the stream of the first operand's library. */

@@ -1,4 +1,4 @@
-// Pairs of 16-bit floats in a register.
+// Pairs of 16-bit floats, and fours of 8-bit ones, in a register.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,6 +22,18 @@ template <>
 __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// float8_e4m3fn, the first in the lowest byte. What is beyond 448 becomes 448, NaN stays NaN.
+__device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d) {
+  uint32_t packed;
+  asm("{\n.reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n}"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
   return packed;
 }
 

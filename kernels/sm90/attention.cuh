@@ -1,4 +1,4 @@
-// Attention forward on Hopper (TMA, WGMMA, warp specialisation), float16 and bfloat16.
+// Attention forward on Hopper (TMA, WGMMA, warp specialisation): float16, bfloat16 and float8_e4m3fn.
 //
 //   O[64 rows a warpgroup]  =  softmax(scale * Q * K^T, over the visible keys) * V
 //
@@ -9,6 +9,11 @@
 //
 // kBlocks: the key tiles of a query tile come from a list, each with the groups of 16 x 16 that may be seen. Otherwise
 // they are those that the bounds let through, from the last to the first.
+//
+// kEight: 8-bit operands, products of 32 keys or elements a WGMMA. Those take K-major operands only, so another kernel
+// has transposed V (sm80/attention_values.cu), with the keys in the order in which exponentials lie in registers.
+// Scores and results are multiplied by the factors of their batch and head, which come with the query tile. Sums stay in
+// the accumulators of WGMMA over all keys, which for 8-bit operands keep fewer bits than float32.
 //
 // kPairs: masks of blocks of 64 x 64. Each warpgroup has 64 queries of its own, from anywhere, and computes entries of
 // two key tiles of 64. What both need they share; the rest is loaded for one of them alone and passed by the other.
@@ -63,7 +68,16 @@ struct Producers {
     m.count = tile.entry_count;
     m.steps = tile.steps;
     m.passes_first = tile.passes_first;
+    if constexpr (Shape::kEight) {
+      m.score_factor = factor(p.q_factors, m) * factor(p.k_factors, m);
+      m.value_factor = factor(p.v_factors, m);
+    }
     return m;
+  }
+
+  __device__ float factor(const bsrg_attention_factors &of, const Message &m) const {
+    const int head = m.head / p.group;
+    return of.data == nullptr ? of.all : __ldg(of.data + m.batch * of.batch_stride + head * of.head_stride);
   }
 
   __device__ void schedule() const {
@@ -93,17 +107,29 @@ struct Producers {
     return {from.map, m.head / from.head_divisor, m.batch * from.batch_factor};
   }
 
-  // All of a tile's rows, 64 elements a box; what lies beyond the last row or element becomes zeros. Pairs have two
-  // boxes of 64 rows one below the other, the others one.
+  // All of a tile's rows, a panel a box; what lies beyond the last row or element becomes zeros. Pairs have two boxes of
+  // 64 rows one below the other, the others one.
   template <int kRows>
   __device__ void load(const Source &from, uint32_t target, const int (&row)[2], uint32_t full) const {
-    ptx::barrier_arrive_expect(full, kRows * Shape::kSize * 2);
+    ptx::barrier_arrive_expect(full, kRows * Shape::kRowBytes);
 #pragma unroll
     for (int panel = 0; panel < Shape::kPanels; ++panel)
 #pragma unroll
       for (int part = 0; part < (Shape::kPairs ? 2 : 1); ++part)
-        ptx::tma_load_4d(target + panel * kRows * 128 + part * BSRG_ATTENTION_PAIR_ROWS * 128, from.map,
-                         panel * 64, row[part], from.head, from.batch, full);
+        ptx::tma_load_4d(target + (panel * kRows + part * BSRG_ATTENTION_PAIR_ROWS) * Shape::kSpan, from.map,
+                         panel * Shape::kPanel, row[part], from.head, from.batch, full);
+  }
+
+  // Packed values of a tile, of which each part is contiguous.
+  __device__ void load_packed(const Source &from, uint32_t target, const int (&row)[2], uint32_t full) const {
+    constexpr int kParts = Shape::kPairs ? 2 : 1, kBytes = L::kKeyBytes / kParts;
+    const uint8_t *head =
+        p.values.data + (static_cast<int64_t>(from.batch) * p.values.heads + from.head) * p.values.head_bytes;
+    ptx::barrier_arrive_expect(full, kParts * kBytes);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      ptx::bulk_load(target + part * kBytes, head + static_cast<int64_t>(row[part]) * Shape::kSize, kBytes,
+                     full);
   }
 
   template <bool kIsKeys>
@@ -146,7 +172,10 @@ struct Producers {
           load<Shape::kKeys>(from, shared.keys(stage.slot), row, shared.key_full(stage.slot));
         } else {
           ptx::barrier_wait(shared.value_empty(stage.slot), stage.parity);
-          load<Shape::kKeys>(from, shared.values(stage.slot), row, shared.value_full(stage.slot));
+          if constexpr (Shape::kEight)
+            load_packed(from, shared.values(stage.slot), row, shared.value_full(stage.slot));
+          else
+            load<Shape::kKeys>(from, shared.values(stage.slot), row, shared.value_full(stage.slot));
         }
       }
     }

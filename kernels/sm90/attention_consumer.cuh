@@ -27,9 +27,10 @@ template <typename Shape>
 class Consumer {
   using T = typename Shape::Element;
   using L = Layout<Shape>;
+  static constexpr bool kEight = Shape::kEight;
   static constexpr int kKeys = Shape::kKeys, kSize = Shape::kSize;
   static constexpr int kScores = kKeys / 2, kSums = kSize / 2;  // accumulators of a thread
-  static constexpr int kKeySteps = kKeys / 16;                  // instructions along the keys
+  static constexpr int kKeySteps = kKeys / Shape::kDepth;       // instructions along the keys
   // The turn goes on before the last sums have been issued, which gained 0.6% for heads of 128 elements.
   static constexpr int kPassTurnAt = kSize == 64 ? kKeySteps : kKeySteps * 3 / 4;
 
@@ -42,10 +43,11 @@ class Consumer {
         group(consumer_warp / 4),
         lane(my_lane),
         softmax(params.scale_log2),
-        query_matrix(
-            ptx::matrix_descriptor(shared.queries(0) + group * 64 * 128, 16, 1024, ptx::Swizzle::k128)),
-        key_matrix(ptx::matrix_descriptor(shared.keys(0), 16, 1024, ptx::Swizzle::k128)),
-        value_matrix(ptx::matrix_descriptor(shared.values(0), kKeys * 128, 1024, ptx::Swizzle::k128)) {}
+        query_matrix(row_matrix(shared.queries(0) + group * 64 * Shape::kSpan)),
+        key_matrix(row_matrix(shared.keys(0))),
+        value_matrix(kEight
+                         ? ptx::matrix_descriptor(shared.values(0), kSize * 16, 128, ptx::Swizzle::kNone)
+                         : ptx::matrix_descriptor(shared.values(0), kKeys * 128, 1024, ptx::Swizzle::k128)) {}
 
   __device__ void run() {
     if (group == Shape::kGroups - 1) pass_turn();  // the first one begins
@@ -77,7 +79,7 @@ class Consumer {
   const bsrg_attention_params &p;
   const Shared<Shape> shared;
   const int warp, group, lane;
-  Softmax<kScores> softmax;
+  Softmax<kScores, kEight> softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
   float scores[kScores], sums[kSums];
   uint32_t probabilities[kKeySteps][4];
@@ -112,6 +114,10 @@ class Consumer {
     m.begin = __shfl_sync(~0u, read.begin, 0);
     m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
     m.below_end = __shfl_sync(~0u, read.below_end, 0);
+    if constexpr (kEight) {
+      m.score_factor = read.score_factor;
+      m.value_factor = read.value_factor;
+    }
     return m;
   }
 
@@ -123,15 +129,22 @@ class Consumer {
 
   // ---- products ---------------------------------------------------------------------------------
 
-  // Descriptors count 16 bytes: 32 bytes of a row a k16, a panel every fourth.
+  static __device__ uint64_t row_matrix(uint32_t address) {
+    return ptx::matrix_descriptor(address, 16, 8 * Shape::kSpan,
+                                  Shape::kSpan == 128 ? ptx::Swizzle::k128 : ptx::Swizzle::k64);
+  }
+
+  // Descriptors count 16 bytes: 32 bytes of a row a step, a panel every fourth or second.
   __device__ void issue_scores() {
     const uint64_t q = query_matrix + query.slot * (L::kQueryBytes >> 4);
     const uint64_t k = key_matrix + key.slot * (L::kKeyBytes >> 4);
     ptx::warpgroup_fence();
 #pragma unroll
-    for (int i = 0; i < kSize / 16; ++i)
-      ptx::Wgmma<T, kKeys, 0, 0>::run(scores, q + i / 4 * (Shape::kRows * 8) + i % 4 * 2,
-                                      k + i / 4 * (kKeys * 8) + i % 4 * 2, i > 0);
+    for (int i = 0; i < kSize / Shape::kDepth; ++i) {
+      constexpr int kSteps = Shape::kSpan / 32;
+      ptx::Wgmma<T, kKeys, 0, 0>::run(scores, q + i / kSteps * (Shape::kRows * kSteps * 2) + i % kSteps * 2,
+                                      k + i / kSteps * (kKeys * kSteps * 2) + i % kSteps * 2, i > 0);
+    }
     ptx::warpgroup_commit();
   }
 
@@ -142,8 +155,9 @@ class Consumer {
 #pragma unroll
     for (int i = 0; i < kKeySteps; ++i) {
       if (kPassTurn && i == kPassTurnAt) pass_turn();
-      // 16 rows of 128 bytes
-      ptx::WgmmaRegisters<T, kSize>::run(sums, probabilities[i], v + 128 * i, i > 0 || accumulate);
+      // 16 rows of 128 bytes, or two chunks of 16 keys
+      constexpr int kStep = kEight ? 2 * kSize : 128;
+      ptx::WgmmaRegisters<T, kSize>::run(sums, probabilities[i], v + kStep * i, i > 0 || accumulate);
     }
     ptx::warpgroup_commit();
     if (kPassTurn && kPassTurnAt == kKeySteps) pass_turn();
@@ -151,9 +165,17 @@ class Consumer {
   }
 
   __device__ void round_probabilities() {
+    if constexpr (kEight) {
 #pragma unroll
-    for (int i = 0; i < kScores; i += 2)
-      probabilities[i / 8][i / 2 % 4] = ptx::pack<T>(scores[i], scores[i + 1]);
+      for (int i = 0; i < kScores / 4; ++i) {  // row i % 2 of 16 keys
+        const float *s = scores + i / 2 * 8 + i % 2 * 2;
+        probabilities[i / 4][i % 4] = ptx::pack_e4m3(s[0], s[1], s[4], s[5]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kScores; i += 2)
+        probabilities[i / 8][i / 2 % 4] = ptx::pack<T>(scores[i], scores[i + 1]);
+    }
   }
 
   __device__ void release_keys() {
@@ -253,7 +275,7 @@ class Consumer {
 
   // Scores of what may be seen, capped where the kernel does that.
   __device__ void mask(const Message &m, const KeyTile &tile) {
-    if constexpr (Shape::kCapped) cap(scores, p.cap_log2);
+    if constexpr (Shape::kCapped) cap(scores, kEight ? p.cap_log2 * m.score_factor : p.cap_log2);
     if constexpr (Shape::kPairs) {
       constexpr int kHalf = kScores / 2;
       if (tile.flags & (BSRG_ATTENTION_ABOVE | BSRG_ATTENTION_BELOW)) {
@@ -271,6 +293,11 @@ class Consumer {
 
   // ---- steps ------------------------------------------------------------------------------------
 
+  // Before the first softmax of m. Capped scores have their factor already.
+  __device__ void set_scale(const Message &m) {
+    if constexpr (kEight && !Shape::kCapped) softmax.set_scale(p.scale_log2 * m.score_factor);
+  }
+
   // The first scores of a query tile, with nothing else under way.
   __device__ void start(const Message &m) {
     ptx::barrier_wait(shared.query_full(query.slot), query.parity);
@@ -284,6 +311,7 @@ class Consumer {
     const KeyTile tile = key_tile(m, 0);
     release_keys();
     mask(m, tile);
+    set_scale(m);
     softmax.first(scores);
     pass_next_key(tile.flags);
     round_probabilities();
@@ -344,6 +372,7 @@ class Consumer {
     release_keys();
     mask(next, tile);
     const float shift[2] = {softmax.shift[0], softmax.shift[1]}, sum[2] = {softmax.sum[0], softmax.sum[1]};
+    set_scale(next);
     softmax.first(scores);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
@@ -367,11 +396,12 @@ class Consumer {
       sum[r] = partial_sum[r] + __shfl_xor_sync(~0u, partial_sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
       inverse[r] = ptx::reciprocal(sum[r]);
+      if constexpr (kEight) inverse[r] *= m.value_factor;
     }
     const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
     const uint64_t stream_out = ptx::policy_evict_first();
 #pragma unroll
-    for (int panel = 0; panel < Shape::kPanels; ++panel) {
+    for (int panel = 0; panel < kSize / 64; ++panel) {  // 128 bytes of a row
       const uint32_t piece = shared.pieces(warp) + panel % L::kPieces * L::kPieceBytes;
       if (lane == 0) {  // what was stored from this buffer before has left it
         if (panel == 0)
@@ -387,7 +417,7 @@ class Consumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float low = v[2 * i] * inverse[i % 2], high = v[2 * i + 1] * inverse[i % 2];
-          packed[i] = sum[i % 2] == 0.f ? 0 : ptx::pack<T>(low, high);
+          packed[i] = sum[i % 2] == 0.f ? 0 : ptx::pack<typename Shape::Output>(low, high);
         }
         // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
         const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);

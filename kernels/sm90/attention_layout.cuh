@@ -1,7 +1,10 @@
 // Shared memory of the attention kernels: where everything lies, and what the roles tell one another there.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include <cstdint>
+#include <type_traits>
 
 #include "params.h"
 #include "ptx/sync.cuh"
@@ -18,7 +21,14 @@ struct Shape {
   static constexpr bool kBlocks = kListing != BSRG_ATTENTION_BY_BOUNDS,
                         kPairs = kListing == BSRG_ATTENTION_BY_PAIRS;
   static constexpr bool kCapped = kCapped_;
-  static constexpr int kPanels = kSize / 64;  // 64 elements are 128 bytes, the span of the swizzle
+  // float8_e4m3fn: operands come with factors, values packed by attention_values.cu, and results are bfloat16.
+  static constexpr bool kEight = sizeof(T) == 1;
+  using Output = std::conditional_t<kEight, __nv_bfloat16, T>;
+  static constexpr int kRowBytes = kSize * static_cast<int>(sizeof(T));
+  static constexpr int kSpan = kRowBytes % 128 == 0 ? 128 : 64;  // bytes of a row that are swizzled together
+  static constexpr int kPanels = kRowBytes / kSpan, kPanel = kSize / kPanels;  // elements of a panel's row
+  static constexpr int kDepth =
+      32 / static_cast<int>(sizeof(T));       // elements that a WGMMA sums over, 32 bytes
   static constexpr int kGroups = kRows / 64;  // consumer warpgroups
   static constexpr int kQueryBuffers = BSRG_ATTENTION_QUERY_BUFFERS(kSize);
   // What 65536 registers allow; the launch gives 168 or 128 to every thread.
@@ -36,12 +46,12 @@ template <typename Shape>
 using QuerySlot = RingPosition<Shape::kQueryBuffers>;
 
 // Bytes from a 1024-byte boundary. Tiles come first: their swizzle needs the alignment. A tile of r rows is panels of
-// [r][64] elements.
+// [r][kPanel] elements.
 template <typename Shape>
 struct Layout {
   static constexpr int kStages = BSRG_ATTENTION_STAGES;
-  static constexpr int kQueryBytes = Shape::kRows * Shape::kSize * 2;
-  static constexpr int kKeyBytes = Shape::kKeys * Shape::kSize * 2;
+  static constexpr int kQueryBytes = Shape::kRows * Shape::kRowBytes;
+  static constexpr int kKeyBytes = Shape::kKeys * Shape::kRowBytes;
   static constexpr int kPieceBytes = 16 * 64 * 2;  // outputs of one warp, stored at a time
   static constexpr int kPieces = BSRG_ATTENTION_PIECES(Shape::kSize);
   static constexpr int kQueries = 0;
@@ -53,7 +63,9 @@ struct Layout {
   static constexpr int kBarriers = kEntry + 16 * kStages;
   static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 2);
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
-  static_assert(kEnd + 1024 <= BSRG_ATTENTION_HOPPER_BYTES(Shape::kSize, Shape::kRows, Shape::kKeys),
+  static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0, "every tile begins where a swizzle does");
+  static_assert(kEnd + 1024 <= BSRG_ATTENTION_HOPPER_BYTES(sizeof(typename Shape::Element), Shape::kSize,
+                                                           Shape::kRows, Shape::kKeys),
                 "the host reserves too little");
 };
 
@@ -61,11 +73,12 @@ struct Layout {
 struct Message {
   int first_row[2] = {0, 0};  // of all warpgroups; pairs: of each of the two
   int head = 0, batch = 0;
-  int count = 0;                       // entries or key tiles; 0: there is no tile any more
-  int begin = 0;                       // first entry or lowest key tile
-  int above_begin = 0, below_end = 0;  // as in bsrg_attention_range; entries have flags instead
-  int steps = 0;                       // those of them that a warpgroup computes
-  int passes_first = 0;                // as in bsrg_attention_item
+  int count = 0;                             // entries or key tiles; 0: there is no tile any more
+  int begin = 0;                             // first entry or lowest key tile
+  int above_begin = 0, below_end = 0;        // as in bsrg_attention_range; entries have flags instead
+  int steps = 0;                             // those of them that a warpgroup computes
+  int passes_first = 0;                      // as in bsrg_attention_item
+  float score_factor = 1, value_factor = 1;  // 8 bits: what scores and results are multiplied by
   __device__ bool last() const { return count == 0; }
 };
 
@@ -114,8 +127,11 @@ struct Shared {
   __device__ void write(const Message &m) const {
     ptx::store_shared(base + L::kMessage, make_int4(m.first_row[0], m.head, m.batch, m.count));
     ptx::store_shared(base + L::kMessage + 16, make_int4(m.begin, m.above_begin, m.below_end, m.steps));
-    if constexpr (Shape::kPairs)
-      ptx::store_shared(base + L::kMessage + 32, make_int4(m.first_row[1], m.passes_first, 0, 0));
+    if constexpr (Shape::kPairs || Shape::kEight)
+      ptx::store_shared(
+          base + L::kMessage + 32,
+          make_int4(m.first_row[1], m.passes_first, Shape::kEight ? __float_as_int(m.score_factor) : 0,
+                    Shape::kEight ? __float_as_int(m.value_factor) : 0));
     ptx::barrier_arrive(message_full());
   }
 
@@ -132,10 +148,14 @@ struct Shared {
     m.above_begin = b.y;
     m.below_end = b.z;
     m.steps = b.w;
-    if constexpr (Shape::kPairs) {
+    if constexpr (Shape::kPairs || Shape::kEight) {
       const int4 c = ptx::load_shared_int4(base + L::kMessage + 32);
       m.first_row[1] = c.x;
       m.passes_first = c.y;
+      if constexpr (Shape::kEight) {
+        m.score_factor = __int_as_float(c.z);
+        m.value_factor = __int_as_float(c.w);
+      }
     }
     return m;
   }

@@ -57,7 +57,11 @@ __device__ __forceinline__ void cap(float (&s)[kScores], float cap_log2) {
 // A row's exponentials are 2^(score * scale - shift). The exact softmax takes the largest score so far as the shift and
 // rescales all sums whenever it grows. Here it may grow by a factor of 2^kSlack before anything happens: results are
 // the same up to rounding, since the shift cancels, and nothing can overflow.
-template <int kScores>
+//
+// kEight: exponentials will be rounded to float8_e4m3fn, whose normal numbers go from 2^-6 to 448. That of the maximum
+// becomes 2^kRaise and may grow to 2^8.75, which rounds to 448. Weights below 2^-12 of the largest lose bits, those
+// below 2^-16 of it vanish. More slack would leave less below; with so much, few rows of random scores ever use it up.
+template <int kScores, bool kEight>
 class Softmax {
  public:
   using Scores = float[kScores];
@@ -65,8 +69,13 @@ class Softmax {
   float sum[2];
   float shift[2];
 
-  __device__ explicit Softmax(float scale_log2)
-      : scale(scale_log2), slack(kSlack * ptx::reciprocal(scale_log2)) {}
+  __device__ explicit Softmax(float scale_log2) { set_scale(scale_log2); }
+
+  // Only before first().
+  __device__ void set_scale(float scale_log2) {
+    scale = scale_log2;
+    slack = kSlack * ptx::reciprocal(scale_log2);
+  }
 
   // Of a query tile's first key tile: scores become exponentials.
   __device__ void first(Scores &s) {
@@ -85,7 +94,7 @@ class Softmax {
       float m[2] = {maximum[0], maximum[1]};
       row_maximum(s, m);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) factor[r] = maximum[r] * scale;
+      for (int r = 0; r < 2; ++r) factor[r] = maximum[r] * scale - kRaise;
       set_maximum(m);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -98,9 +107,9 @@ class Softmax {
   }
 
  private:
-  static constexpr float kSlack = 8.f;
+  static constexpr float kSlack = kEight ? 2.75f : 8.f, kRaise = kEight ? 6.f : 0.f;
 
-  const float scale, slack;
+  float scale, slack;
   float maximum[2];
   int threshold[2];  // bits of maximum + slack, or INT_MIN
 
@@ -109,7 +118,7 @@ class Softmax {
     for (int r = 0; r < 2; ++r) {
       maximum[r] = m[r];
       // A row that has seen no key yet: any finite shift makes its exponentials 0.
-      shift[r] = m[r] == -INFINITY ? 0.f : m[r] * scale;
+      shift[r] = m[r] == -INFINITY ? 0.f : m[r] * scale - kRaise;
       const float limit = m[r] + slack;
       threshold[r] = limit >= 0.f ? __float_as_int(limit) : INT_MIN;
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any
 
 from . import _core
@@ -30,14 +31,18 @@ def attention(
     out: Any = None,
     stream: Any = None,
     backend: str | None = None,
+    q_descale: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
 ) -> Any:
     """Scaled dot-product attention, ``softmax(scale * q @ k^T) @ v``, dense or block-sparse.
 
     All operands have one dtype and live on one device, which computes the result: nothing is cast
-    or moved silently. Scores, weights and sums are float32 for 16-bit floats and float32, and
-    float64 for float64; the GPU kernels round the weights to the dtype before they meet ``v``. No
-    scores are kept in memory. Beside the result, a GPU allocates in stream order what the parts of
-    split keys leave, with the backend ``'decode'`` alone, and the CPU some 100 KiB a thread. The
+    or moved silently. Scores, weights and sums are float32 for 8-bit and 16-bit floats and float32,
+    and float64 for float64; the GPU kernels round the weights to the dtype before they meet ``v``.
+    The result of float8_e4m3fn is bfloat16. No scores are kept in memory. Beside the result, a GPU
+    allocates in stream order what the parts of split keys leave, with the backend ``'decode'``
+    alone, and for float8_e4m3fn a copy of ``v``, and the CPU some 100 KiB a thread. The
     first call with a mask on a GPU brings its lists of blocks there; the others never wait for the
     GPU, and all can be captured in CUDA graphs. The bits of a result do not depend on when, or by
     how many threads, it is computed.
@@ -86,8 +91,13 @@ def attention(
         names, else the legacy default stream. Ignored on the CPU.
     backend : str, optional
         ``"hopper"`` (sm_90), ``"decode"`` (sm_80 and up, few queries) or ``"portable"`` (sm_80 and
-        up), all for float16 and bfloat16 and sizes up to 256, or ``"cpu"``. Without it the fastest
-        that can compute the call.
+        up), all for float16 and bfloat16 and sizes up to 256, the first for float8_e4m3fn too, or
+        ``"cpu"``. Without it the fastest that can compute the call.
+    q_descale, k_descale, v_descale : float or array of float32, optional
+        For float8_e4m3fn alone: what is stored in ``q``, ``k`` and ``v`` times these is what is
+        meant. Not negative. An array has shape () or (batch, heads of ``k``), any strides, and is on
+        the device of ``q``; a GPU reads it when it computes, so it may change between replays of a
+        CUDA graph.
 
     Returns
     -------
@@ -100,7 +110,7 @@ def attention(
     Raises
     ------
     MemoryError
-        If there is no room for the parts of split keys.
+        If there is no room for the parts of split keys, or the copy of ``v``.
     ValueError
         If shapes do not fit, a number is out of range, ``out`` overlaps an operand, or the backend
         cannot compute the call.
@@ -129,7 +139,8 @@ def attention(
     arrays = [library_of(x).importable(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     result_shape = (*q_shape[:3], v_shape[3])
     if out is None:
-        out = target = library.empty(result_shape, q, "q")
+        dtype = "bfloat16" if _has_eight_bits(q) else None
+        out = target = library.empty(result_shape, q, "q", dtype)
     else:
         target = _of_shape(out, result_shape)
     lse = None
@@ -151,6 +162,9 @@ def attention(
         layout,
         handle,
         _family(backend),
+        _descale(q_descale, "q_descale"),
+        _descale(k_descale, "k_descale"),
+        _descale(v_descale, "v_descale"),
     )
     return (out, lse) if return_lse else out
 
@@ -164,6 +178,19 @@ def _shape(x: Any, name: str, layout: str) -> tuple[int, ...]:
         meaning = "(batch, heads, rows, size)" if layout == "bhsd" else "(batch, rows, heads, size)"
         raise ValueError(f"{name} has shape {shape}; accepted: four dimensions, {meaning}")
     return shape
+
+
+def _has_eight_bits(q: Any) -> bool:
+    dtype = getattr(q, "dtype", None)
+    return str(_core.describe(q, "q").dtype if dtype is None else dtype).endswith("float8_e4m3fn")
+
+
+def _descale(descale: Any, name: str) -> Any:
+    if descale is None:
+        return None
+    if isinstance(descale, numbers.Real):
+        return real_number(descale, name)
+    return library_of(descale).importable(descale, name)
 
 
 def _check_heads(q_heads: int, k_heads: int, enable_gqa: bool) -> None:

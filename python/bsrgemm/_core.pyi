@@ -128,6 +128,9 @@ def attention(
     layout: str = "bhsd",
     stream: SupportsIndex | None = 0,
     family: str = "auto",
+    q_descale: Importable | float | None = None,
+    k_descale: Importable | float | None = None,
+    v_descale: Importable | float | None = None,
 ) -> None: ...
 def describe(obj: Importable, name: str = "array") -> ArrayInfo: ...
 def set_num_threads(n: int, /) -> None: ...

@@ -160,7 +160,7 @@ class _NumPy(_ArrayModule):
         return x
 
     def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
-        return np.empty(shape, dtype or like.dtype)
+        return np.empty(shape, numpy_dtype(dtype) if dtype else like.dtype)
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         return super().gather_blocks(np.asarray(dense), blocksize)
