@@ -17,13 +17,13 @@ FLOOR = {"float16": 1.1, "bfloat16": 1.1, "float32": 8.0, "float64": 8.0}
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a name; skips the test where bfloat16 has none."""
-    if name != "bfloat16":
+    """The NumPy dtype of a name; skips the test where NumPy needs ml_dtypes for it."""
+    if name not in ("bfloat16", "float8_e4m3fn"):
         return np.dtype(name)
     import pytest
 
-    reason = "NumPy has bfloat16 only with ml_dtypes"
-    return np.dtype(pytest.importorskip("ml_dtypes", reason=reason).bfloat16)
+    reason = f"NumPy has {name} only with ml_dtypes"
+    return np.dtype(getattr(pytest.importorskip("ml_dtypes", reason=reason), name))
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -63,8 +63,10 @@ class Torch(Space):
         import torch
 
         x = np.array(x)
-        if x.dtype.name == "bfloat16":
-            return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to(self.device)
+        bits = {"bfloat16": np.int16, "float8_e4m3fn": np.uint8}.get(x.dtype.name)
+        if bits is not None:
+            kind = getattr(torch, x.dtype.name)
+            return torch.from_numpy(x.view(bits)).view(kind).to(self.device)
         return torch.from_numpy(x).to(self.device)
 
     def host(self, x: Any) -> np.ndarray:
@@ -74,6 +76,8 @@ class Torch(Space):
         x = x.cpu()
         if x.dtype == torch.bfloat16:
             return x.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
+        if x.dtype == torch.float8_e4m3fn:
+            return x.view(torch.uint8).numpy().view(numpy_dtype("float8_e4m3fn"))
         return x.numpy()
 
     def column_major(self, x: np.ndarray) -> Any:
@@ -92,8 +96,8 @@ class CuPy(Space):
     def array(self, x: np.ndarray) -> Any:
         import cupy
 
-        if x.dtype.name == "bfloat16":
-            pytest.skip("CuPy has no bfloat16")
+        if x.dtype.name in ("bfloat16", "float8_e4m3fn"):
+            pytest.skip(f"CuPy has no {x.dtype.name}")
         return cupy.asarray(x)
 
     def host(self, x: Any) -> np.ndarray:

@@ -95,9 +95,9 @@ def attention(
         ``"cpu"``. Without it the fastest that can compute the call.
     q_descale, k_descale, v_descale : float or array of float32, optional
         For float8_e4m3fn alone: what is stored in ``q``, ``k`` and ``v`` times these is what is
-        meant. Not negative. An array has shape () or (batch, heads of ``k``), any strides, and is on
-        the device of ``q``; a GPU reads it when it computes, so it may change between replays of a
-        CUDA graph.
+        meant. Not negative. An array has shape () or (batch, heads of ``k``), any strides, and is
+        on the device of ``q``; a GPU reads it when it computes, so it may change between replays of
+        a CUDA graph.
 
     Returns
     -------
