@@ -15,7 +15,7 @@ import numpy as np
 from .cases import SEED
 from .patterns import PATTERNS, Pattern
 
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+ITEM_BYTES = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,24 @@ DENSE = (
     (4, 16, 4096, 192),
 )
 
+EIGHT_BITS = (
+    (4, 16, 4096, 128),
+    (1, 16, 16384, 128),
+    (8, 16, 2048, 128),
+    (1, 32, 16384, 64),
+    (1, 8, 16384, 256),
+)
+
 
 def gpu_attention_cases() -> Iterator[AttentionCase]:
     for dtype, shapes in (("bfloat16", DENSE), ("float16", DENSE[:1])):
         for shape in shapes:
             for causal in (False, True):
                 yield AttentionCase("dense", dtype, *shape, causal=causal)
+    for shape in EIGHT_BITS:
+        for causal in (False, True):
+            yield AttentionCase("fp8", "float8_e4m3fn", *shape, causal=causal)
+    yield _masked(16384, 128, 0.125, group="fp8", dtype="float8_e4m3fn")
     # The rate that the masks of this length are compared with.
     yield AttentionCase("dense", "bfloat16", 1, 16, 32768, 128)
     yield AttentionCase("decode", "bfloat16", 16, 32, 8192, 128, queries=1, kv_heads=8)
@@ -171,9 +183,16 @@ def cpu_attention_cases(dtypes: list[str]) -> Iterator[AttentionCase]:
         yield AttentionCase("dense", "float32", 1, 8, 2048, 64, timings=("rounds",))
 
 
-def _masked(length: int, block: int, density: float, pattern: str = "uniform") -> AttentionCase:
+def _masked(
+    length: int,
+    block: int,
+    density: float,
+    pattern: str = "uniform",
+    group: str = "masks",
+    dtype: str = "bfloat16",
+) -> AttentionCase:
     return AttentionCase(
-        *("masks", "bfloat16", 1, 16, length, 128),
+        *(group, dtype, 1, 16, length, 128),
         causal=pattern == "causal",
         block=(block, block),
         count=round(density * length / block),

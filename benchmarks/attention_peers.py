@@ -27,8 +27,10 @@ class Problem:
     k: Any  # [batch, heads of k, keys, size]
     v: Any
     blocks: Any  # truth values on the host, [block rows, block columns], or None
-    out: Any  # as q
+    out: Any  # as q, bfloat16 for 8 bits
     cache: dict[Any, Any] = field(default_factory=dict)  # of the whole run, for rivals
+    # 8 bits: q_descale, k_descale and v_descale, [batch, heads of k] each
+    factors: dict[str, Any] = field(default_factory=dict)
 
 
 def cudnn(p: Problem) -> Product:
@@ -60,10 +62,11 @@ def flash3(p: Problem) -> Product:
 
     q, k, v = (x.transpose(1, 2).contiguous() for x in (p.q, p.k, p.v))
     # Few queries do not fill the GPU unless the keys are split; 0 lets it choose into how many.
-    splits = {"num_splits": 0} if p.case.queries == 1 else {}
+    options = {"num_splits": 0} if p.case.queries == 1 else {}
+    options |= p.factors
 
     def call() -> Any:
-        found = fa3_fwd_interface.flash_attn_func(q, k, v, causal=p.case.causal, **splits)
+        found = fa3_fwd_interface.flash_attn_func(q, k, v, causal=p.case.causal, **options)
         return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
 
     return Product(call, p.case.useful_flops)
@@ -129,6 +132,8 @@ RIVALS: dict[str, Callable[[Problem], Product]] = {
 
 def wanted(case: AttentionCase) -> list[str]:
     """The rivals that a case is for."""
+    if case.group == "fp8":
+        return ["flash3"] if case.block is None else []
     if case.block is not None:
         return ["flex"]
     names = ["flash3", "cudnn", "flash2"]

@@ -18,6 +18,10 @@ from .suite import ALLOWED, Reference, Suite, describe, our_name, rates, relativ
 # Scores that the reference holds at a time, in float64: 1 GB.
 SCORES_AT_A_TIME = 1 << 27
 
+# What weights of at most 1 are multiplied by before they are rounded to 8 bits, of which 448 is the
+# largest number.
+WEIGHT_UNIT = {"float8_e4m3fn": 256.0}
+
 
 class AttentionSuite(Suite):
     """Measures attention. ``families`` are backends, or "auto"."""
@@ -75,7 +79,12 @@ def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, 
         for shape in (case.q_shape, case.k_shape, case.k_shape)
     )
     blocks = case.make_blocks() if case.block else None
-    return Problem(torch, case, q, k, v, blocks, torch.empty_like(q), cache)
+    out, factors = torch.empty_like(q), {}
+    if case.dtype == "float8_e4m3fn":
+        out = torch.empty_like(q, dtype=torch.bfloat16)
+        names = ("q_descale", "k_descale", "v_descale")
+        factors = {name: torch.rand(case.k_shape[:2], device=device) + 0.5 for name in names}
+    return Problem(torch, case, q, k, v, blocks, out, cache, factors)
 
 
 def our_call(p: Problem, family: str) -> Product:
@@ -86,7 +95,7 @@ def our_call(p: Problem, family: str) -> Product:
         "is_causal": p.case.causal,
         "enable_gqa": p.case.kv_heads is not None,
         "backend": None if family == "auto" else family,
-    }
+    } | p.factors
     return Product(lambda: attention(p.q, p.k, p.v, out=p.out, **options), p.case.useful_flops)
 
 
@@ -95,30 +104,42 @@ def make_reference(p: Problem) -> Reference:
     weights rounded to the dtype before they meet ``v``, as all fused kernels do."""
     torch = p.torch
     expected = torch.empty(p.case.q_shape, dtype=torch.float64, device=p.q.device)
-    same_precision = torch.empty_like(p.q)
+    same_precision = torch.empty_like(p.out)
     _, heads, queries, _ = p.case.q_shape
     group = heads // p.case.k_shape[1]
     step = max(1, SCORES_AT_A_TIME // (heads * p.case.keys))
+    unit = WEIGHT_UNIT.get(p.case.dtype, 1.0)
     for i in range(p.case.batch):
-        k, v = (x[i].repeat_interleave(group, dim=0) for x in (p.k, p.v))
+        q = _meant(p, "q", i, group)
+        k, v = (_meant(p, name, i).repeat_interleave(group, dim=0) for name in "kv")
         for first in range(0, queries, step):
             rows = slice(first, min(first + step, queries))
             seen = _seen(p, rows)
             for into, work in ((expected, torch.float64), (same_precision, torch.float32)):
                 rounded = work if into is expected else p.q.dtype
-                into[i, :, rows] = _attend(torch, p.q[i, :, rows], k, v, seen, work, rounded)
+                into[i, :, rows] = _attend(torch, q[:, rows], k, v, seen, work, rounded, unit)
     return Reference(expected, relative_error(torch, same_precision, expected))
 
 
-def _attend(torch: Any, q: Any, k: Any, v: Any, seen: Any, work: Any, rounded: Any) -> Any:
+def _meant(p: Problem, name: str, batch: int, group: int = 1) -> Any:
+    """An operand of a batch, times its factors if there are some: one for ``group`` of its heads."""
+    x, factors = getattr(p, name)[batch], p.factors.get(f"{name}_descale")
+    if factors is None:
+        return x
+    return x.double() * factors[batch].double().repeat_interleave(group)[:, None, None]
+
+
+def _attend(
+    torch: Any, q: Any, k: Any, v: Any, seen: Any, work: Any, rounded: Any, unit: float
+) -> Any:
     scores = torch.matmul(q.to(work) / math.sqrt(q.shape[-1]), k.to(work).mT)
     if seen is not None:
         scores.masked_fill_(~seen, -math.inf)
     top = scores.amax(dim=-1, keepdim=True)
     weights = scores.sub_(top.clamp(min=torch.finfo(work).min)).exp_()
     total = weights.sum(dim=-1, keepdim=True)
-    result = torch.matmul(weights.to(rounded).to(work), v.to(work))
-    return result / total.where(total > 0, torch.ones_like(total))
+    result = torch.matmul(weights.mul_(unit).to(rounded).to(work), v.to(work))
+    return result / (unit * total.where(total > 0, torch.ones_like(total)))
 
 
 def _seen(p: Problem, rows: slice) -> Any:

@@ -85,9 +85,17 @@ def host_suite(**changes: Any) -> AttentionSuite:
 def flash3_of_torch(torch: Any) -> ModuleType:
     """Stands in for FlashAttention-3, in its layout."""
 
-    def flash_attn_func(q: Any, k: Any, v: Any, causal: bool, num_splits: int = 1) -> Any:
+    def flash_attn_func(
+        q: Any, k: Any, v: Any, causal: bool, num_splits: int = 1, **factors: Any
+    ) -> Any:
         assert num_splits == (0 if q.shape[1] == 1 else 1)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        if q.dtype == torch.float8_e4m3fn:
+            shared = [x[..., None, None] for x in factors.values()]
+            shared[0] = shared[0].repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+            q, k, v = (x.float() * y for x, y in zip((q, k, v), shared, strict=True))
+        else:
+            assert not factors
         attend = torch.nn.functional.scaled_dot_product_attention
         out = attend(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
         return out.transpose(1, 2)
@@ -152,6 +160,28 @@ def test_suite_measures_and_leaves_out(
     outcome = suite.run(small(dtype=dtype))
     assert any("flash3 left out: ModuleNotFoundError" in note for note in outcome.notes)
     assert not outcome.wrong and "flash3" not in {row["who"] for row in outcome.rows}
+
+
+def test_suite_measures_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = host_suite()
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", flash3_of_torch(suite.torch))
+    fp8 = {"group": "fp8", "dtype": "float8_e4m3fn"}
+    for case in (small(**fp8), small(heads=4, kv_heads=2, causal=True, **fp8)):
+        outcome = suite.run(case)
+        assert not outcome.wrong, outcome.notes
+        assert {row["who"] for row in outcome.rows} == {"bsrgemm", "flash3"}
+        assert not any("wrong" in row for row in outcome.rows)
+        ours = outcome.rows[0]
+        # Weights of the reference are rounded to 8 bits, those of the CPU are not.
+        assert 0.01 < ours["dense_rel_err"] < 0.05 and ours["rel_err"] < 0.004
+    outcome = suite.run(small_mask(**fp8))
+    assert not outcome.wrong and {row["who"] for row in outcome.rows} == {"bsrgemm"}
+
+    # Factors count in the reference.
+    p = suite._problem(small(**fp8))
+    before = suite._reference(p).expected
+    p.factors["v_descale"] *= 2
+    assert suite.torch.allclose(suite._reference(p).expected, 2 * before)
 
 
 def test_suite_measures_masks() -> None:
