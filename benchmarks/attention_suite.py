@@ -122,7 +122,7 @@ def make_reference(p: Problem) -> Reference:
 
 
 def _meant(p: Problem, name: str, batch: int, group: int = 1) -> Any:
-    """An operand of a batch, times its factors if there are some: one for ``group`` of its heads."""
+    """An operand of a batch times its factors, if there are some: one for ``group`` heads."""
     x, factors = getattr(p, name)[batch], p.factors.get(f"{name}_descale")
     if factors is None:
         return x
