@@ -27,7 +27,7 @@ typedef struct bsrg_stream_plan {
   int32_t tile_count;
   int64_t slots, steps; /* of all stages: block columns of X, and those that each warpgroup meets */
   int64_t longest_tile; /* parts */
-  bool skewed;          /* the longest rows come first, and all columns of a tile before the next tile */
+  bool skewed;          /* the longest rows come first */
 } bsrg_stream_plan;
 
 void *bsrg_stream_make_plan(bsrg_structure *structure);
@@ -56,6 +56,8 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                                       CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);
 /* Column tiles swept together down all row tiles. */
-int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles);
+int32_t bsrg_stream_group(int32_t n_tiles);
+/* Row tiles that go before these sweeps. */
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count);
 
 #endif

@@ -146,6 +146,7 @@ static bool add_tile(builder *b, const int32_t *block_rows, int64_t count) {
         r < count * shape->rows
             ? (int32_t)(block_rows[r / shape->rows] * b->v->block_height + r % shape->rows * shape->height)
             : -1;
+  tile->parts = (int32_t)total;
   plan->longest_tile = bsrg_max(plan->longest_tile, total);
   return true;
 }
@@ -204,10 +205,18 @@ void *bsrg_stream_make_plan(bsrg_structure *structure) {
   return NULL;
 }
 
-int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles) {
-  if (plan->skewed) return n_tiles;
+int32_t bsrg_stream_group(int32_t n_tiles) {
   /* Column tiles that run side by side read the same blocks at the same time. */
   return (int32_t)bsrg_min(4, n_tiles);
+}
+
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
+  const int32_t group = bsrg_stream_group(n_tiles);
+  int32_t lead = 0;
+  while (plan->skewed && lead < plan->tile_count &&
+         bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count))
+    ++lead;
+  return lead;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -245,14 +254,15 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   const double reads = group_rows <= 2 ? w->parts : w->steps;
   const double shared =
       ((w->slots + reads) * slot_bytes + 3 * w->parts * part_bytes) / shared_bytes_per_cycle;
-  const double cycles = shared * (group_rows == 1 ? single_row_overhead : 1) +
-                        part_cycles * w->parts * w->width / 16 + tile_cycles * w->tiles;
+  const double work =
+      shared * (group_rows == 1 ? single_row_overhead : 1) + part_cycles * w->parts * w->width / 16;
+  const double cycles = work + tile_cycles * w->tiles;
   const double busy =
       fmax(cycles * columns / (clock_hz * chip->sm_count), c->mma_flops / chip->mma_flops_per_s);
   const double memory = compulsory_bytes / chip->hbm_bytes_per_s;
   /* Nothing ends before the longest tile, and the last wave is rarely full. */
   const double tiles = w->tiles * columns, waves = ceil(tiles / chip->sm_count);
-  const double longest = busy * chip->sm_count * w->longest_tile / (w->parts * columns);
+  const double longest = (work * w->longest_tile / w->parts + tile_cycles) / clock_hz;
   const double spread = w->skewed || waves > 4 ? 1 : waves * chip->sm_count / tiles;
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(busy * spread, longest), memory);
   snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > busy ? "memory" : "shared memory");

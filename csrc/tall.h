@@ -4,6 +4,21 @@
 
 #include "family.h"
 
+/* One way to cut long tiles into parts, each a run of the tile's entries, about as long as one another. It covers the
+ * first `tiles` of the plan's list; those of them that are short enough have one part, which needs no slot. */
+typedef struct bsrg_tall_level {
+  int32_t most; /* entries of a part */
+  int32_t tiles;
+  int32_t part_begin, part_count; /* in plan.parts, by the first row of X */
+  int32_t cut_begin, cut_count;   /* in plan.cuts: tiles of several parts */
+  int32_t slot_count;             /* parts of those */
+} bsrg_tall_level;
+
+enum {
+  BSRG_TALL_LEVELS = 9,
+  BSRG_TALL_MOST_PARTS = 1024 /* of a level: a few for every SM */
+};
+
 /* Tiles of two 64-row strips and the block columns that each pair meets. */
 typedef struct bsrg_tall_plan {
   bsrg_tall_entry *entries;
@@ -12,24 +27,40 @@ typedef struct bsrg_tall_plan {
   int32_t tile_count;
   int64_t tile_entries; /* sum of entry_count over the tiles (tiles of one tall block row share entries) */
   int32_t longest_tile;
-  bool skewed; /* tiles are sorted, longest first, and all columns of a tile come before the next tile */
+  bool skewed; /* tiles are sorted, longest first */
   /* For every i, tiles 2i and 2i + 1 have equal lists of columns, and each has both strips in one block row. */
   bool row_pairs;
+  /* For products that a single tile would keep waiting: which level pays depends on their columns. */
+  bsrg_tall_part *parts;
+  bsrg_tall_cut *cuts;
+  bsrg_tall_level levels[BSRG_TALL_LEVELS]; /* the parts become shorter */
+  int32_t level_count, part_count, cut_count;
 } bsrg_tall_plan;
 
 void *bsrg_tall_make_plan(bsrg_structure *structure);
 void bsrg_tall_free_plan(void *plan);
-void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                       bsrg_candidate *candidate);
+/* The parts of a plan that has its tiles (tall_cut.c). false: no memory. */
+bool bsrg_tall_make_cuts(bsrg_tall_plan *plan, int64_t block_width);
 
 /* How many tiles a cluster takes at once, one a CTA: one, or two along columns or rows. */
 typedef struct bsrg_tall_cluster {
   int32_t columns, rows;
 } bsrg_tall_cluster;
-bsrg_tall_cluster bsrg_tall_cluster_for(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
-                                        int64_t n);
-/* Column tiles (of a cluster) swept together down all row tiles. */
-int32_t bsrg_tall_group(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
-                        bsrg_tall_cluster cluster, int32_t n_tiles);
+
+/* How the tiles of a plan are computed for n columns. */
+typedef struct bsrg_tall_schedule {
+  bsrg_tall_cluster cluster;
+  int32_t n_tiles;              /* column tiles of a cluster */
+  int32_t group;                /* of these, as many are swept together down all row tiles */
+  int32_t lead;                 /* row tiles (of a cluster) that go before these sweeps */
+  const bsrg_tall_level *level; /* NULL: no tile is cut */
+  double seconds;
+  const char *limit; /* what takes them */
+} bsrg_tall_schedule;
+/* The fastest by prediction (tall_schedule.c). */
+bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
+                                          int64_t n, const bsrg_chip *chip);
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                       bsrg_candidate *candidate);
 
 #endif

@@ -32,19 +32,44 @@ static bsrg_map_shape x_shape(const bsrg_dense *x, uint32_t rows, uint32_t panel
 }
 
 static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype, int step_k,
-                                 bsrg_tall_cluster cluster) {
+                                 const bsrg_tall_schedule *s) {
   const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
-  if (cluster.rows == 2)
+  if (s->cluster.rows == 2)
     return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_WHOLE_K64_R2
                                                     : BSRG_KERNEL_TALL_BF16_WHOLE_K64_R2) +
                             width);
+  if (s->level)
+    return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_PARTS_K64_C1
+                                                    : BSRG_KERNEL_TALL_BF16_PARTS_K64_C1) +
+                            2 * width + s->cluster.columns - 1);
   /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
   const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
   const bsrg_kernel_id first =
       dtype == BSRG_F16
           ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
           : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
-  return (bsrg_kernel_id)((int)first + 2 * width + cluster.columns - 1);
+  return (bsrg_kernel_id)((int)first + 2 * width + s->cluster.columns - 1);
+}
+
+/* The second pass: the sums of the parts, in their order, to Y. */
+static bsrg_status add_parts(const bsrg_matmul_args *args, const bsrg_tall_level *level,
+                             const bsrg_tall_cut *cuts, const float *partial, bsrg_gpu gpu,
+                             bsrg_error *error) {
+  bsrg_tall_add_params p = {.cuts = cuts,
+                            .partial = partial,
+                            .c = args->c.data,
+                            .y = args->y.data,
+                            .c_row_stride = args->c.row_stride,
+                            .y_row_stride = args->y.row_stride,
+                            .rows = (int32_t)args->y.rows,
+                            .n = (int32_t)args->x.cols,
+                            .alpha = (float)args->alpha,
+                            .beta = (float)args->beta};
+  /* Eight columns a thread. Beyond a few CTAs a row they loop. */
+  const int64_t across = bsrg_min(8, bsrg_ceil_div(args->x.cols, 8 * BSRG_TALL_ADD_THREADS));
+  return bsrg_launch(
+      gpu.api, gpu.device, args->dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_ADD : BSRG_KERNEL_TALL_BF16_ADD,
+      (int64_t)level->cut_count * 2 * BSRG_TALL_STRIP, across, (CUstream)args->stream, &p, error);
 }
 
 /* Up to this size A is worth keeping in L2 at the cost of X: at 8192^3, 128x128 blocks, it gained at density
@@ -57,19 +82,25 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_tall_plan *tall = plan;
   const int64_t n = args->x.cols;
-  const bsrg_tall_cluster cluster = bsrg_tall_cluster_for(v, tall, n);
-  const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns);
-  const int64_t tiles = (int64_t)tall->tile_count / cluster.rows * n_tiles; /* of a cluster */
+  bsrg_chip chip = bsrg_chip_h200();
+  chip.sm_count = gpu.device->info.sm_count;
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, &chip);
+  const bsrg_tall_level *level = s.level;
+  int64_t row_tiles = tall->tile_count / s.cluster.rows;
+  if (level) row_tiles += level->part_count - level->tiles;
+  const int64_t tiles = row_tiles * s.n_tiles; /* of a cluster */
   if (tiles > INT32_MAX / 2)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has %lld columns: with %lld rows of a that is more than 2^30 tiles", (long long)n,
                      (long long)v->rows);
-  enum { ENTRIES, TILES, PARTS };
-  const bsrg_upload_part parts[PARTS] = {
+  enum { ENTRIES, TILES, PARTS, CUTS, UPLOADS };
+  const bsrg_upload_part lists[UPLOADS] = {
       [ENTRIES] = {tall->entries, sizeof(bsrg_tall_entry) * (size_t)tall->entry_count},
-      [TILES] = {tall->tiles, sizeof(bsrg_tall_tile) * (size_t)tall->tile_count}};
+      [TILES] = {tall->tiles, sizeof(bsrg_tall_tile) * (size_t)tall->tile_count},
+      [PARTS] = {tall->parts, sizeof(bsrg_tall_part) * (size_t)tall->part_count},
+      [CUTS] = {tall->cuts, sizeof(bsrg_tall_cut) * (size_t)tall->cut_count}};
   const CUdeviceptr *uploads;
-  bsrg_status status = bsrg_uploads_get(args->a, BSRG_TALL, parts, PARTS, gpu, &uploads, error);
+  bsrg_status status = bsrg_uploads_get(args->a, BSRG_TALL, lists, UPLOADS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
   /* The narrowest stage that a block fills, so that no stage is mostly empty. */
@@ -83,8 +114,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .c = args->c.data,
       .c_row_stride = args->c.row_stride,
       .tile_count = tall->tile_count,
-      .n_tile_count = n_tiles,
-      .group = bsrg_tall_group(v, tall, cluster, n_tiles),
+      .n_tile_count = s.n_tiles,
+      .group = s.group,
+      .lead = s.lead,
       .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
       .steps = steps,
       .tail_k16 = tail_k / 16,
@@ -108,7 +140,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
                             {(uint64_t)args->y.row_stride, 0},
                             {64, 16, 0},
                             CU_TENSOR_MAP_SWIZZLE_128B};
-  const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)cluster.rows;
+  const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)s.cluster.rows;
   const bsrg_map_shape x = x_shape(&args->x, (uint32_t)step_k, panels),
                        x_tail = x_shape(&args->x, (uint32_t)tail_k, panels);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
@@ -118,10 +150,26 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
 
-  const int32_t ctas = cluster.columns * cluster.rows; /* of a cluster */
+  const CUstream stream = (CUstream)args->stream;
+  CUdeviceptr partial = 0;
+  if (level) {
+    const size_t bytes = sizeof(float) * (size_t)level->slot_count * 2 * BSRG_TALL_STRIP * (size_t)n;
+    status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &partial, error);
+    if (status != BSRG_OK) return status;
+    p.parts = (const bsrg_tall_part *)(uintptr_t)uploads[PARTS] + level->part_begin;
+    p.partial = (float *)(uintptr_t)partial;
+    p.part_count = level->part_count;
+    p.cut_tiles = level->tiles;
+  }
+  const int32_t ctas = s.cluster.columns * s.cluster.rows; /* of a cluster */
   const int64_t clusters = bsrg_min(gpu.device->info.sm_count / ctas, tiles);
-  return bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, step_k, cluster), clusters * ctas, 1,
-                     (CUstream)args->stream, &p, error);
+  status = bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, step_k, &s), clusters * ctas, 1,
+                       stream, &p, error);
+  if (!level) return status;
+  if (status == BSRG_OK)
+    status = add_parts(args, level, (const bsrg_tall_cut *)(uintptr_t)uploads[CUTS] + level->cut_begin,
+                       p.partial, gpu, error);
+  return bsrg_scratch_free(gpu.api, partial, stream, status, error);
 }
 
 const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,

@@ -1,8 +1,6 @@
-/* The tall family's plan: from a structure to tiles of two strips, their order, and what they cost. */
+/* The tall family's plan: from a structure to tiles of two strips and their order. */
 #include "tall.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,6 +143,8 @@ void bsrg_tall_free_plan(void *plan) {
   bsrg_tall_plan *tall = plan;
   free(tall->entries);
   free(tall->tiles);
+  free(tall->parts);
+  free(tall->cuts);
   free(tall);
 }
 
@@ -152,69 +152,10 @@ void *bsrg_tall_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   bsrg_tall_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
-  const bool done = plan && row_order && bsrg_row_order(v, row_order) && make_tiles(v, row_order, plan);
+  const bool done = plan && row_order && bsrg_row_order(v, row_order) && make_tiles(v, row_order, plan) &&
+                    bsrg_tall_make_cuts(plan, v->block_width);
   free(row_order);
   if (done) return plan;
   if (plan) bsrg_tall_free_plan(plan);
   return NULL;
-}
-
-/* ---- tile order for n columns ------------------------------------------------------------------ */
-
-bsrg_tall_cluster bsrg_tall_cluster_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n) {
-  /* Half of X is more than half of A, and no column tile is left over. Blocks of 16 columns, which the least
-   * time of a stage limits, have no such kernel. */
-  if (plan->row_pairs && v->block_width > 16) return (bsrg_tall_cluster){.columns = 1, .rows = 2};
-  /* The odd column tile of a pair is computed for nothing: accept that only among many. */
-  const int64_t tiles = bsrg_ceil_div(n, BSRG_TALL_TILE_N);
-  return (bsrg_tall_cluster){.columns = tiles % 2 == 0 || tiles > 15 ? 2 : 1, .rows = 1};
-}
-
-int32_t bsrg_tall_group(const bsrg_structure_view *v, const bsrg_tall_plan *plan, bsrg_tall_cluster cluster,
-                        int32_t n_tiles) {
-  if (plan->skewed) return n_tiles;
-  /* Column tiles of 256 a group: 2 up to 1024 stored k a row, then in proportion. Measured at 8192^3: fewer
-   * reread A, more push X out of L2. However clusters pair, those at work cover the same tiles. */
-  const double k = (double)plan->tile_entries * (double)v->block_width / (double)plan->tile_count;
-  const int32_t tiles = k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
-  return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
-}
-
-/* ---- cost ------------------------------------------------------------------------------------- */
-
-/* Fitted on an H200: what a CTA does between two tiles. */
-static const double tile_seconds = 2.2e-6;
-/* Likewise: the least that a stage takes, which blocks of 16 and 32 columns do not fill. */
-static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.4) * 1e-6; }
-/* Likewise: the time of the tensor cores when stages are that short. */
-static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.12 : 1; }
-
-void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                       bsrg_candidate *c) {
-  const bsrg_structure_view *v = &args->a->view;
-  const int64_t n = args->x.cols;
-  const bsrg_tall_plan *tall = plan;
-  const bsrg_tall_cluster cluster = bsrg_tall_cluster_for(v, tall, n);
-  const double columns =
-      (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns) * cluster.columns; /* CTA tiles across */
-  const double blocks = (double)v->nnzb * (double)(v->block_height * v->block_width);
-  c->mma_flops = 2 * blocks * columns * BSRG_TALL_TILE_N;
-  c->l2_bytes = columns * 2 *
-                (blocks / cluster.columns +
-                 (double)tall->tile_entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
-  c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
-  const double stages = (double)tall->tile_entries * (double)bsrg_ceil_div(v->block_width, 64) * columns;
-  const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
-  const double mma = c->mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width);
-  const double flow = fmax(mma, c->l2_bytes / chip->l2_bytes_per_s);
-  const double work = fmax(fmax(flow, least), c->hbm_bytes / chip->hbm_bytes_per_s);
-  /* Waves: the last of few is rarely full, and nothing ends before its longest tile. */
-  const double tiles = (double)tall->tile_count * columns, waves = ceil(tiles / chip->sm_count);
-  const double busy = tall->skewed || waves > 8 ? work : work * waves * chip->sm_count / tiles;
-  const double longest = work * chip->sm_count * tall->longest_tile / ((double)tall->tile_entries * columns);
-  c->seconds = BSRG_LAUNCH_SECONDS + waves * tile_seconds + fmax(busy, longest);
-  snprintf(c->reason, sizeof(c->reason), "limited by %s",
-           least > flow ? "the time of a stage"
-           : flow > mma ? "L2 traffic"
-                        : "the tensor cores");
 }

@@ -52,6 +52,20 @@ typedef struct bsrg_tall_tile {
   int32_t entry_begin, entry_count;
 } bsrg_tall_tile;
 
+/* A part of a tile that is cut along K: a run of its entries. */
+typedef struct bsrg_tall_part {
+  bsrg_tall_tile tile; /* with the part's entries */
+  int32_t slot;        /* of partial that gets the sums; -1: the tile is whole and they go to Y */
+  int32_t x_row;       /* of its first entry; for the host */
+  int32_t pad[2];
+} bsrg_tall_part;
+
+/* A tile in parts: the slots that make its rows. */
+typedef struct bsrg_tall_cut {
+  int32_t strip[2]; /* as in bsrg_tall_tile */
+  int32_t first_slot, slot_count;
+} bsrg_tall_cut;
+
 typedef struct bsrg_tall_params {
   bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k */
   bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
@@ -59,20 +73,38 @@ typedef struct bsrg_tall_params {
   bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns */
   const bsrg_tall_entry *entries;
   const bsrg_tall_tile *tiles;
+  const bsrg_tall_part
+      *parts;        /* for the kernels of tall_parts.cuh: they go first, instead of the first cut_tiles */
+  float *partial;    /* likewise: [slots][128][n] */
   uint32_t *counter; /* tiles handed out; 0 at launch and again at the end. NULL: static order */
   const void *c;
   int64_t c_row_stride;
-  int32_t tile_count;       /* length of tiles; even for a pair along rows, which takes 2i and 2i + 1 */
-  int32_t n_tile_count;     /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
-  int32_t group;            /* of these column tiles, as many are swept together down all row tiles */
-  int32_t strips_per_block; /* bh / 64 */
-  int32_t steps;            /* stages per block, ceil(bw / stage k) */
-  int32_t tail_k16;         /* k16 instructions in a block's last stage */
-  int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
-  int32_t keep_a;           /* ask L2 to keep A rather than X: A is small and read once a column group */
-  int32_t rows, n;          /* of Y and C; the last strips may reach beyond */
+  int32_t tile_count;   /* length of tiles; even for a pair along rows, which takes 2i and 2i + 1 */
+  int32_t n_tile_count; /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
+  int32_t group;        /* of these column tiles, as many are swept together down all row tiles */
+  int32_t lead; /* row tiles (or pairs of them) at the start of the list that go first, over all columns */
+  int32_t strips_per_block;      /* bh / 64 */
+  int32_t steps;                 /* stages per block, ceil(bw / stage k) */
+  int32_t tail_k16;              /* k16 instructions in a block's last stage */
+  int32_t x_as_box;              /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
+  int32_t keep_a;                /* ask L2 to keep A rather than X: A is small and read once a column group */
+  int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
+  int32_t part_count, cut_tiles; /* cut_tiles <= lead */
   float alpha, beta;
 } bsrg_tall_params;
+
+/* sm80/tall_add.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. */
+typedef struct bsrg_tall_add_params {
+  const bsrg_tall_cut *cuts;
+  const float *partial;
+  const void *c;
+  void *y; /* rows at multiples of 16 bytes; those of c at multiples of 4 */
+  int64_t c_row_stride, y_row_stride;
+  int32_t rows, n; /* n is a multiple of 8 */
+  float alpha, beta;
+} bsrg_tall_add_params;
+
+enum { BSRG_TALL_ADD_THREADS = 128 };
 
 /* ---- sm90/stream.cuh ------------------------------------------------------------------------- */
 
@@ -105,7 +137,7 @@ typedef struct bsrg_stream_stage {
 typedef struct bsrg_stream_tile {
   int32_t stage_begin, stage_count;
   int32_t row_begin; /* in params.row_begin */
-  int32_t pad;
+  int32_t parts;     /* of its stages; for the host */
 } bsrg_stream_tile;
 
 typedef struct bsrg_stream_params {
@@ -120,6 +152,7 @@ typedef struct bsrg_stream_params {
   int64_t c_row_stride;
   int32_t tile_count, n_tile_count;
   int32_t group;   /* column tiles that are swept together down all row tiles */
+  int32_t lead;    /* row tiles at the start of the list that go first, over all columns */
   int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
 } bsrg_stream_params;

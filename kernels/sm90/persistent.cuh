@@ -32,14 +32,20 @@ struct TilePosition {
   int row, column;
 };
 
-// Tile t of the order in which the chip works: groups of column tiles, all row tiles down a group, back up the
-// next, so that the panel of X in use stays in L2.
-__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size) {
+// Tile t of the order in which the chip works. The first `lead` row tiles, much longer than others, pass over all
+// columns one after the other. Then come groups of column tiles, all other row tiles down a group, back up the next, so
+// that the panel of X in use stays in L2; down the last one, since the longest row tiles come first in a sorted list.
+__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size,
+                                                      int lead) {
+  if (t < lead * columns) return {t / columns, t % columns};
+  t -= lead * columns;
+  rows -= lead;
   const int per_group = rows * group_size;
   const int group = t / per_group, within = t % per_group;
   const int width = min(group_size, columns - group * group_size);
   const int row = within / width;
-  return {group & 1 ? rows - 1 - row : row, group * group_size + within % width};
+  const bool up = (columns - 1) / group_size - group & 1;
+  return {lead + (up ? rows - 1 - row : row), group * group_size + within % width};
 }
 
 // The tile that a worker does after tile t: the next that nobody has drawn, or, without a counter, that of its

@@ -53,16 +53,17 @@ struct Layout {
 // loads half of the columns of X for both.
 enum class Pairing { kNone, kColumns, kRows };
 
-// What the scheduler tells the other roles of a CTA about its tile.
+// What the scheduler tells the other roles of a CTA about its tile. slot: where the sums of a part go; -1: to Y.
 struct Message {
-  int strip0, strip1, entry_begin, entry_count, n_tile;
+  int strip0, strip1, entry_begin, entry_count, n_tile, slot;
   __device__ bool last() const { return n_tile < 0; }
 };
 
 // kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
-// Asking that at every stage costs 1.5% where it is never so.
-template <typename T, int kStepK, Pairing kPairing, bool kUnion>
+// Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
+template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts>
 struct Kernel {
+  static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
   static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
   static constexpr uint16_t kBoth = 3;                                  // the CTAs that a multicast reaches
@@ -99,35 +100,56 @@ struct Kernel {
     ptx::barrier_wait(tile_full(slot.slot), slot.parity);
     const int4 head = ptx::load_shared_int4(message(slot.slot));
     const int n_tile = ptx::load_shared_int(message(slot.slot) + 16);
+    const int part_slot = kParts ? ptx::load_shared_int(message(slot.slot) + 20) : -1;
     // The scheduler sits in rank 0 and waits there for all readers.
     if constexpr (kCluster > 1)
       ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
     else
       ptx::barrier_arrive(tile_empty(slot.slot));
-    return {head.x, head.y, head.z, head.w, n_tile};
+    return {head.x, head.y, head.z, head.w, n_tile, part_slot};
   }
 
   // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before.
   __device__ Message receive_by_warp(const Slot &slot) const {
     Message m = {};
     if (lane == 0) m = receive(slot);
-    return {__shfl_sync(~0u, m.strip0, 0), __shfl_sync(~0u, m.strip1, 0), __shfl_sync(~0u, m.entry_begin, 0),
-            __shfl_sync(~0u, m.entry_count, 0), __shfl_sync(~0u, m.n_tile, 0)};
+    return {__shfl_sync(~0u, m.strip0, 0),      __shfl_sync(~0u, m.strip1, 0),
+            __shfl_sync(~0u, m.entry_begin, 0), __shfl_sync(~0u, m.entry_count, 0),
+            __shfl_sync(~0u, m.n_tile, 0),      kParts ? __shfl_sync(~0u, m.part_slot, 0) : -1};
   }
 
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
+
+  // Parts are rows from -part_count to -1: they go before the tiles, of which the first ones are cut.
+  __device__ TilePosition position(int t, int rows) const {
+    if constexpr (kParts) {
+      const int parts = p.part_count * p.n_tile_count;
+      if (t < parts) return {t / p.n_tile_count - p.part_count, t % p.n_tile_count};
+      t += p.cut_tiles * p.n_tile_count - parts;
+    }
+    return tile_position(t, rows, p.n_tile_count, p.group, p.lead);
+  }
 
   // What CTA `r` computes where its cluster is at a position of the order.
   __device__ Message tile(const TilePosition &at, int r) const {
     const int row = kPairing == Pairing::kRows ? 2 * at.row + r : at.row;
     const int column = kPairing == Pairing::kColumns ? 2 * at.column + r : at.column;
-    const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles) + row);
-    return {rows.x, rows.y, rows.z, rows.w, column};
+    const bsrg_tall_tile *source = p.tiles + row;
+    int slot = -1;
+    if constexpr (kParts) {
+      if (row < 0) {
+        const bsrg_tall_part *part = p.parts + (row + p.part_count);
+        source = &part->tile;
+        slot = __ldg(&part->slot);
+      }
+    }
+    const int4 rows = __ldg(reinterpret_cast<const int4 *>(source));
+    return {rows.x, rows.y, rows.z, rows.w, column, slot};
   }
 
   __device__ void send(const Slot &slot, int r, const Message &m) const {
     const int4 head = make_int4(m.strip0, m.strip1, m.entry_begin, m.entry_count);
-    const int4 tail = make_int4(m.n_tile, 0, 0, 0);
+    const int4 tail = make_int4(m.n_tile, m.slot, 0, 0);
     if constexpr (kCluster > 1) {
       const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
       const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
@@ -144,18 +166,18 @@ struct Kernel {
   __device__ void schedule() const {
     const int clusters = gridDim.x / kCluster;
     const int rows = p.tile_count / kRowTiles;
-    const int tiles = rows * p.n_tile_count;  // of a cluster
+    const int tiles = (kParts ? rows - p.cut_tiles + p.part_count : rows) * p.n_tile_count;  // of a cluster
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
     int t = blockIdx.x / kCluster;
     for (;; slot.advance()) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
-      const TilePosition at = tile_position(t, rows, p.n_tile_count, p.group);
+      const TilePosition at = position(t, rows);
       for (int r = 0; r < kCluster; ++r) send(slot, r, tile(at, r));
       t = next_tile(p.counter, t, clusters, tiles);
     }
-    for (int r = 0; r < kCluster; ++r) send(slot, r, {0, 0, 0, 0, -1});
+    for (int r = 0; r < kCluster; ++r) send(slot, r, {0, 0, 0, 0, -1, -1});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
@@ -361,6 +383,20 @@ struct Kernel {
     }
   }
 
+  // The sums of a part, for add_parts. The quads of a warp fill 32 bytes of eight rows at a time.
+  __device__ void store_part(const float (&d)[kTileN / 2], int slot, int strip, int column) const {
+    const int row = strip * kStrip + (warp & 3) * 16 + (lane >> 2);
+    column += 2 * (lane & 3);
+    float *target = p.partial + (static_cast<int64_t>(slot) * (2 * kStrip) + row) * p.n + column;
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; i += 2) {
+      const int offset = i / 4 * 8;
+      if (column + offset >= p.n) continue;  // n is a multiple of 8
+      float *at = target + (i / 2 % 2 ? static_cast<int64_t>(8) * p.n : 0) + offset;
+      *reinterpret_cast<float2 *>(at) = make_float2(d[i], d[i + 1]);
+    }
+  }
+
   __device__ void consume() const {
     const int strip = warp / 4 - 1;
     const uint32_t buffers = shared + L::kOutput + (warp - 4) * 2 * L::kPieceBytes;
@@ -380,6 +416,10 @@ struct Kernel {
       const int output_strip = strip == 0 ? m.strip0 : m.strip1;
       if (output_strip >= 0) {
         const int row = output_strip * kStrip + (warp & 3) * 16, column = m.n_tile * kTileN;
+        if (kParts && m.slot >= 0) {
+          store_part(d, m.slot, strip, column);
+          continue;
+        }
         if (p.alpha != 1.f || p.beta != 0.f) scale_and_add(d, row, column);
 #pragma unroll
         for (int a = 0; a < kTileN / kPanel; ++a)
@@ -408,13 +448,13 @@ struct Kernel {
   }
 };
 
-template <typename T, int kStepK, Pairing kPairing, bool kUnion>
+template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts = false>
 __device__ __forceinline__ void run(const bsrg_tall_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
   const int rank = kPairing == Pairing::kNone ? 0 : static_cast<int>(ptx::cluster_rank());
-  const Kernel<T, kStepK, kPairing, kUnion> kernel{params, shared, ptx::warp_index(),
-                                                   static_cast<int>(threadIdx.x & 31), rank};
+  const Kernel<T, kStepK, kPairing, kUnion, kParts> kernel{params, shared, ptx::warp_index(),
+                                                           static_cast<int>(threadIdx.x & 31), rank};
   kernel.run();
 }
 

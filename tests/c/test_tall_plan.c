@@ -73,24 +73,28 @@ static void check_pairs(const bsrg_structure_view *v, const bsrg_tall_plan *plan
   }
 }
 
-/* Bytes from L2 as the kernels ask for them: pairs along columns halve A, pairs along rows X. */
-static void check_cost(bsrg_structure *structure, const bsrg_tall_plan *plan, int64_t n) {
+/* Bytes from L2 as the kernels ask for them: pairs along columns halve A, pairs along rows X; parts of tiles are written
+ * and read. */
+static void check_cost(bsrg_structure *structure, const bsrg_tall_plan *plan, int64_t n, bool paired) {
   const bsrg_structure_view v = bsrg_structure_get(structure);
-  const bsrg_tall_cluster cluster = bsrg_tall_cluster_for(&v, plan, n);
   const bsrg_chip chip = bsrg_chip_h200();
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(&v, plan, n, &chip);
+  CHECK(s.cluster.rows == (paired && !s.level ? 2 : 1));
+  CHECK(s.cluster.rows == 1 || s.cluster.columns == 1);
+  CHECK(s.n_tiles == bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns));
+  CHECK(s.group >= 1 && s.group <= s.n_tiles);
+  CHECK(s.lead >= (s.level ? s.level->tiles : 0) && s.lead <= plan->tile_count / s.cluster.rows);
+  CHECK(plan->skewed || s.level || s.lead == 0);
+
   const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x.cols = n};
   bsrg_candidate candidate = {0};
   bsrg_tall_predict(&args, plan, &chip, &candidate);
-  const int64_t across = bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns) * cluster.columns;
+  const int64_t across = s.n_tiles * s.cluster.columns;
   const int64_t a = 2 * v.nnzb * v.block_height * v.block_width;
   const int64_t x = 2 * plan->tile_entries * v.block_width * BSRG_TALL_TILE_N;
-  CHECK(candidate.l2_bytes == (double)(across * (a / cluster.columns + x / cluster.rows)));
-  CHECK(candidate.seconds > 0 && candidate.seconds < 1);
-
-  const int32_t n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns);
-  const int32_t group = bsrg_tall_group(&v, plan, cluster, n_tiles);
-  CHECK(group >= 1 && group <= n_tiles);
-  if (plan->skewed) CHECK(group == n_tiles);
+  const int64_t partial = s.level ? 8 * s.level->slot_count * 2 * BSRG_TALL_STRIP * n : 0;
+  CHECK(candidate.l2_bytes == (double)(across * (a / s.cluster.columns + x / s.cluster.rows) + partial));
+  CHECK(candidate.seconds == s.seconds && s.seconds > 0 && s.seconds < 1);
 }
 
 /* Whether the plan pairs its row tiles. */
@@ -101,12 +105,7 @@ static bool pairs(const uint32_t *rows, int64_t block_rows, int64_t height, int6
   const bool paired = plan->row_pairs;
   check_tiles(&view, plan);
   if (paired) check_pairs(&view, plan);
-  for (int64_t n = 8; n <= 8192; n += 248) {
-    const bsrg_tall_cluster cluster = bsrg_tall_cluster_for(&view, plan, n);
-    CHECK(cluster.rows == (paired && width > 16 ? 2 : 1));
-    CHECK(cluster.rows == 1 || cluster.columns == 1);
-    check_cost(structure, plan, n);
-  }
+  for (int64_t n = 8; n <= 8192; n += 248) check_cost(structure, plan, n, paired && width > 16);
   bsrg_tall_free_plan(plan);
   bsrg_structure_destroy(structure);
   return paired;
@@ -162,16 +161,20 @@ static void test_random(void) {
 static void test_groups(void) {
   static const int64_t widths[] = {64, 160, 320, 640}; /* k of a full row: 448, 1120, 2240, 4480 */
   static const int32_t expected[] = {2, 4, 8, 8};
-  static const uint32_t full[] = {0x7f, 0x7f};
+  static const uint32_t full[] = {0x7f, 0x7f}, different[] = {0x7f, 0x7f, 0x7f};
+  const bsrg_chip chip = bsrg_chip_h200();
   for (int i = 0; i < 4; ++i) {
-    bsrg_structure *structure = make(full, 2, 128, widths[i]);
-    const bsrg_structure_view view = bsrg_structure_get(structure);
-    bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
-    CHECK(bsrg_tall_group(&view, plan, (bsrg_tall_cluster){1, 2}, 32) == expected[i]);
-    CHECK(bsrg_tall_group(&view, plan, (bsrg_tall_cluster){2, 1}, 16) == expected[i] / 2);
-    CHECK(bsrg_tall_group(&view, plan, (bsrg_tall_cluster){1, 1}, 1) == 1);
-    bsrg_tall_free_plan(plan);
-    bsrg_structure_destroy(structure);
+    for (int pairs_along_rows = 0; pairs_along_rows < 2; ++pairs_along_rows) {
+      bsrg_structure *structure =
+          make(pairs_along_rows ? full : different, 3 - pairs_along_rows, 128, widths[i]);
+      const bsrg_structure_view view = bsrg_structure_get(structure);
+      bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
+      const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, &chip);
+      CHECK(s.cluster.rows == 1 + pairs_along_rows && s.group * s.cluster.columns == expected[i]);
+      CHECK(bsrg_tall_schedule_for(&view, plan, 8, &chip).group == 1);
+      bsrg_tall_free_plan(plan);
+      bsrg_structure_destroy(structure);
+    }
   }
 }
 

@@ -1,0 +1,157 @@
+/* The tall family's tiles for n columns: in which clusters and which order, whether long ones are cut, and what that
+ * costs. */
+#include "tall.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* ---- clusters and order ------------------------------------------------------------------------ */
+
+static bsrg_tall_cluster cluster_along_columns(int64_t n) {
+  /* The odd column tile of a pair is computed for nothing: accept that only among many. */
+  const int64_t tiles = bsrg_ceil_div(n, BSRG_TALL_TILE_N);
+  return (bsrg_tall_cluster){.columns = tiles % 2 == 0 || tiles > 15 ? 2 : 1, .rows = 1};
+}
+
+static bsrg_tall_cluster cluster_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n) {
+  /* Half of X is more than half of A, and no column tile is left over. Blocks of 16 columns, which the least
+   * time of a stage limits, have no such kernel. */
+  if (plan->row_pairs && v->block_width > 16) return (bsrg_tall_cluster){.columns = 1, .rows = 2};
+  return cluster_along_columns(n);
+}
+
+static int32_t group_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, bsrg_tall_cluster cluster,
+                         int32_t n_tiles) {
+  /* Column tiles of 256 a group: 2 up to 1024 stored k a row, then in proportion. Measured at 8192^3: fewer
+   * reread A, more push X out of L2. However clusters pair, those at work cover the same tiles. */
+  const double k = (double)plan->tile_entries * (double)v->block_width / (double)plan->tile_count;
+  const int32_t tiles = k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
+  return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
+}
+
+static int32_t lead_for(const bsrg_tall_plan *plan, bsrg_tall_cluster cluster, int32_t group, int32_t n_tiles,
+                        int64_t sm_count) {
+  const int32_t rows = plan->tile_count / cluster.rows;
+  const double total = (double)plan->tile_entries / cluster.rows;
+  const int64_t clusters = sm_count / (cluster.columns * cluster.rows);
+  int32_t lead = 0;
+  while (plan->skewed && lead < rows &&
+         bsrg_goes_first(plan->tiles[lead * cluster.rows].entry_count, total, group, n_tiles, clusters))
+    ++lead;
+  return lead;
+}
+
+/* ---- cost -------------------------------------------------------------------------------------- */
+
+/* Fitted on an H200: what a CTA does between two tiles. */
+static const double tile_seconds = 2.2e-6;
+/* Likewise: the least that a stage takes, which blocks of 16 and 32 columns do not fill. */
+static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.4) * 1e-6; }
+/* Likewise: the time of the tensor cores when stages are that short. */
+static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.12 : 1; }
+/* Strips that may lie in different block rows ask a mask at every stage. Likewise. */
+static const double mask_overhead = 1.015;
+/* Not fitted: the launch that adds the parts. */
+static const double add_seconds = 3e-6;
+
+/* What a product takes of the chip, however it is scheduled. */
+typedef struct costs {
+  double columns; /* CTA tiles across */
+  double mma_flops, l2_bytes;
+  double cores;  /* seconds of all SMs, tensor cores and the least time of a stage */
+  double flow;   /* the same with L2 */
+  double entry;  /* seconds of a CTA that the others leave alone */
+  double memory; /* seconds of device memory */
+  const char *limit;
+} costs;
+
+static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n,
+                       bsrg_tall_cluster cluster, const bsrg_chip *chip) {
+  costs c = {.columns = (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns) * cluster.columns};
+  const double blocks = (double)v->nnzb * (double)(v->block_height * v->block_width);
+  const double entries = (double)plan->tile_entries;
+  c.mma_flops = 2 * blocks * c.columns * BSRG_TALL_TILE_N;
+  c.l2_bytes =
+      c.columns * 2 *
+      (blocks / cluster.columns + entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
+  const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
+  const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
+  const double mma = c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width);
+  const double l2 = c.l2_bytes / chip->l2_bytes_per_s;
+  c.cores = fmax(mma, least);
+  c.flow = fmax(c.cores, l2);
+  c.entry = c.cores * chip->sm_count / (entries * c.columns);
+  c.memory = bsrg_compulsory_bytes(v, BSRG_F16, n) / chip->hbm_bytes_per_s;
+  c.limit = least > mma && least > l2 ? "the time of a stage" : l2 > mma ? "L2 traffic" : "the tensor cores";
+  return c;
+}
+
+static double uncut_seconds(const costs *c, const bsrg_tall_plan *plan, const bsrg_chip *chip) {
+  /* Waves: the last of few is rarely full, and nothing ends before its longest tile. */
+  const double tiles = (double)plan->tile_count * c->columns, waves = ceil(tiles / chip->sm_count);
+  const double spread = plan->skewed || waves > 8 ? 1 : waves * chip->sm_count / tiles;
+  const double busy = fmax(c->cores * spread, c->flow) + waves * tile_seconds;
+  const double longest = c->entry * plan->longest_tile + tile_seconds;
+  return BSRG_LAUNCH_SECONDS + fmax(fmax(busy, longest), c->memory);
+}
+
+static double partial_bytes(const bsrg_tall_level *level, int64_t n) {
+  return 4.0 * level->slot_count * 2 * BSRG_TALL_STRIP * (double)n; /* written and read once each */
+}
+
+static double cut_seconds(const costs *c, const bsrg_tall_plan *plan, const bsrg_tall_level *level, int64_t n,
+                          const bsrg_chip *chip) {
+  const double parts = level->part_count * c->columns;
+  const double tiles = (plan->tile_count - level->tiles) * c->columns + parts;
+  const double busy = c->flow * mask_overhead + tiles * tile_seconds / chip->sm_count;
+  /* Nothing ends before its rounds of parts, or the longest tile that follows them. */
+  const double rounds =
+      ceil(parts / chip->sm_count) * (c->entry * mask_overhead * level->most + tile_seconds);
+  const int32_t rest = level->tiles < plan->tile_count ? plan->tiles[level->tiles].entry_count : 0;
+  const double longest = c->entry * mask_overhead * rest + tile_seconds;
+  return BSRG_LAUNCH_SECONDS + fmax(fmax(busy, c->memory), fmax(rounds, longest)) + add_seconds +
+         2 * partial_bytes(level, n) / chip->l2_bytes_per_s;
+}
+
+bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n,
+                                          const bsrg_chip *chip) {
+  bsrg_tall_schedule s = {.cluster = cluster_for(v, plan, n)};
+  const costs uncut = costs_for(v, plan, n, s.cluster, chip);
+  s.seconds = uncut_seconds(&uncut, plan, chip);
+  s.limit = uncut.limit;
+  /* What cutting costs is not fitted: accept it only where it gains much. */
+  const double needed = 0.9 * s.seconds;
+  /* The kernels for parts have no pairs along rows. */
+  const bsrg_tall_cluster across = cluster_along_columns(n);
+  const costs cut = costs_for(v, plan, n, across, chip);
+  for (int32_t i = 0; i < plan->level_count; ++i) {
+    const double seconds = cut_seconds(&cut, plan, &plan->levels[i], n, chip);
+    if (seconds >= fmin(needed, s.seconds)) continue;
+    s.seconds = seconds;
+    s.level = &plan->levels[i];
+    s.cluster = across;
+    s.limit = cut.limit;
+  }
+  s.n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns);
+  s.group = group_for(v, plan, s.cluster, s.n_tiles);
+  s.lead = lead_for(plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
+  if (s.level) s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
+  return s;
+}
+
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                       bsrg_candidate *c) {
+  const bsrg_structure_view *v = &args->a->view;
+  const int64_t n = args->x.cols;
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, plan, n, chip);
+  const costs of = costs_for(v, plan, n, s.cluster, chip);
+  c->mma_flops = of.mma_flops;
+  c->l2_bytes = of.l2_bytes + (s.level ? 2 * partial_bytes(s.level, n) : 0);
+  c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
+  c->seconds = s.seconds;
+  if (s.level)
+    snprintf(c->reason, sizeof(c->reason), "limited by %s; %d of %d row tiles in %d parts", s.limit,
+             s.level->cut_count, ((const bsrg_tall_plan *)plan)->tile_count, s.level->slot_count);
+  else
+    snprintf(c->reason, sizeof(c->reason), "limited by %s", s.limit);
+}
