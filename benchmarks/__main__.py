@@ -1,4 +1,4 @@
-"""``python -m benchmarks gpu|attention|cpu|tables``, from the repository's root."""
+"""``python -m benchmarks gpu|families|attention|cpu|tables``, from the repository's root."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ import sys
 # name: (module with add_arguments(parser) and run(args) -> exit status, one line of help)
 COMMANDS = {
     "gpu": ("gpu", "measure on cuda:0, beside cuBLAS, Triton, stk and cuSPARSE"),
+    "families": (
+        "families",
+        "every kernel family on every case: is the planner's choice the best?",
+    ),
     "attention": ("attention", "attention on cuda:0, beside FlashAttention, cuDNN, FlexAttention"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),

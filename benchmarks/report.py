@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .cases import CROSSOVER_DENSITIES
+from .families import tally
 from .records import ROOT, Row
 
 RESULTS = Path("benchmarks", "results")
@@ -294,6 +295,25 @@ def _gpu_columns(runs: list[Run]) -> Made:
     return header, lines, [run for run, _ in found]
 
 
+def _gpu_families(runs: list[Run]) -> Made:
+    """A line for each group of cases of the newest run that has every family."""
+    run = next((run for run in runs if any("chosen" in row for row in run.rows)), None)
+    header = ["cases", "number", "choice within 3% of the best", "slower than the best, at most"]
+    header += ["in the case", "predictions within 25%"]
+    lines = [
+        [
+            name,
+            str(g["cases"]),
+            str(g["best"]),
+            f"{g['worst'] - 1:.0%}",
+            g["worst_case"].partition("/")[2] or "-",
+            f"{g['good']} of {g['rows']}",
+        ]
+        for name, g in tally(run.rows if run else []).items()
+    ]
+    return header, lines, [run] if run else []
+
+
 def _cpu(runs: list[Run]) -> Made:
     found = [(run, row) for run, row in _ours(runs, "rounds") if row["case"].startswith("blocks/")]
     header = ["dtype", "block", "GF/s", "dense GF/s (NumPy; bfloat16: torch)"]
@@ -372,6 +392,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
     "gpu-columns": (_gpu_columns, GPU_SLUG, "gpu"),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
+    "gpu-families": (_gpu_families, GPU_SLUG, "families"),
     "gpu-attention": (_gpu_attention, GPU_SLUG, "attention"),
     "gpu-attention-masks": (_gpu_attention_masks, GPU_SLUG, "attention"),
     "cpu": (_cpu, "cpu", "cpu"),

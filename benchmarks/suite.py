@@ -198,15 +198,19 @@ class Suite:
         if "cold" in p.case.timings:
             timings = {"cold": self.timer.cold([again(q).call for q in self._copies(p)])}
         else:
-            call, estimate = self.timer.prepare(what.call)
-            timings = {
-                "sustained": self.timer.sustained(call, estimate),
-                "burst": self.timer.burst(call),
-            }
+            timings = self._measure(what.call)
         return [
             make_row(p.case, who, name, timing.seconds, what.flops, **extra)
             for name, timing in timings.items()
         ]
+
+    def _measure(self, call: Callable[[], Any]) -> dict[str, Any]:
+        """By the name of the timing."""
+        call, estimate = self.timer.prepare(call)
+        return {
+            "sustained": self.timer.sustained(call, estimate),
+            "burst": self.timer.burst(call),
+        }
 
     def _matrix(self, p: Problem) -> bsr_array:
         arrays = (p.values, p.pattern.indices, p.pattern.indptr)

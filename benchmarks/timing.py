@@ -34,8 +34,10 @@ class Timing:
 class DeviceTimer:
     """Times what calls put on torch's current stream, with CUDA events."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(
+        self, torch: Any, warm: float = SUSTAINED_WARM, measured: float = SUSTAINED_MEASURED
+    ) -> None:
+        self.torch, self.warm, self.measured = torch, warm, measured
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(CHUNK + 1)]
 
     def prepare(self, call: Call) -> tuple[Call, float]:
@@ -54,11 +56,11 @@ class DeviceTimer:
         self.torch.cuda.synchronize()
 
     def sustained(self, call: Call, estimate: float) -> Timing:
-        for _ in range(math.ceil(SUSTAINED_WARM / estimate)):
+        for _ in range(math.ceil(self.warm / estimate)):
             call()
         times: list[float] = []
-        todo = max(10, math.ceil(SUSTAINED_MEASURED / estimate))
-        while len(times) < todo or sum(times) < SUSTAINED_MEASURED:
+        todo = max(10, math.ceil(self.measured / estimate))
+        while len(times) < todo or sum(times) < self.measured:
             times += self._record([call] * min(CHUNK, max(todo - len(times), 10)))
         return Timing(statistics.median(times), len(times))
 

@@ -25,6 +25,7 @@ from bsrgemm import _bench  # noqa: E402
 from benchmarks import cpu, records, report, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
 from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
+from benchmarks.families import FamilySuite, describe, tally  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
 from benchmarks.suite import Suite  # noqa: E402
 from benchmarks.timing import DeviceTimer, Timing, rounds  # noqa: E402
@@ -186,6 +187,36 @@ def test_gpu_suite_finds_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> Non
     assert suite_module.relative_error(suite.torch, suite.torch.ones(2), suite.torch.ones(2)) == 0
 
 
+def test_every_family_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    right = suite_module.product
+    # The host knows no families: they are all the same there, but for one that is wrong.
+    wrong: list[str] = []
+
+    def any_family(*arguments: Any) -> Any:
+        out = right(*arguments[:-1], "auto")
+        if arguments[-1] in wrong:
+            out.mul_(2)
+        return out
+
+    monkeypatch.setattr(suite_module, "product", any_family)
+    suite = FamilySuite(torch, "cpu", HostTimer(), peers=[], l2_bytes=300e3)
+    case = small("float16")
+    outcome = suite.run(case)
+    assert not outcome.wrong, outcome.notes
+    candidates = suite._matrix(suite._problem(case)).plan(case.n).candidates
+    supported = {f"bsrgemm:{c['family']}" for c in candidates if c["supported"]}
+    assert len(outcome.rows) > 1 and {row["who"] for row in outcome.rows} <= supported
+    assert [row["chosen"] for row in outcome.rows].count(True) == 1
+    assert {row["timing"] for row in outcome.rows} == {"short"}
+    cold = suite.run(small("float16", group="columns", n=8, timings=("cold",)))
+    assert {row["timing"] for row in cold.rows} == {"cold"}
+
+    wrong.append(outcome.rows[-1]["family"])
+    outcome = suite.run(case)
+    assert outcome.wrong and outcome.rows[-1]["wrong"] and "wrong" not in outcome.rows[0]
+
+
 def test_cpu_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed")
     case = next(cpu_cases(["float32"], order=256))
@@ -335,6 +366,32 @@ def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
     assert columns[2] == "| 8192 × 8192 | 0.25 | 64×64 | 11.0 | 26.0 | 7.9 |"
     crossover = report.table(tmp_path / report.RESULTS, "gpu-crossover").splitlines()
     assert crossover[2] == "| 32×64 | - | - | - | - | - | 2.50 | - | 1.25 |"
+
+
+def test_table_of_families(tmp_path: Path) -> None:
+    cases = select(gpu_cases(["float16"]), "^blocks/float16/64x64/")[:3]
+    measured = [  # of the choice and of another family, then predicted for both
+        (100.0, 98.0, 110.0, 130.0),
+        (100.0, 80.0, 130.0, 80.0),
+        (100.0, None, 100.0, 100.0),
+    ]
+    rows = []
+    for case, (chosen, other, *predicted) in zip(cases, measured, strict=True):
+        for us, which, family in ((chosen, 0, "tall"), (other, 1, "stream")):
+            extra = {"family": family, "predicted_us": predicted[which], "chosen": not which}
+            rows.append(result(case, f"bsrgemm:{family}", "short", us, **extra))
+    groups = tally(rows)
+    assert groups.keys() == {"blocks"}
+    assert (groups["blocks"]["cases"], groups["blocks"]["best"]) == (3, 2)
+    assert groups["blocks"]["worst"] == 1.25 and groups["blocks"]["worst_case"] == cases[1].name
+    assert "best in 2 of 3 cases, at worst 1.25 times" in describe(rows)[0]
+    assert "3 of 5 predictions within 25%" in describe(rows)[0]
+
+    assert "No committed measurement" in report.table(tmp_path / report.RESULTS, "gpu-families")
+    write_run(tmp_path, "h200", "families", "2026-01-01", rows)
+    text = report.table(tmp_path / report.RESULTS, "gpu-families")
+    worst = cases[1].name.removeprefix("blocks/")
+    assert f"| blocks | 3 | 2 | 25% | {worst} | 3 of 5 |" in text
 
 
 def test_gpu_tables_show_the_newest_run_with_its_own_peers(tmp_path: Path) -> None:
