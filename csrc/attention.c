@@ -1,5 +1,6 @@
 /* Attention: checks everything that a backend relies on, then hands over to the backend of the device. */
 #include "attention.h"
+#include "attention_topk.h"
 #include "views.h"
 
 #include <float.h>
@@ -98,16 +99,31 @@ static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *er
   return BSRG_OK;
 }
 
+static bsrg_status check_leading(const bsrg_tensor *q, int64_t batch, int64_t heads, bsrg_error *error) {
+  if ((batch == 1 || batch == q->batch) && (heads == 1 || heads == q->heads)) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE,
+                   "block_mask has leading dimensions (%" PRId64 ", %" PRId64
+                   "), but must have (1 or %" PRId64 ", 1 or %" PRId64 "), the batch and heads of q",
+                   batch, heads, q->batch, q->heads);
+}
+
+static bsrg_status wrong_block_count(const bsrg_attention_args *args, int64_t block_rows, int64_t block_cols,
+                                     bsrg_block_shape block, bsrg_error *error) {
+  const int64_t queries = args->q.rows, keys = args->k.rows;
+  const int64_t wanted[2] = {bsrg_ceil_div(queries, block.height), bsrg_ceil_div(keys, block.width)};
+  return bsrg_fail(error, BSRG_ERR_VALUE,
+                   "block_mask has %s blocks of %s, but %" PRId64 " queries and %" PRId64
+                   " keys, rounded up to whole blocks, are %s of them",
+                   bsrg_format_numbers((int64_t[]){block_rows, block_cols}, 2).text,
+                   bsrg_format_numbers((int64_t[]){block.height, block.width}, 2).text, queries, keys,
+                   bsrg_format_numbers(wanted, 2).text);
+}
+
 static bsrg_status check_masks(const bsrg_attention_args *args, bsrg_error *error) {
   if (args->masks == NULL) return BSRG_OK;
   const bsrg_tensor *q = &args->q;
-  if ((args->mask_batch != 1 && args->mask_batch != q->batch) ||
-      (args->mask_heads != 1 && args->mask_heads != q->heads)) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "block_mask has leading dimensions (%" PRId64 ", %" PRId64
-                     "), but must have (1 or %" PRId64 ", 1 or %" PRId64 "), the batch and heads of q",
-                     args->mask_batch, args->mask_heads, q->batch, q->heads);
-  }
+  const bsrg_status leading = check_leading(q, args->mask_batch, args->mask_heads, error);
+  if (leading != BSRG_OK) return leading;
   for (int64_t i = 0; i < args->mask_batch * args->mask_heads; ++i) {
     if (args->masks[i] == NULL)
       return bsrg_fail(error, BSRG_ERR_VALUE, "block_mask %" PRId64 " is NULL, but must be a structure", i);
@@ -120,15 +136,29 @@ static bsrg_status check_masks(const bsrg_attention_args *args, bsrg_error *erro
                        bsrg_format_numbers((int64_t[]){first->block_height, first->block_width}, 2).text,
                        bsrg_format_numbers((int64_t[]){mask->block_height, mask->block_width}, 2).text);
     if (mask->block_rows != block_rows || mask->block_cols != block_cols)
-      return bsrg_fail(error, BSRG_ERR_VALUE,
-                       "block_mask has %s blocks of %s, but %" PRId64 " queries and %" PRId64
-                       " keys, rounded up to whole blocks, are %s of them",
-                       bsrg_format_numbers((int64_t[]){mask->block_rows, mask->block_cols}, 2).text,
-                       bsrg_format_numbers((int64_t[]){mask->block_height, mask->block_width}, 2).text,
-                       q->rows, args->k.rows,
-                       bsrg_format_numbers((int64_t[]){block_rows, block_cols}, 2).text);
+      return wrong_block_count(args, mask->block_rows, mask->block_cols,
+                               (bsrg_block_shape){mask->block_height, mask->block_width}, error);
   }
   return BSRG_OK;
+}
+
+static bsrg_status check_topk(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_topk_mask *mask = args->topk;
+  if (mask == NULL) return BSRG_OK;
+  if (args->masks != NULL)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "masks and topk are both given, but only one may be");
+  if (args->device.kind == BSRG_CPU)
+    return bsrg_fail(error, BSRG_ERR_TYPE,
+                     "block_mask is on a GPU and q on cpu, but both must be on one device");
+  const bsrg_status status = bsrg_topk_check(mask, error);
+  if (status != BSRG_OK) return status;
+  const bsrg_tensor *q = &args->q;
+  const int64_t block_rows = bsrg_ceil_div(q->rows, mask->block_height);
+  const int64_t block_cols = bsrg_ceil_div(args->k.rows, mask->block_width);
+  if (mask->block_rows != block_rows || mask->block_cols != block_cols)
+    return wrong_block_count(args, mask->block_rows, mask->block_cols,
+                             (bsrg_block_shape){mask->block_height, mask->block_width}, error);
+  return check_leading(q, mask->batch, mask->heads, error);
 }
 
 static bsrg_view view_of(const char *name, const bsrg_tensor *t, int64_t item) {
@@ -197,6 +227,7 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_numbers(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);
   if (status == BSRG_OK) status = check_masks(args, error);
+  if (status == BSRG_OK) status = check_topk(args, error);
   const bsrg_tensor *q = &args->q;
   if (status != BSRG_OK || q->batch == 0 || q->heads == 0 || q->rows == 0) return status;
 
@@ -205,6 +236,10 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   settle_strides(&settled.k);
   settle_strides(&settled.v);
   settle_strides(&settled.out);
+  if (settled.topk != NULL) {
+    settled.mask_batch = settled.topk->batch;
+    settled.mask_heads = settled.topk->heads;
+  }
   return settled.device.kind == BSRG_CPU ? bsrg_cpu_attention(&settled, error)
                                          : bsrg_gpu_attention(&settled, error);
 }

@@ -51,6 +51,20 @@ static inline bool bsrg_attention_has_aligned_rows(const bsrg_tensor *t) {
          t->head_stride % 8 == 0 && t->batch_stride % 8 == 0;
 }
 
+/* Whether args have masks of either kind. bsrg_attention sets mask_batch and mask_heads for both. */
+static inline bool bsrg_attention_is_masked(const bsrg_attention_args *args) {
+  return args->masks != NULL || args->topk != NULL;
+}
+
+/* One for all masks of a call. Only where it is masked. */
+typedef struct bsrg_block_shape {
+  int64_t height, width;
+} bsrg_block_shape;
+static inline bsrg_block_shape bsrg_attention_block_shape(const bsrg_attention_args *args) {
+  if (args->topk != NULL) return (bsrg_block_shape){args->topk->block_height, args->topk->block_width};
+  return (bsrg_block_shape){args->masks[0]->view.block_height, args->masks[0]->view.block_width};
+}
+
 /* The mask of a batch and head; NULL without masks. */
 static inline const bsrg_structure_view *bsrg_attention_mask(const bsrg_attention_args *args, int64_t batch,
                                                              int64_t head) {

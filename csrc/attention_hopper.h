@@ -19,7 +19,7 @@ typedef struct bsrg_attention_plan {
 } bsrg_attention_plan;
 
 /* attention_values.c: packs the values of a call with 8-bit elements for a kernel with these head and key tiles, on the
- * call's stream. *scratch holds them, and is the caller's to free. */
+ * call's stream. *scratch holds them, and is the caller's to free, also on failure unless it is 0. */
 bsrg_status bsrg_attention_pack_values(const bsrg_attention_args *args, const bsrg_tensor *distinct,
                                        int32_t size, int32_t tile_keys, bsrg_gpu gpu,
                                        bsrg_attention_values *values, CUdeviceptr *scratch,
@@ -39,8 +39,8 @@ void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t opti
 void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *options);
 void bsrg_attention_free_plan(void *plan);
 
-/* attention_pairs.c: whether a mask has the blocks that pairs are for. */
-bool bsrg_attention_suits_pairs(const bsrg_structure_view *mask);
+/* attention_pairs.c: whether a mask of these blocks is one that pairs are for. */
+bool bsrg_attention_suits_pairs(bsrg_block_shape block);
 /* Appends the lists of a mask to plan->pairs, which has room for *room, and describes its query tiles, but for the
  * head. false: no memory. */
 bool bsrg_attention_list_pairs(const bsrg_attention_bounds *bounds, const bsrg_structure_view *mask,

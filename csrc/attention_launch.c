@@ -1,4 +1,5 @@
 #include "attention_hopper.h"
+#include "attention_topk.h"
 #include "tensor_map.h"
 
 #include <float.h>
@@ -20,8 +21,8 @@ static const variant variants_8[] = {BSRG_ATTENTION_TILES_8(VARIANT)};
 
 /* All masks of a call have blocks of one shape. */
 static bsrg_attention_listing choose_listing(const bsrg_attention_args *args, int64_t size) {
-  if (!args->masks) return BSRG_ATTENTION_BY_BOUNDS;
-  return size <= BSRG_ATTENTION_PAIR_SIZE && bsrg_attention_suits_pairs(&args->masks[0]->view)
+  if (!bsrg_attention_is_masked(args)) return BSRG_ATTENTION_BY_BOUNDS;
+  return size <= BSRG_ATTENTION_PAIR_SIZE && bsrg_attention_suits_pairs(bsrg_attention_block_shape(args))
              ? BSRG_ATTENTION_BY_PAIRS
              : BSRG_ATTENTION_BY_LIST;
 }
@@ -63,8 +64,9 @@ static bool too_many_tiles(const bsrg_attention_args *args) {
   int64_t heads, tiles, lists, entries = 0;
   return !bsrg_mul_ok(args->q.batch, args->q.heads, &heads) || !bsrg_mul_ok(heads, query_tiles, &tiles) ||
          tiles >= (int64_t)1 << 30 ||
-         (args->masks && (!bsrg_mul_ok(args->mask_batch * args->mask_heads, query_tiles, &lists) ||
-                          !bsrg_mul_ok(lists, key_tiles, &entries))) ||
+         (bsrg_attention_is_masked(args) &&
+          (!bsrg_mul_ok(args->mask_batch * args->mask_heads, query_tiles, &lists) ||
+           !bsrg_mul_ok(lists, key_tiles, &entries))) ||
          entries > INT32_MAX;
 }
 
@@ -87,8 +89,8 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
       !can_describe(&args->v, args->dtype) || !can_describe(&args->out, bsrg_attention_out_dtype(args)))
     return "needs q, k, v and out with neighbouring elements, and rows, heads and batches at multiples of 16 "
            "bytes";
-  if (args->masks && (args->masks[0]->view.block_height % BSRG_ATTENTION_GROUP ||
-                      args->masks[0]->view.block_width % BSRG_ATTENTION_GROUP))
+  if (bsrg_attention_is_masked(args) && (bsrg_attention_block_shape(args).height % BSRG_ATTENTION_GROUP ||
+                                         bsrg_attention_block_shape(args).width % BSRG_ATTENTION_GROUP))
     return "needs a block_mask whose blocks have sides that are multiples of 16";
   if (too_many_tiles(args)) return "needs fewer than 2^30 tiles";
   return NULL;
@@ -136,14 +138,15 @@ static bsrg_attention_factors factors_of(const bsrg_factors *f) {
   return (bsrg_attention_factors){f->data, f->batch_stride, f->head_stride, (float)f->all};
 }
 
-/* The plan of the masks, on the device. */
+/* The plan of the masks, on the device. With a top-k mask a kernel makes it, in scratch memory that is to be freed. */
 static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p, const variant *v,
-                              bsrg_gpu gpu, bsrg_error *error) {
+                              bsrg_gpu gpu, CUdeviceptr *scratch, bsrg_error *error) {
   const bsrg_attention_plan_key key = {.order = p->order,
                                        .bounds = p->bounds,
                                        .heads = p->heads,
                                        .tile_keys = v->keys,
                                        .pairs = v->listing == BSRG_ATTENTION_BY_PAIRS};
+  if (args->topk) return bsrg_topk_list_tiles(args, &key, gpu, p, scratch, error);
   int64_t options[BSRG_MASK_OPTIONS];
   bsrg_mask_plan *kept;
   bsrg_attention_key_options(&key, options);
@@ -187,20 +190,22 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   const bool pairs = v->listing == BSRG_ATTENTION_BY_PAIRS, packs = args->dtype == BSRG_F8_E4M3;
   const int32_t query_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : v->rows;
   const int32_t key_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : v->keys;
-  if (v->listing != BSRG_ATTENTION_BY_BOUNDS) status = place_plan(args, &p, v, gpu, error);
   if (status == BSRG_OK) status = describe(args, &args->q, v, query_box, gpu, &p.q, error);
   if (status == BSRG_OK) status = describe(args, &args->k, v, key_box, gpu, &p.k, error);
   if (status == BSRG_OK && !packs) status = describe(args, &args->v, v, key_box, gpu, &p.v, error);
   const bsrg_map_shape out = map_shape(&args->out, 64, 16, CU_TENSOR_MAP_SWIZZLE_128B);
   if (status == BSRG_OK)
     status = bsrg_encode_map(gpu.api, bsrg_attention_out_dtype(args), args->out.data, &out, &p.out, error);
-  CUdeviceptr scratch = 0;
+  CUdeviceptr lists = 0, values = 0;
+  if (status == BSRG_OK && v->listing != BSRG_ATTENTION_BY_BOUNDS)
+    status = place_plan(args, &p, v, gpu, &lists, error);
   if (status == BSRG_OK && packs) {
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
-    status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &scratch, error);
+    status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &values, error);
   }
-  if (status != BSRG_OK) return status;
-  status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v),
-                       bsrg_min(gpu.device->info.sm_count, p.tile_count), 1, stream, &p, error);
-  return packs ? bsrg_scratch_free(gpu.api, scratch, stream, status, error) : status;
+  if (status == BSRG_OK)
+    status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v),
+                         bsrg_min(gpu.device->info.sm_count, p.tile_count), 1, stream, &p, error);
+  if (lists) status = bsrg_scratch_free(gpu.api, lists, stream, status, error);
+  return values ? bsrg_scratch_free(gpu.api, values, stream, status, error) : status;
 }

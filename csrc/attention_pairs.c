@@ -17,9 +17,9 @@ enum {
   HIDES_SECOND = BSRG_ATTENTION_HIDES_SECOND
 };
 
-bool bsrg_attention_suits_pairs(const bsrg_structure_view *mask) {
-  return mask->block_height % ROWS == 0 && mask->block_width % ROWS == 0 &&
-         (mask->block_height % BSRG_ATTENTION_LIST_ROWS != 0 || mask->block_width % (2 * ROWS) != 0);
+bool bsrg_attention_suits_pairs(bsrg_block_shape block) {
+  return block.height % ROWS == 0 && block.width % ROWS == 0 &&
+         (block.height % BSRG_ATTENTION_LIST_ROWS != 0 || block.width % (2 * ROWS) != 0);
 }
 
 /* The key tiles of 64 that some query block or some two need. */

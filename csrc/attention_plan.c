@@ -28,7 +28,7 @@ bsrg_attention_order bsrg_attention_make_order(const bsrg_attention_args *args, 
   const int64_t heads = args->q.batch * args->q.heads;
   /* Without bounds or masks all tiles take equally long: one head after another. */
   int64_t section = heads_of(args, 0), tail = 0;
-  if (args->masks) {
+  if (bsrg_attention_is_masked(args)) {
     section = heads_of(args, mask_section_bytes);
   } else if (bsrg_attention_band(args).last < args->k.rows - 1) {
     section = heads_of(args, causal_section_bytes);

@@ -1,5 +1,6 @@
 /* Attention by the portable kernels, kernels/sm80/attention.cuh. */
 #include "attention_lists.h"
+#include "attention_topk.h"
 
 typedef struct kernel_size {
   int64_t size, tile_rows;
@@ -40,12 +41,9 @@ static bsrg_status set_masks(const bsrg_attention_args *args, int64_t tile_rows,
   status = bsrg_uploads_get_in(&plan->uploads, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
   p->tile_begin = (const int64_t *)(uintptr_t)uploads[BEGIN];
+  p->tile_end = p->tile_begin + 1; /* lists lie one behind the other */
   p->tiles = (const bsrg_attention_tile *)(uintptr_t)uploads[TILES];
   p->words = (const uint64_t *)(uintptr_t)uploads[WORDS];
-  p->mask_batch_stride = args->mask_batch == 1 ? 0 : (int32_t)args->mask_heads;
-  p->mask_head_stride = args->mask_heads == 1 ? 0 : 1;
-  /* A block may be higher than there are queries: then all of them are in it. */
-  p->mask_height = (int32_t)bsrg_min(args->masks[0]->view.block_height, INT32_MAX);
   return BSRG_OK;
 }
 
@@ -85,12 +83,20 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
                                       .copy_out = bsrg_attention_has_aligned_rows(&args->out),
                                       .softcap = (float)args->softcap};
   p.scale = (float)(args->softcap > 0 ? args->scale / args->softcap : args->scale);
-  if (args->masks != NULL) {
-    const bsrg_status status = set_masks(args, sizes[choice].tile_rows, gpu, &p, error);
-    if (status != BSRG_OK) return status;
+  CUdeviceptr scratch = 0; /* of the lists of a top-k mask, which a kernel makes */
+  bsrg_status status = BSRG_OK;
+  if (bsrg_attention_is_masked(args)) {
+    p.mask_batch_stride = args->mask_batch == 1 ? 0 : (int32_t)args->mask_heads;
+    p.mask_head_stride = args->mask_heads == 1 ? 0 : 1;
+    /* A block may be higher than there are queries: then all of them are in it. */
+    p.mask_height = (int32_t)bsrg_min(bsrg_attention_block_shape(args).height, INT32_MAX);
+    status = args->topk ? bsrg_topk_list_words(args, sizes[choice].tile_rows, gpu, &p, &scratch, error)
+                        : set_masks(args, sizes[choice].tile_rows, gpu, &p, error);
   }
   const int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_PORTABLE_ATTENTION_F16_D32
                                             : BSRG_KERNEL_PORTABLE_ATTENTION_BF16_D32;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + choice), ctas, 1, (CUstream)args->stream,
-                     &p, error);
+  if (status == BSRG_OK)
+    status = bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + choice), ctas, 1,
+                         (CUstream)args->stream, &p, error);
+  return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
 }

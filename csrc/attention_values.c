@@ -25,7 +25,5 @@ bsrg_status bsrg_attention_pack_values(const bsrg_attention_args *args, const bs
       .size = size,
       .chunks = (int32_t)chunks,
       .ctas = (int32_t)bsrg_ceil_div(chunks, BSRG_ATTENTION_VALUE_CHUNKS(size))};
-  status =
-      bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ATTENTION_VALUES, heads * p.ctas, 1, stream, &p, error);
-  return status == BSRG_OK ? BSRG_OK : bsrg_scratch_free(gpu.api, *scratch, stream, status, error);
+  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ATTENTION_VALUES, heads * p.ctas, 1, stream, &p, error);
 }

@@ -144,6 +144,28 @@ typedef struct bsrg_factors {
   double all;
 } bsrg_factors;
 
+/* A mask whose block rows each have the blocks with the highest scores: of `candidates` blocks min(k, candidates).
+ * Candidates are all blocks of the row or, if causal, those that hold a key no later than one of the row's queries:
+ * block (r, c) where c * block_width <= min((r + 1) * block_height, queries) - 1 + diagonal.
+ * How many blocks a row has does not depend on the scores, only which ones: so a GPU can choose them, and attention can
+ * be put on its stream behind that, while the host waits for nothing. */
+typedef struct bsrg_topk_mask {
+  int64_t batch, heads; /* of patterns; each 1 (shared) or q's */
+  int64_t block_rows, block_cols, block_height, block_width;
+  int64_t k;
+  int causal;
+  int64_t queries, diagonal; /* where causal; diagonal as in bsrg_attention_args */
+  /* Device memory, [batch][heads][block_rows][min(k, block_cols)]: a row's block columns, ascending. What is behind the
+   * last one of a row is undefined. */
+  int32_t *columns;
+} bsrg_topk_mask;
+
+/* Chooses mask->columns by scores, [batch][heads][block_rows][block_cols] in any strides, on a GPU: of equal scores
+ * those of lower columns count as higher, and NaN as lower than everything else. Allocates nothing and does not wait.
+ * dtype: float16, bfloat16 or float32. */
+bsrg_status bsrg_topk_fill(const bsrg_topk_mask *mask, const bsrg_tensor *scores, bsrg_dtype dtype,
+                           bsrg_device device, void *stream, bsrg_error *error);
+
 /* out = softmax(scale * q @ k^T, over allowed keys) @ v. Query i may see key j if
  *   i + diagonal - left <= j <= i + diagonal + right   (left, right < 0: no bound on that side)
  * and, with masks, if the mask of its batch and head stores the block that holds (i, j). A query that sees no key
@@ -161,8 +183,10 @@ typedef struct bsrg_attention_args {
   /* NULL, or mask_batch x mask_heads patterns of q.rows x k.rows, rounded up to whole blocks of the pattern. */
   bsrg_structure *const *masks;
   int64_t mask_batch, mask_heads; /* each 1 (shared) or q's */
-  bsrg_device device;             /* where every pointer lives */
-  void *stream;                   /* CUstream; ignored on the CPU */
+  /* NULL, or in place of masks one on the device. Its patterns are of q.rows x k.rows, rounded up likewise. */
+  const bsrg_topk_mask *topk;
+  bsrg_device device; /* where every pointer lives */
+  void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family
       family; /* BSRG_AUTO, BSRG_ATTENTION_HOPPER, BSRG_ATTENTION_DECODE, BSRG_PORTABLE or BSRG_HOST */
 } bsrg_attention_args;

@@ -370,5 +370,6 @@ typedef struct bsrg_probe_params {
 } bsrg_probe_params;
 
 #include "params_attention.h"
+#include "params_topk.h"
 
 #endif

@@ -119,6 +119,17 @@ BSRG_BOTH_SIDES bsrg_attention_position bsrg_attention_tile_position(const bsrg_
   return position;
 }
 
+/* The t that bsrg_attention_tile_position has this position for. */
+BSRG_BOTH_SIDES int32_t bsrg_attention_tile_index(const bsrg_attention_order *order, int32_t head,
+                                                  int32_t query_tile) {
+  int32_t first = order->tail_begin, end = order->heads;
+  if (head < order->tail_begin) {
+    first = head / order->section * order->section;
+    end = first + order->section < order->tail_begin ? first + order->section : order->tail_begin;
+  }
+  return first * order->query_tiles + (order->query_tiles - 1 - query_tile) * (end - first) + head - first;
+}
+
 /* A query tile of the kinds with blocks, and its key tiles. */
 typedef struct bsrg_attention_item {
   int32_t first_row[2];             /* of each warpgroup's 64 queries; may lie behind the last query */
@@ -247,8 +258,9 @@ typedef struct bsrg_attention_tile {
 typedef struct bsrg_attention_portable_params {
   bsrg_attention_operand q, k, v, out;
   float *lse; /* or NULL */
-  /* tiles of mask m and query tile i: from tile_begin[m * query_tiles + i] on, ascending. NULL: no masks. */
-  const int64_t *tile_begin;
+  /* tiles of mask m and query tile i: from tile_begin[m * query_tiles + i] up to tile_end of the same index, ascending.
+   * NULL: no masks. */
+  const int64_t *tile_begin, *tile_end;
   const bsrg_attention_tile *tiles;
   const uint64_t *words;
   int32_t heads, group;                        /* of q, and how many of them share a head of k and v */

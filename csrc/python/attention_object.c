@@ -1,11 +1,11 @@
 /* attention(): imports the operands, collects the masks, and calls the core without the GIL. */
-#include "operands.h"
+#include "topk_object.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* Operands, of which the first are the first arguments, too. */
-enum { Q, K, V, OUT, LSE, Q_DESCALE, K_DESCALE, V_DESCALE, OPERANDS };
+enum { Q, K, V, OUT, LSE, Q_DESCALE, K_DESCALE, V_DESCALE, BLOCK_MASK, OPERANDS };
 
 /* Dimension 2 is the heads in one layout and dimension 1 in the other. */
 static int parse_layout(PyObject *obj, int *heads_dimension) {
@@ -92,6 +92,23 @@ static int import_factors(bsrg_state *state, PyObject *obj, bsrg_work *work, con
   return 0;
 }
 
+/* A mask whose columns are on the device of q. */
+static int import_topk(bsrg_state *state, PyObject *columns, PyObject *numbers, bsrg_work *work,
+                       bsrg_operand *operands, bsrg_topk_mask *mask, bsrg_attention_args *call) {
+  if (columns == NULL || columns == Py_None) return 0;
+  if (numbers == NULL) {
+    PyErr_SetString(PyExc_TypeError, "columns are given, so numbers must be, too");
+    return -1;
+  }
+  bsrg_operand *operand = &operands[BLOCK_MASK];
+  if (bsrg_parse_topk(numbers, mask) < 0 || bsrg_import_columns(state, columns, operand, work, mask) < 0 ||
+      bsrg_check_same_device(&operands[Q], operand) < 0) {
+    return -1;
+  }
+  call->topk = mask;
+  return 0;
+}
+
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
                            int heads_dimension, bsrg_attention_args *call) {
   /* q first: a call that names no stream takes that of q's library. */
@@ -164,6 +181,7 @@ static int parse_masks(bsrg_state *state, PyObject *masks, PyObject *shape, bsrg
   return 0;
 }
 
+/* Arguments: operands come first, but for the mask's columns. */
 enum {
   MASKS = LSE + 1,
   MASK_SHAPE,
@@ -178,6 +196,8 @@ enum {
   Q_FACTORS,
   K_FACTORS,
   V_FACTORS,
+  COLUMNS,
+  NUMBERS,
   ARGUMENTS
 };
 
@@ -214,6 +234,8 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
       [Q_FACTORS] = BSRG_NAME_q_descale,
       [K_FACTORS] = BSRG_NAME_k_descale,
       [V_FACTORS] = BSRG_NAME_v_descale,
+      [COLUMNS] = BSRG_NAME_columns,
+      [NUMBERS] = BSRG_NAME_numbers,
   };
   static const bsrg_signature signature = {"attention", 4, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
@@ -233,11 +255,14 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
                                      [LSE] = {.name = "lse"},
                                      [Q_DESCALE] = {.name = "q_descale"},
                                      [K_DESCALE] = {.name = "k_descale"},
-                                     [V_DESCALE] = {.name = "v_descale"}};
+                                     [V_DESCALE] = {.name = "v_descale"},
+                                     [BLOCK_MASK] = {.name = "block_mask"}};
+  bsrg_topk_mask topk;
   PyObject *result = NULL;
   if (parse_masks(state, found[MASKS], found[MASK_SHAPE], &call) == 0 &&
       import_operands(state, found, &work, operands, heads_dimension, &call) == 0 &&
-      import_all_factors(state, found + Q_FACTORS, &work, operands, &call) == 0) {
+      import_all_factors(state, found + Q_FACTORS, &work, operands, &call) == 0 &&
+      import_topk(state, found[COLUMNS], found[NUMBERS], &work, operands, &topk, &call) == 0) {
     call.stream = work.stream;
     bsrg_error error;
     bsrg_status status;
@@ -254,13 +279,15 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
 const char bsrg_attention_doc[] =
     "attention(q, k, v, out, lse=None, masks=None, mask_shape=None, scale=1.0, softcap=0.0, diagonal=0,\n"
     "          left=-1, right=-1, layout='bhsd', stream=0, family='auto', q_descale=None,\n"
-    "          k_descale=None, v_descale=None)\n--\n\n"
+    "          k_descale=None, v_descale=None, columns=None, numbers=None)\n--\n\n"
     "out = softmax(scale * q @ k^T over the keys that each query may see) @ v.\n\n"
     "q, out      [batch, heads, queries, size], any strides; out is writable and shares memory with nothing\n"
     "k, v        [batch, heads, keys, size]; their number of heads divides that of q\n"
     "lse         [batch, heads, queries], float32, C-contiguous, writable: log of the sum of exponentials\n"
     "masks       a tuple of Structures, mask_shape = (1 or batch, 1 or heads) of them: each says of which\n"
     "            blocks of queries and keys the queries may see the keys\n"
+    "columns, numbers\n"
+    "            in place of masks, one on the GPU: as topk() takes them\n"
     "softcap     not 0: scores become softcap * tanh(score / softcap)\n"
     "diagonal, left, right\n"
     "            query i may see keys i + diagonal - left to i + diagonal + right; negative: no bound\n"

@@ -31,6 +31,7 @@
   X(alpha)                     \
   X(beta)                      \
   X(c)                         \
+  X(columns)                   \
   X(diagonal)                  \
   X(family)                    \
   X(is_neg)                    \
@@ -42,12 +43,14 @@
   X(mask_shape)                \
   X(masks)                     \
   X(name)                      \
+  X(numbers)                   \
   X(obj)                       \
   X(out)                       \
   X(q)                         \
   X(q_descale)                 \
   X(right)                     \
   X(scale)                     \
+  X(scores)                    \
   X(softcap)                   \
   X(stream)                    \
   X(structure)                 \
@@ -116,8 +119,9 @@ PyObject *bsrg_device_name(bsrg_device device);
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *bsrg_py_topk(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-extern const char bsrg_matmul_doc[], bsrg_attention_doc[], bsrg_describe_doc[];
+extern const char bsrg_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[], bsrg_describe_doc[];
 extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
 
 PyTypeObject *bsrg_make_structure_type(PyObject *module);

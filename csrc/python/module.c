@@ -90,6 +90,7 @@ static PyMethodDef methods[] = {
     {"matmul", (PyCFunction)(void (*)(void))bsrg_py_matmul, METH_FASTCALL | METH_KEYWORDS, bsrg_matmul_doc},
     {"attention", (PyCFunction)(void (*)(void))bsrg_py_attention, METH_FASTCALL | METH_KEYWORDS,
      bsrg_attention_doc},
+    {"topk", (PyCFunction)(void (*)(void))bsrg_py_topk, METH_FASTCALL | METH_KEYWORDS, bsrg_topk_doc},
     {"describe", (PyCFunction)(void (*)(void))bsrg_py_describe, METH_FASTCALL | METH_KEYWORDS,
      bsrg_describe_doc},
     {NULL, NULL, 0, NULL}};

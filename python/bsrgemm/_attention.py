@@ -42,10 +42,10 @@ def attention(
     and float64 for float64; the GPU kernels round the weights to the dtype before they meet ``v``.
     The result of float8_e4m3fn is bfloat16. No scores are kept in memory. Beside the result, a GPU
     allocates in stream order what the parts of split keys leave, with the backend ``'decode'``
-    alone, and for float8_e4m3fn a copy of ``v``, and the CPU some 100 KiB a thread. The
-    first call with a mask on a GPU brings its lists of blocks there; the others never wait for the
-    GPU, and all can be captured in CUDA graphs. The bits of a result do not depend on when, or by
-    how many threads, it is computed.
+    alone, for float8_e4m3fn a copy of ``v``, and the lists of a mask from :meth:`BlockMask.topk`;
+    the CPU some 100 KiB a thread. The first call with another mask on a GPU brings its lists of
+    blocks there; the others never wait for the GPU, and all can be captured in CUDA graphs. The
+    bits of a result do not depend on when, or by how many threads, it is computed.
 
     Keys that no query of a tile of some 50 to 128 may see cost nothing, whether a mask, a window or
     causality excludes them. A query that may see no key at all gets zeros.
@@ -110,7 +110,7 @@ def attention(
     Raises
     ------
     MemoryError
-        If there is no room for the parts of split keys, or the copy of ``v``.
+        If there is no room for the parts of split keys, the copy of ``v`` or the lists of a mask.
     ValueError
         If shapes do not fit, a number is out of range, ``out`` overlaps an operand, or the backend
         cannot compute the call.
@@ -134,7 +134,7 @@ def attention(
         right = 0
     if scale is None:
         scale = 1.0 / math.sqrt(q_shape[3]) if q_shape[3] else 1.0
-    masks, mask_shape = _masks(block_mask)
+    masks = _masks(block_mask)
 
     arrays = [library_of(x).importable(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
     result_shape = (*q_shape[:3], v_shape[3])
@@ -152,19 +152,18 @@ def attention(
         *arrays,
         target,
         lse,
-        masks,
-        mask_shape,
-        real_number(scale, "scale"),
-        _softcap(softcap),
-        diagonal,
-        left,
-        right,
-        layout,
-        handle,
-        _family(backend),
-        _descale(q_descale, "q_descale"),
-        _descale(k_descale, "k_descale"),
-        _descale(v_descale, "v_descale"),
+        scale=real_number(scale, "scale"),
+        softcap=_softcap(softcap),
+        diagonal=diagonal,
+        left=left,
+        right=right,
+        layout=layout,
+        stream=handle,
+        family=_family(backend),
+        q_descale=_descale(q_descale, "q_descale"),
+        k_descale=_descale(k_descale, "k_descale"),
+        v_descale=_descale(v_descale, "v_descale"),
+        **masks,
     )
     return (out, lse) if return_lse else out
 
@@ -204,11 +203,10 @@ def _check_heads(q_heads: int, k_heads: int, enable_gqa: bool) -> None:
     raise ValueError(f"q has {q_heads} heads and k has {k_heads}; accepted: {wanted}{hint}")
 
 
-def _masks(
-    block_mask: Any,
-) -> tuple[tuple[_core.Structure, ...] | None, tuple[int, int]]:
+def _masks(block_mask: Any) -> dict[str, Any]:
+    """Arguments of the extension."""
     if block_mask is None:
-        return None, (1, 1)
+        return {}
     if isinstance(block_mask, BlockSparse):
         block_mask = BlockMask.from_bsr(block_mask)
     if not isinstance(block_mask, BlockMask):
@@ -216,7 +214,7 @@ def _masks(
             f"block_mask is a {type(block_mask).__name__}; accepted: a BlockMask, a bsr_array or "
             "None. BlockMask.from_dense makes one of an array of bool"
         )
-    return block_mask._structures, block_mask.shape[:2]
+    return block_mask.core_arguments()
 
 
 def _of_shape(out: Any, shape: tuple[int, ...]) -> Any:

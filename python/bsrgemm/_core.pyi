@@ -131,6 +131,14 @@ def attention(
     q_descale: Importable | float | None = None,
     k_descale: Importable | float | None = None,
     v_descale: Importable | float | None = None,
+    columns: Importable | None = None,
+    numbers: tuple[int, ...] | None = None,
+) -> None: ...
+def topk(
+    scores: Importable,
+    columns: Importable,
+    numbers: tuple[int, ...],
+    stream: SupportsIndex | None = 0,
 ) -> None: ...
 def describe(obj: Importable, name: str = "array") -> ArrayInfo: ...
 def set_num_threads(n: int, /) -> None: ...

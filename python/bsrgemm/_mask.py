@@ -18,7 +18,8 @@ class BlockMask:
     Queries and keys are cut into blocks of ``block_shape``; a query sees the keys of the blocks
     that the mask has in its block row. Made by :meth:`from_dense`, :meth:`from_bsr` or one of the
     builders. A mask does not change and belongs to no device: the first call on a GPU brings what
-    it needs there, and it is freed with the mask.
+    it needs there, and it is freed with the mask. Those that :meth:`topk` makes on a GPU are the
+    exception: they belong to it and have :meth:`update`.
 
     Attributes
     ----------
@@ -77,7 +78,7 @@ class BlockMask:
                 f"blocks has shape {dense.shape}; accepted: (block rows, block columns), or (batch "
                 "or 1, heads or 1, block rows, block columns)"
             )
-        height, width = _block_shape(block_shape)
+        height, width = block_shape_of(block_shape)
         batch, heads, rows, cols = dense.shape
         made: dict[bytes, _core.Structure] = {}  # heads that are equal share one
         structures = []
@@ -161,7 +162,7 @@ class BlockMask:
 
         Blocks that the prefix or the diagonal cut are whole.
         """
-        prefix = _count(prefix, "prefix")
+        prefix = count_of(prefix, "prefix")
         diagonal = diagonal_of(queries, keys, alignment)
 
         def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
@@ -184,8 +185,8 @@ class BlockMask:
         ValueError
             If a document would end within a block, where the next one could be seen.
         """
-        height, width = _block_shape(block_shape)
-        lengths = [_count(n, "lengths") for n in lengths]
+        height, width = block_shape_of(block_shape)
+        lengths = [count_of(n, "lengths") for n in lengths]
         for n in lengths[:-1]:
             if n % height or n % width:
                 raise ValueError(
@@ -199,6 +200,83 @@ class BlockMask:
         return cls.from_dense(owner_q[:, None] == owner_k[None, :], (height, width))
 
     @classmethod
+    def topk(
+        cls,
+        scores: Any,
+        k: int,
+        block_shape: tuple[int, int],
+        *,
+        is_causal: bool = False,
+        alignment: str = "bottom_right",
+        queries: int | None = None,
+        keys: int | None = None,
+        stream: Any = None,
+    ) -> BlockMask:
+        """In each block row the ``k`` blocks with the highest scores.
+
+        Of equal scores those of lower columns count as higher, and NaN as lower than everything
+        else. A row has ``min(k, its candidates)`` blocks whatever the scores, -inf and NaN too.
+
+        From scores on the CPU this makes a mask like any other. From scores on a GPU a kernel on
+        its stream chooses the blocks, and kernels make from them what attention needs: the host
+        waits for nothing and never learns which blocks they are. Such a mask belongs to that GPU,
+        and :meth:`update` gives it other scores. :meth:`to_dense` alone waits. All of it can be
+        captured in a CUDA graph; ``docs/attention.md`` says what has to live how long.
+
+        Parameters
+        ----------
+        scores : array
+            Shape (block rows, block columns), or (batch or 1, heads or 1, block rows, block
+            columns), float16, bfloat16 or float32, any strides.
+        k : int
+            Blocks of a block row.
+        block_shape : (int, int)
+            Queries and keys of a block.
+        is_causal : bool
+            Whether only blocks that hold a key no later than one of the row's queries compete.
+        alignment : str
+            As in :meth:`causal`, for ``is_causal``.
+        queries, keys : int, optional
+            How many there are, if the last blocks reach beyond them: for ``is_causal``.
+        stream : int or stream object, optional
+            As for :func:`attention`; without it the current stream of the scores' library.
+
+        Raises
+        ------
+        TypeError
+            If the dtype is not accepted or a number no integer.
+        ValueError
+            If ``scores`` has not two or four dimensions or a number is out of range.
+        """
+        from ._topk import topk_mask  # which is built on this module
+
+        return topk_mask(scores, k, block_shape, is_causal, alignment, queries, keys, stream)
+
+    def update(self, scores: Any, *, stream: Any = None) -> None:
+        """Chooses the blocks of a mask from :meth:`topk` on a GPU anew, by other scores.
+
+        The mask's memory stays where it is: nothing is allocated. Behind this call on its stream,
+        attention with the mask sees the new blocks.
+
+        Parameters
+        ----------
+        scores : array
+            Of the mask's shape, on its GPU; the dtype may be another one than before.
+        stream : int or stream object, optional
+            As for :meth:`topk`.
+
+        Raises
+        ------
+        TypeError
+            If the mask is another one, which does not change, or ``scores`` is on another device.
+        ValueError
+            If ``scores`` has another shape.
+        """
+        raise TypeError(
+            "this mask does not change; accepted: one that BlockMask.topk made from scores on a GPU"
+        )
+
+    @classmethod
     def _from_rule(
         cls,
         queries: int,
@@ -207,14 +285,18 @@ class BlockMask:
         allowed: Callable[[Any, Any, Any, Any], Any],
     ) -> BlockMask:
         """The blocks for which ``allowed(first query, last query, first key, last key)`` holds."""
-        height, width = _block_shape(block_shape)
-        q0 = np.arange(0, _count(queries, "queries"), height)[:, None]
-        k0 = np.arange(0, _count(keys, "keys"), width)[None, :]
+        height, width = block_shape_of(block_shape)
+        q0 = np.arange(0, count_of(queries, "queries"), height)[:, None]
+        k0 = np.arange(0, count_of(keys, "keys"), width)[None, :]
         q1, k1 = np.minimum(q0 + height, queries) - 1, np.minimum(k0 + width, keys) - 1
         blocks = np.broadcast_to(allowed(q0, q1, k0, k1), (q0.size, k0.size))
         return cls.from_dense(blocks, (height, width))
 
     # ---- what it is ----------------------------------------------------------------------------
+
+    def core_arguments(self) -> dict[str, Any]:
+        """Of ``_core.attention``, what says which mask."""
+        return {"masks": self._structures, "mask_shape": (self._batch, self._heads)}
 
     @property
     def block_shape(self) -> tuple[int, int]:
@@ -235,7 +317,10 @@ class BlockMask:
         return self.nnzb / blocks if blocks else 0.0
 
     def to_dense(self) -> np.ndarray:
-        """An array of bool of shape :attr:`shape`, one value a block."""
+        """An array of bool of shape :attr:`shape`, one value a block.
+
+        Of a mask from :meth:`topk` on a GPU, what that GPU has chosen: this waits for it.
+        """
         batch, heads, rows, cols = self.shape
         dense = np.zeros((batch * heads, rows, cols), bool)
         for blocks, structure in zip(dense, self._structures, strict=True):
@@ -253,7 +338,7 @@ class BlockMask:
         )
 
 
-def _count(value: Any, name: str) -> int:
+def count_of(value: Any, name: str) -> int:
     try:
         count = operator.index(value)
     except TypeError:
@@ -263,7 +348,7 @@ def _count(value: Any, name: str) -> int:
     return count
 
 
-def _block_shape(value: Any) -> tuple[int, int]:
+def block_shape_of(value: Any) -> tuple[int, int]:
     try:
         height, width = (operator.index(n) for n in value)
     except (TypeError, ValueError):

@@ -273,7 +273,7 @@ static void test_pairs_save_loads(void) {
     bsrg_attention_plan plan = {0};
     bsrg_attention_item lists[64];
     int64_t room = 0, steps = 0, loaded = 0;
-    CHECK(bsrg_attention_suits_pairs(&mask->view));
+    CHECK(bsrg_attention_suits_pairs((bsrg_block_shape){p.height, p.width}));
     CHECK(bsrg_attention_list_pairs(&bounds, &mask->view, &plan, &room, lists));
     for (int t = 0; t < 64; ++t) steps += 2 * lists[t].steps;
     for (int64_t e = 0; e < plan.entry_count; ++e)
