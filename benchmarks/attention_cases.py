@@ -7,7 +7,7 @@ for masks only. Heads are 32:8 where 32 of q share 8 of k and v.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,9 @@ def gpu_attention_cases() -> Iterator[AttentionCase]:
         yield _masked(16384, 64, density)
     yield _masked(16384, 128, 0.125, "zipf_rows")
     yield _masked(16384, 128, 0.125, "causal")
+    # The mask is made anew for each call, from scores.
+    for block in (128, 64):
+        yield replace(_masked(16384, block, 0.125), group="topk")
 
 
 def cpu_attention_cases(dtypes: list[str]) -> Iterator[AttentionCase]:

@@ -31,6 +31,7 @@ class Problem:
     cache: dict[Any, Any] = field(default_factory=dict)  # of the whole run, for rivals
     # 8 bits: q_descale, k_descale and v_descale, [batch, heads of k] each
     factors: dict[str, Any] = field(default_factory=dict)
+    scores: Any = None  # in the group topk, whose blocks have the highest
 
 
 def cudnn(p: Problem) -> Product:
@@ -134,6 +135,8 @@ def wanted(case: AttentionCase) -> list[str]:
     """The rivals that a case is for."""
     if case.group == "fp8":
         return ["flash3"] if case.block is None else []
+    if case.group == "topk":
+        return []
     if case.block is not None:
         return ["flex"]
     names = ["flash3", "cudnn", "flash2"]

@@ -52,6 +52,13 @@ class AttentionSuite(Suite):
             extra["plan_us"] = plan_seconds * 1e6
             note = f", plan {plan_seconds * 1e3:.2f} ms"
         rows = self._time(p, our_name(family), ours, extra, wrong, lambda q: our_call(q, family))
+        if p.scores is not None:
+            choose = Product(lambda: make_mask(p), 0.0)
+            chosen = self._time(
+                p, f"{our_name(family)} mask alone", choose, {}, False, lambda _: choose
+            )
+            note += f", mask alone {chosen[0]['us']:.1f} us"
+            return [*rows, *chosen], f"{rates(rows)}{note}, error {error:.1e}"
         return rows, f"{rates(rows)}{note}, error {error:.1e}"
 
     def _rival(self, p: Problem, reference: Reference, who: str) -> tuple[list[Row], str]:
@@ -79,24 +86,39 @@ def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, 
         for shape in (case.q_shape, case.k_shape, case.k_shape)
     )
     blocks = case.make_blocks() if case.block else None
-    out, factors = torch.empty_like(q), {}
+    out, factors, scores = torch.empty_like(q), {}, None
     if case.dtype == "float8_e4m3fn":
         out = torch.empty_like(q, dtype=torch.bfloat16)
         names = ("q_descale", "k_descale", "v_descale")
         factors = {name: torch.rand(case.k_shape[:2], device=device) + 0.5 for name in names}
-    return Problem(torch, case, q, k, v, blocks, out, cache, factors)
+    if case.group == "topk":  # other scores for each head, but the same blocks
+        scores = torch.rand(1, case.heads, *case.grid, device=device)
+        scores += torch.from_numpy(blocks).to(device)
+    return Problem(torch, case, q, k, v, blocks, out, cache, factors, scores)
+
+
+def make_mask(p: Problem) -> BlockMask | None:
+    if p.blocks is None:
+        return None
+    if p.scores is not None:
+        return BlockMask.topk(p.scores, p.case.count, p.case.block)
+    return BlockMask.from_dense(p.blocks, p.case.block)
 
 
 def our_call(p: Problem, family: str) -> Product:
-    """Ours, with a mask of its own."""
-    mask = None if p.blocks is None else BlockMask.from_dense(p.blocks, p.case.block)
+    """Ours, with a mask of its own; in the group topk with one that each call makes anew."""
     options: dict[str, Any] = {
-        "block_mask": mask,
         "is_causal": p.case.causal,
         "enable_gqa": p.case.kv_heads is not None,
         "backend": None if family == "auto" else family,
     } | p.factors
-    return Product(lambda: attention(p.q, p.k, p.v, out=p.out, **options), p.case.useful_flops)
+    mask = make_mask(p)
+
+    def call() -> Any:
+        current = mask if p.scores is None else make_mask(p)
+        return attention(p.q, p.k, p.v, block_mask=current, out=p.out, **options)
+
+    return Product(call, p.case.useful_flops)
 
 
 def make_reference(p: Problem) -> Reference:

@@ -198,6 +198,15 @@ def test_suite_measures_masks() -> None:
         assert outcome.rows[0]["plan_us"] >= 0 and outcome.rows[0]["nnzb"] == case.nnzb
 
 
+def test_suite_measures_masks_from_scores() -> None:
+    case = small_mask(group="topk")
+    outcome = host_suite().run(case)
+    assert not outcome.wrong, outcome.notes
+    who = [row["who"] for row in outcome.rows[::2]]
+    assert who == ["bsrgemm", "bsrgemm mask alone"], outcome.notes
+    assert "mask alone" in outcome.notes[0] and outcome.rows[2]["tflops"] == 0
+
+
 def test_suite_finds_wrong_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     right = attention_suite.attention
 
