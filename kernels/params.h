@@ -1,5 +1,5 @@
 /* The one place where host code and kernels agree: launch parameters and the limits both rely on. Those of attention
- * have a file of their own, included here.
+ * and of top-k masks have files of their own, included here.
  *
  * Read by C11 (csrc/) and by CUDA C++17 (kernels/). Every struct is passed to its kernel by value as one
  * __grid_constant__ parameter. Strides count elements.
