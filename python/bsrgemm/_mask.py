@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +12,10 @@ import numpy as np
 
 from . import _core
 from ._interop import BlockSparse, library_of
+
+# By which bsrgemm.torch finds a mask again: a number is never used twice in a process.
+_serials = itertools.count(2)  # torch.compile makes graphs of their own for 0 and 1
+_alive: weakref.WeakValueDictionary[int, BlockMask] = weakref.WeakValueDictionary()
 
 
 class BlockMask:
@@ -39,11 +45,13 @@ class BlockMask:
     cover them.
     """
 
-    __slots__ = ("_structures", "_batch", "_heads")
+    __slots__ = ("_structures", "_batch", "_heads", "_serial", "__weakref__")
 
     def __init__(self, structures: Sequence[_core.Structure], batch: int, heads: int) -> None:
         self._structures = tuple(structures)
         self._batch, self._heads = batch, heads
+        self._serial = next(_serials)
+        _alive[self._serial] = self
 
     # ---- from patterns -------------------------------------------------------------------------
 
@@ -336,6 +344,16 @@ class BlockMask:
             f"<BlockMask of shape {self.shape} in blocks of {self.block_shape}, "
             f"density {self.density:.4g}>"
         )
+
+
+def mask_of(serial: int) -> BlockMask:
+    """The mask whose ``_serial`` this is."""
+    mask = _alive.get(serial)
+    if mask is None:
+        raise ValueError(
+            f"mask is {serial}; accepted: the number of a BlockMask that is alive, or 0"
+        )
+    return mask
 
 
 def count_of(value: Any, name: str) -> int:

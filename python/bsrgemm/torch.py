@@ -1,0 +1,140 @@
+"""Attention as an operator of PyTorch, for eager code, ``torch.compile`` and CUDA graphs.
+
+``import bsrgemm.torch`` imports torch and registers ``torch.ops.bsrgemm.attention``, which
+:func:`attention` calls. ``import bsrgemm`` alone does neither.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ._attention import attention as _attention
+from ._mask import BlockMask, mask_of, window_of
+
+__all__ = ["attention"]
+
+# Operators take no Python objects, so a mask goes in as its serial number. Compiled code reads it
+# from the mask of each call, or compares it with that mask's: the mask of a number is alive. SymInt
+# lets one graph serve all masks.
+_SCHEMA = (
+    "(Tensor query, Tensor key, Tensor value, *, SymInt mask=0, bool is_causal=False, "
+    "float? scale=None, bool enable_gqa=False, str layout='bhsd', SymInt window_left=-1, "
+    "SymInt window_right=-1, float? softcap=None, str causal_alignment='bottom_right', "
+    "bool return_lse=False, str? backend=None) -> (Tensor, Tensor)"
+)
+
+
+@torch.library.custom_op("bsrgemm::attention", mutates_args=(), schema=_SCHEMA)
+def _operator(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    mask: int = 0,
+    window_left: int = -1,
+    window_right: int = -1,
+    return_lse: bool = False,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    result = _attention(
+        query,
+        key,
+        value,
+        block_mask=mask_of(mask) if mask else None,
+        window=(window_left, window_right),
+        return_lse=return_lse,
+        **options,
+    )
+    return result if return_lse else (result, query.new_empty(0, dtype=torch.float32))
+
+
+@_operator.register_fake
+def _fake(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    layout: str = "bhsd",
+    return_lse: bool = False,
+    **options: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    batch, heads, rows = query.shape[:3] if layout == "bhsd" else query.transpose(1, 2).shape[:3]
+    lse_shape = (batch, heads, rows) if return_lse else (0,)
+    return out, query.new_empty(lse_shape, dtype=torch.float32)
+
+
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    block_mask: BlockMask | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    layout: str = "bhsd",
+    window: tuple[int, int] | None = None,
+    softcap: float | None = None,
+    causal_alignment: str = "bottom_right",
+    return_lse: bool = False,
+    backend: str | None = None,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """:func:`bsrgemm.attention` of torch tensors, as one operator of a compiled graph.
+
+    Arguments mean what they mean there, where ``query``, ``key`` and ``value`` are called ``q``,
+    ``k`` and ``v``. The first three and ``is_causal``, ``scale`` and ``enable_gqa`` have the names
+    that they have in ``torch.nn.functional.scaled_dot_product_attention``, whose ``is_causal``
+    is ``causal_alignment="top_left"``. Results are new tensors, computed on torch's current stream.
+
+    A :class:`bsrgemm.BlockMask` is made outside of compiled code. What is planned from it stays
+    with it, and one compiled function serves any of them. A CUDA graph that was captured with a
+    mask needs it alive when it is replayed. Since masks belong to their process, graphs with one
+    cannot be exported to another.
+
+    Returns
+    -------
+    torch.Tensor, or a pair of them
+        The result, contiguous, and with ``return_lse`` the logarithms of the sums of exponentials.
+
+    Raises
+    ------
+    TypeError
+        If a tensor requires grad while gradients are recorded, or ``block_mask`` is no
+        ``BlockMask``; and as :func:`bsrgemm.attention`.
+    ValueError, MemoryError, DeviceUnavailableError
+        As :func:`bsrgemm.attention`.
+    """
+    if torch.is_grad_enabled():
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            if x.requires_grad:
+                raise TypeError(
+                    f"{name} requires grad, and autograd is not supported by this call; pass "
+                    f"{name}.detach() or call it under torch.no_grad()"
+                )
+    if block_mask is not None and not isinstance(block_mask, BlockMask):
+        raise TypeError(
+            f"block_mask is a {type(block_mask).__name__}; accepted: a bsrgemm.BlockMask or None. "
+            "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
+            "FlexAttention"
+        )
+    left, right = (-1, -1) if window is None else window_of(window)
+    out, lse = _operator(
+        query,
+        key,
+        value,
+        mask=0 if block_mask is None else block_mask._serial,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=enable_gqa,
+        layout=layout,
+        window_left=left,
+        window_right=right,
+        softcap=softcap,
+        causal_alignment=causal_alignment,
+        return_lse=return_lse,
+        backend=backend,
+    )
+    return (out, lse) if return_lse else out
