@@ -53,6 +53,109 @@ def test_builders(block_shape: tuple[int, int], alignment: str) -> None:
             assert np.array_equal(made.to_dense()[0, 0], blocks_of(seen, block_shape))
 
 
+@pytest.mark.parametrize("alignment", ["bottom_right", "top_left"])
+@pytest.mark.parametrize("block_shape", [*SHAPES, (32, 16), (16, 48)])
+def test_dilated(block_shape: tuple[int, int], alignment: str) -> None:
+    height, width = block_shape
+    for queries, keys in LENGTHS:
+        shift = keys - queries if alignment == "bottom_right" else 0
+        rows, cols = -(-queries // height), -(-keys // width)
+        for before, after in ((-1, -1), (0, 0), (2, 0), (1, 2), (-1, 0), (0, -1)):
+            for dilation in (1, 2, 3, 7):
+                expected = np.zeros((rows, cols), bool)
+                for row in range(rows):
+                    last = min((row + 1) * height, queries) - 1
+                    own = {(i + shift) // width for i in (row * height, last)}
+                    for middle in range(min(own), max(own) + 1):
+                        steps = range(
+                            -(cols + abs(middle)) if before < 0 else -before,
+                            cols + abs(middle) + 1 if after < 0 else after + 1,
+                        )
+                        for column in (middle + n * dilation for n in steps):
+                            if 0 <= column < cols:
+                                expected[row, column] = True
+                made = BlockMask.dilated(
+                    queries, keys, (before, after), dilation, block_shape, alignment=alignment
+                )
+                assert np.array_equal(made.to_dense()[0, 0], expected)
+
+
+def test_dilation_of_one_is_a_sliding_window() -> None:
+    made = BlockMask.dilated(512, 512, (2, 1), 1, (64, 64))
+    same = BlockMask.sliding_window(512, 512, (128, 64), (64, 64))
+    assert np.array_equal(made.to_dense(), same.to_dense())
+
+
+def test_from_indices(rng: np.random.Generator) -> None:
+    dense = rng.random((2, 3, 5, 7)) < 0.5
+    indptr = np.concatenate(
+        [np.zeros((2, 3, 1), int), np.count_nonzero(dense, axis=3).cumsum(axis=2)], axis=2
+    )
+    indices = [[np.nonzero(blocks)[1] for blocks in of_batch] for of_batch in dense]
+    made = BlockMask.from_indices(indptr, indices, (79, 110), (16, 16))
+    assert made.shape == (2, 3, 5, 7) and np.array_equal(made.to_dense(), dense)
+    for kind in (np.int32, np.int64, list):
+        lists = [
+            x.tolist() if kind is list else x.astype(kind) for x in (indptr[0, 0], indices[0][0])
+        ]
+        made = BlockMask.from_indices(*lists, (80, 112), (16, 16))
+        assert np.array_equal(made.to_dense()[0, 0], dense[0, 0])
+    empty = BlockMask.from_indices([0, 0, 0], [], (20, 20), (16, 16))
+    assert empty.nnzb == 0 and empty.shape == (1, 1, 2, 2)
+
+
+def test_from_indices_of_torch(rng: np.random.Generator) -> None:
+    torch = import_torch()
+    made = BlockMask.from_indices(
+        torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), (32, 32), (16, 16)
+    )
+    assert made.to_dense()[0, 0].tolist() == [[True, True], [False, True]]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without:UserWarning")
+def test_from_flex(rng: np.random.Generator) -> None:
+    torch = import_torch()
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+    def causal(b, h, q, k):
+        return q >= k
+
+    made = flex.create_block_mask(causal, None, None, 256, 384, device="cpu", BLOCK_SIZE=(64, 128))
+    with pytest.raises(ValueError, match="4 partial blocks, and mask_mod, which decides"):
+        BlockMask.from_flex(made)
+    found = BlockMask.from_flex(made, partial="keep")
+    expected = BlockMask.causal(256, 384, (64, 128), alignment="top_left")
+    assert np.array_equal(found.to_dense(), expected.to_dense())
+    assert found.block_shape == (64, 128)
+
+    q, k, v = (torch.randn(1, 2, n, 16) for n in (256, 384, 384))
+    attended = bsrgemm.attention(
+        q, k, v, block_mask=found, is_causal=True, causal_alignment="top_left"
+    )
+    assert torch.allclose(attended, flex.flex_attention(q, k, v, block_mask=made), atol=1e-5)
+
+
+def test_from_flex_of_each_head(rng: np.random.Generator) -> None:
+    """Full blocks alone, for each batch and head; and lists without a rule, which are whole."""
+    torch = import_torch()
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    dense = rng.random((2, 3, 4, 5)) < 0.5
+    seen = torch.from_numpy(dense)
+
+    def rule(b, h, q, k):
+        return seen[b, h, q // 32, k // 32]
+
+    made = flex.create_block_mask(rule, 2, 3, 128, 160, device="cpu", BLOCK_SIZE=32)
+    assert np.array_equal(BlockMask.from_flex(made).to_dense(), dense)
+    lists = made.full_kv_num_blocks, made.full_kv_indices
+    whole = flex.BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=32, seq_lengths=(128, 160))
+    assert np.array_equal(BlockMask.from_flex(whole).to_dense(), dense)
+    whole.kv_indices[:] = 9
+    if dense.any():
+        with pytest.raises(ValueError, match="block column 9; accepted: below 5"):
+            BlockMask.from_flex(whole)
+
+
 def test_documents() -> None:
     for lengths in ([32], [64, 32, 0, 96, 50], [], [0], [32, 32]):
         owner = np.repeat(np.arange(len(lengths)), lengths)
@@ -114,6 +217,26 @@ def test_copies(rng: np.random.Generator) -> None:
         (lambda: BlockMask.sliding_window(4, 4, 3, (4, 4)), TypeError, "window is 3; accepted"),
         (lambda: BlockMask.sliding_window(4, 4, (-2, 0), (4, 4)), ValueError, "or -1 for all"),
         (lambda: BlockMask.prefix(4, 4, -1, (4, 4)), ValueError, "prefix is -1"),
+        (lambda: BlockMask.dilated(4, 4, (1, 0), 0, (4, 4)), ValueError, "dilation is 0; accepted"),
+        (lambda: BlockMask.dilated(4, 4, 3, 1, (4, 4)), TypeError, "window is 3; accepted"),
+        (lambda: BlockMask.from_flex(np.ones((2, 2))), TypeError, "block_mask is a ndarray"),
+        (lambda: BlockMask.from_flex(None, partial="x"), ValueError, "partial is 'x'; accepted"),
+        (
+            lambda: BlockMask.from_indices([0, 1], [2], (4, 8), (4, 4)),
+            ValueError,
+            "indices",
+        ),
+        (lambda: BlockMask.from_indices([0, 1, 2], [0, 0], (4, 8), (4, 4)), ValueError, "indptr"),
+        (lambda: BlockMask.from_indices([0, 2], [1, 0], (4, 8), (4, 4)), ValueError, "ascend"),
+        (lambda: BlockMask.from_indices([0, 1.5], [0], (4, 4), (4, 4)), TypeError, "indptr has"),
+        (lambda: BlockMask.from_indices([0, 1], [0.5], (4, 4), (4, 4)), TypeError, "indices has"),
+        (lambda: BlockMask.from_indices([[0, 1]], [[0]], (4, 4), (4, 4)), ValueError, "indptr has"),
+        (
+            lambda: BlockMask.from_indices([[[0, 1]]], [[[0], [0]]], (4, 4), (4, 4)),
+            ValueError,
+            r"indices has 1 batches of \[2\] heads",
+        ),
+        (lambda: BlockMask.from_indices([0, 1], [0], 4, (4, 4)), TypeError, "shape is 4"),
         (lambda: BlockMask.document([10, 4], (4, 4)), ValueError, "a document of 10 tokens"),
         (lambda: BlockMask.document([4, -4], (4, 4)), ValueError, "lengths is -4"),
     ],

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from . import _core
+from ._flex import flex_blocks
 from ._interop import BlockSparse, library_of
 
 # By which bsrgemm.torch finds a mask again: a number is never used twice in a process.
@@ -22,10 +23,10 @@ class BlockMask:
     """Which blocks of queries and keys attention computes.
 
     Queries and keys are cut into blocks of ``block_shape``; a query sees the keys of the blocks
-    that the mask has in its block row. Made by :meth:`from_dense`, :meth:`from_bsr` or one of the
-    builders. A mask does not change and belongs to no device: the first call on a GPU brings what
-    it needs there, and it is freed with the mask. Those that :meth:`topk` makes on a GPU are the
-    exception: they belong to it and have :meth:`update`.
+    that the mask has in its block row. Made by one of the methods ``from_...`` or of the builders.
+    A mask does not change and belongs to no device: the first call on a GPU brings what it needs
+    there, and it is freed with the mask. Those that :meth:`topk` makes on a GPU are the exception:
+    they belong to it and have :meth:`update`.
 
     Attributes
     ----------
@@ -86,20 +87,113 @@ class BlockMask:
                 f"blocks has shape {dense.shape}; accepted: (block rows, block columns), or (batch "
                 "or 1, heads or 1, block rows, block columns)"
             )
-        height, width = block_shape_of(block_shape)
         batch, heads, rows, cols = dense.shape
-        made: dict[bytes, _core.Structure] = {}  # heads that are equal share one
+        lists = (
+            (
+                np.concatenate([[0], np.count_nonzero(blocks, axis=1).cumsum()]),
+                np.nonzero(blocks)[1],
+            )
+            for blocks in dense.reshape(batch * heads, rows, cols)
+        )
+        return cls._from_lists(lists, (batch, heads), (rows, cols), block_shape)
+
+    @classmethod
+    def from_indices(
+        cls, indptr: Any, indices: Any, shape: tuple[int, int], block_shape: tuple[int, int]
+    ) -> BlockMask:
+        """A mask from the block columns of each block row, listed as in a BSR matrix.
+
+        Parameters
+        ----------
+        indptr : array of int
+            Shape (block rows + 1,), for all batches and heads, or (batch or 1, heads or 1, block
+            rows + 1).
+        indices : array of int, or of each batch a sequence of one for each head
+            Block row ``i`` has the block columns ``indices[indptr[i] : indptr[i + 1]]``, which
+            ascend. With an ``indptr`` of three dimensions ``indices[batch][head]`` are those of
+            ``indptr[batch, head]``.
+        shape : (int, int)
+            Queries and keys.
+        block_shape : (int, int)
+            Queries and keys of a block.
+
+        Raises
+        ------
+        TypeError
+            If ``indptr`` or ``indices`` are not integers.
+        ValueError
+            If they do not fit to ``shape`` or to one another, or do not ascend.
+        """
+        height, width = block_shape_of(block_shape)
+        queries, keys = _pair(shape, "shape")
+        pointers = _integers(indptr, "indptr")
+        if pointers.ndim == 1:
+            pointers, indices = pointers[None, None], [[indices]]
+        if pointers.ndim != 3 or 0 in pointers.shape[:2]:
+            raise ValueError(
+                f"indptr has shape {pointers.shape}; accepted: (block rows + 1,), or (batch or 1, "
+                "heads or 1, block rows + 1)"
+            )
+        batch, heads = pointers.shape[:2]
+        if len(indices) != batch or any(len(of_batch) != heads for of_batch in indices):
+            raise ValueError(
+                f"indices has {len(indices)} batches of {[len(of) for of in indices]} heads; "
+                f"accepted: as indptr, {batch} of {heads}"
+            )
+        lists = (
+            (pointers[b, h], _integers(indices[b][h], "indices"))
+            for b in range(batch)
+            for h in range(heads)
+        )
+        grid = -(-queries // height), -(-keys // width)
+        return cls._from_lists(lists, (batch, heads), grid, block_shape)
+
+    @classmethod
+    def _from_lists(
+        cls,
+        lists: Iterable[tuple[np.ndarray, np.ndarray]],
+        lead: tuple[int, int],
+        grid: tuple[int, int],
+        block_shape: tuple[int, int],
+    ) -> BlockMask:
+        """A mask of ``grid`` blocks from indptr and indices of each batch and head."""
+        height, width = block_shape_of(block_shape)
+        shape = grid[0] * height, grid[1] * width
+        made: dict[tuple[bytes, bytes], _core.Structure] = {}  # heads that are equal share one
         structures = []
-        for blocks_of_head in dense.reshape(batch * heads, rows, cols):
-            key = np.packbits(blocks_of_head).tobytes()
+        for indptr, indices in lists:
+            key = indptr.tobytes(), indices.tobytes()
             if key not in made:
-                indptr = np.concatenate([[0], np.count_nonzero(blocks_of_head, axis=1).cumsum()])
-                indices = np.nonzero(blocks_of_head)[1].astype(np.int32)
-                made[key] = _core.Structure(
-                    indices, indptr.astype(np.int32), (rows * height, cols * width), (height, width)
-                )
+                made[key] = _core.Structure(indices, indptr, shape, (height, width))
             structures.append(made[key])
-        return cls(structures, batch, heads)
+        return cls(structures, *lead)
+
+    @classmethod
+    def from_flex(cls, block_mask: Any, *, partial: str = "error") -> BlockMask:
+        """The blocks of a ``torch.nn.attention.flex_attention.BlockMask``.
+
+        FlexAttention keeps full blocks apart from partial ones, in which its ``mask_mod`` decides
+        for each query and key. Here blocks are whole, and ``mask_mod`` is not evaluated. Blocks
+        whose ``mask_mod`` is FlexAttention's ``noop_mask`` are whole, too.
+
+        Parameters
+        ----------
+        block_mask : torch.nn.attention.flex_attention.BlockMask
+            On any device: its tensors are copied to the host.
+        partial : str
+            What becomes of partial blocks: ``"error"`` refuses them, ``"keep"`` takes them as
+            whole ones. That is exact if the call says what ``mask_mod`` said, with ``is_causal``
+            or ``window``, or if they are partial only because they reach beyond the last query or
+            key.
+
+        Raises
+        ------
+        TypeError
+            If ``block_mask`` is something else.
+        ValueError
+            If there are partial blocks and ``partial`` is ``"error"``.
+        """
+        return cls.from_dense(*flex_blocks(block_mask, partial))
 
     @classmethod
     def from_bsr(cls, a: Any) -> BlockMask:
@@ -153,6 +247,41 @@ class BlockMask:
             if right >= 0:
                 seen = seen & (k0 <= q1 + diagonal + right)
             return seen & (k1 >= q0 + diagonal - left) if left >= 0 else seen
+
+        return cls._from_rule(queries, keys, block_shape, allowed)
+
+    @classmethod
+    def dilated(
+        cls,
+        queries: int,
+        keys: int,
+        window: tuple[int, int],
+        dilation: int,
+        block_shape: tuple[int, int],
+        *,
+        alignment: str = "bottom_right",
+    ) -> BlockMask:
+        """A sliding window with gaps: every ``dilation``-th block around a query's own.
+
+        ``window`` is (blocks before, blocks after) the own one that are seen, -1 for all of that
+        side: with ``dilation=3``, (2, 0) are the own block and those 3 and 6 before it. Where
+        ``alignment`` shifts the keys of a block of queries by no whole block, they have two own
+        blocks.
+        """
+        height, width = block_shape_of(block_shape)
+        diagonal = diagonal_of(queries, keys, alignment)
+        before, after = window_of(window)
+        dilation = count_of(dilation, "dilation", least=1)
+
+        def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
+            column = k0 // width
+            # The fewest and the most steps that lead from an own block to this column.
+            fewest = -(((q1 + diagonal) // width - column) // dilation)
+            most = (column - (q0 + diagonal) // width) // dilation
+            seen = (q0 <= q1) & (k0 <= k1) & (fewest <= most)
+            if before >= 0:
+                seen = seen & (most >= -before)
+            return seen & (fewest <= after) if after >= 0 else seen
 
         return cls._from_rule(queries, keys, block_shape, allowed)
 
@@ -356,14 +485,31 @@ def mask_of(serial: int) -> BlockMask:
     return mask
 
 
-def count_of(value: Any, name: str) -> int:
+def count_of(value: Any, name: str, least: int = 0) -> int:
     try:
         count = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {value!r}; accepted: an integer of at least 0") from None
-    if count < 0:
-        raise ValueError(f"{name} is {count}; accepted: an integer of at least 0")
+        raise TypeError(f"{name} is {value!r}; accepted: an integer of at least {least}") from None
+    if count < least:
+        raise ValueError(f"{name} is {count}; accepted: an integer of at least {least}")
     return count
+
+
+def _pair(value: Any, name: str) -> tuple[int, int]:
+    try:
+        first, second = value
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; accepted: a pair of integers") from None
+    return count_of(first, name), count_of(second, name)
+
+
+def _integers(x: Any, name: str) -> np.ndarray:
+    found = np.asarray(x if isinstance(x, (list, tuple)) else library_of(x).to_host(x))
+    if found.size == 0:  # NumPy takes an empty list for floats
+        found = found.astype(np.int32)
+    if found.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {found.dtype}; accepted: integers")
+    return found if found.dtype in (np.int32, np.int64) else found.astype(np.int64)
 
 
 def block_shape_of(value: Any) -> tuple[int, int]:
