@@ -1,4 +1,4 @@
-// Pairs of 16-bit floats, and fours of 8-bit ones, in a register.
+// Pairs of 16-bit floats, and twos and fours of 8-bit ones, in a register.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,16 +25,17 @@ __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
   return packed;
 }
 
-// float8_e4m3fn, the first in the lowest byte. What is beyond 448 becomes 448, NaN stays NaN.
-__device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d) {
-  uint32_t packed;
-  asm("{\n.reg .b16 low, high;\n"
-      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
-      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
-      "mov.b32 %0, {low, high};\n}"
-      : "=r"(packed)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
+// float8_e4m3fn. What is beyond 448 becomes 448, NaN stays NaN.
+__device__ __forceinline__ uint16_t pack_e4m3(float low, float high) {
+  uint16_t packed;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
   return packed;
+}
+
+__device__ __forceinline__ uint32_t join(uint16_t low, uint16_t high) {
+  uint32_t joined;
+  asm("mov.b32 %0, {%1, %2};" : "=r"(joined) : "h"(low), "h"(high));
+  return joined;
 }
 
 template <typename T>

@@ -82,8 +82,8 @@ class Consumer {
   Softmax<kScores, kEight> softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
   float scores[kScores], sums[kSums];
-  uint32_t probabilities[kKeySteps][4];
-  int accumulate = 0;  // 0: the next sums are a query tile's first
+  uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
+  int accumulate = 0;                    // 0: the next sums are a query tile's first
   Stage key, value;
   // Pairs: whether entries of the other warpgroup come before the next values of this one, and before those after them.
   bool passes_value = false, passes_value_later = false;
@@ -164,13 +164,28 @@ class Consumer {
     accumulate = 1;
   }
 
+  // 8 bits: neighbours of two scores each. They are the larger part of the work, and unlike probabilities may be made
+  // while sums are under way.
+  using Rounded = uint16_t[kScores / 2];
+
+  __device__ void round_scores(Rounded &rounded) const {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) rounded[i] = ptx::pack_e4m3(scores[2 * i], scores[2 * i + 1]);
+  }
+
+  __device__ void join_probabilities(const Rounded &rounded) {
+#pragma unroll
+    for (int i = 0; i < kScores / 4; ++i) {  // row i % 2 of 16 keys
+      const uint16_t *of = rounded + i / 2 * 4 + i % 2;
+      probabilities[i / 4][i % 4] = ptx::join(of[0], of[2]);
+    }
+  }
+
   __device__ void round_probabilities() {
     if constexpr (kEight) {
-#pragma unroll
-      for (int i = 0; i < kScores / 4; ++i) {  // row i % 2 of 16 keys
-        const float *s = scores + i / 2 * 8 + i % 2 * 2;
-        probabilities[i / 4][i % 4] = ptx::pack_e4m3(s[0], s[1], s[4], s[5]);
-      }
+      Rounded rounded;
+      round_scores(rounded);
+      join_probabilities(rounded);
     } else {
 #pragma unroll
       for (int i = 0; i < kScores; i += 2)
@@ -293,6 +308,14 @@ class Consumer {
 
   // ---- steps ------------------------------------------------------------------------------------
 
+  // The compiler moves waits for WGMMAs before exponentials, but not across branches. For 16 bits that costs nothing; for
+  // 8, exponentials take as long as products, and the next turn would come before they are done. Sums are never negative.
+  __device__ void keep_before_wait(Rounded &rounded) const {
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) asm volatile("" : "+h"(rounded[i]));
+    if (__any_sync(~0u, softmax.sum[0] < 0.f || softmax.sum[1] < 0.f)) __nanosleep(1);
+  }
+
   // Before the first softmax of m. Capped scores have their factor already.
   __device__ void set_scale(const Message &m) {
     if constexpr (kEight && !Shape::kCapped) softmax.set_scale(p.scale_log2 * m.score_factor);
@@ -335,6 +358,11 @@ class Consumer {
     const bool grown = softmax.next(scores, factor);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
+    Rounded rounded;
+    if constexpr (kEight) {
+      round_scores(rounded);
+      keep_before_wait(rounded);
+    }
     ptx::warpgroup_wait<0>();
     ptx::hold_accumulators(sums);
     release_values();
@@ -342,7 +370,10 @@ class Consumer {
 #pragma unroll
       for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
     }
-    round_probabilities();
+    if constexpr (kEight)
+      join_probabilities(rounded);
+    else
+      round_probabilities();
   }
 
   // The last sums of m alone.
