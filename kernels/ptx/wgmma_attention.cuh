@@ -40,7 +40,7 @@ struct WgmmaRegisters;
   BSRG_D_96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
 #define BSRG_D_128 \
   BSRG_D_112       \
-      ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+  ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // COUNT = N / 2 accumulators; A, B and USE are the operands' numbers. MAJOR: how operands in shared memory lie, which
 // only instructions of 16-bit floats say.

@@ -12,52 +12,14 @@
 // message slot. CTAs may work in pairs (Pairing) that load for both what both need.
 #pragma once
 
-#include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "sm90/persistent.cuh"
+#include "sm90/tall_layout.cuh"
 
 namespace bsrg::tall {
-
-constexpr int kStrip = BSRG_TALL_STRIP;
-constexpr int kTileN = BSRG_TALL_TILE_N;
-constexpr int kPanel = 64;        // columns of X or Y in one 128-byte swizzle atom
-constexpr int kMessageSlots = 2;  // tiles handed out ahead; 4 cost 5% in the last wave
-
-// Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
-template <int kStepK>
-struct Layout {
-  static constexpr int kStages = BSRG_TALL_STAGES * BSRG_TALL_STAGE_K / kStepK;
-  static constexpr int kStripBytes = kStrip * kStepK * 2;
-  static constexpr int kStageA = 2 * kStripBytes;
-  static constexpr int kStageX = kStepK * kTileN * 2;
-  static constexpr int kPieceBytes = 16 * kPanel * 2;  // 16 x 64 outputs of one warp, stored at a time
-  static constexpr int kA = 0;
-  static constexpr int kX = kA + kStages * kStageA;
-  static constexpr int kOutput = kX + kStages * kStageX;  // two pieces a consumer warp
-  static constexpr int kFull = kOutput + 8 * 2 * kPieceBytes;
-  static constexpr int kEmpty = kFull + 8 * kStages;
-  static constexpr int kTileFull = kEmpty + 8 * kStages;
-  static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
-  static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
-  static constexpr int kMask = kMessage + 32 * kMessageSlots;
-  static constexpr int kEnd = kMask + 4 * kStages;
-  static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
-  static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
-};
-
-// What the two CTAs of a cluster compute, if it has two. kColumns: neighbouring column tiles of one row tile; each
-// loads one strip of A for both. kRows: two row tiles with equal lists of block columns, in one column tile; each
-// loads half of the columns of X for both.
-enum class Pairing { kNone, kColumns, kRows };
-
-// What the scheduler tells the other roles of a CTA about its tile. slot: where the sums of a part go; -1: to Y.
-struct Message {
-  int strip0, strip1, entry_begin, entry_count, n_tile, slot;
-  __device__ bool last() const { return n_tile < 0; }
-};
 
 // kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
@@ -95,9 +57,8 @@ struct Kernel {
     ptx::barrier_init_fence();
   }
 
-  // By one lane.
-  __device__ Message receive(const Slot &slot) const {
-    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+  // By one lane, when the slot is full.
+  __device__ Message take(const Slot &slot) const {
     const int4 head = ptx::load_shared_int4(message(slot.slot));
     const int n_tile = ptx::load_shared_int(message(slot.slot) + 16);
     const int part_slot = kParts ? ptx::load_shared_int(message(slot.slot) + 20) : -1;
@@ -109,13 +70,21 @@ struct Kernel {
     return {head.x, head.y, head.z, head.w, n_tile, part_slot};
   }
 
-  // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before.
+  __device__ Message receive(const Slot &slot) const {
+    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+    return take(slot);
+  }
+
+  // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before. All
+  // wait: after a loop of one lane's, ptxas takes nothing for uniform any more and the main loop grows by a third.
   __device__ Message receive_by_warp(const Slot &slot) const {
     Message m = {};
-    if (lane == 0) m = receive(slot);
+    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+    __syncwarp();
+    if (lane == 0) m = take(slot);
     return {__shfl_sync(~0u, m.strip0, 0),      __shfl_sync(~0u, m.strip1, 0),
             __shfl_sync(~0u, m.entry_begin, 0), __shfl_sync(~0u, m.entry_count, 0),
-            __shfl_sync(~0u, m.n_tile, 0),      kParts ? __shfl_sync(~0u, m.part_slot, 0) : -1};
+            __shfl_sync(~0u, m.n_tile, 0),      kParts ? __shfl_sync(~0u, m.slot, 0) : -1};
   }
 
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------

@@ -1,0 +1,46 @@
+// The tall kernels' shared memory, how their CTAs pair, and what these tell one another.
+#pragma once
+
+#include "params.h"
+
+namespace bsrg::tall {
+
+constexpr int kStrip = BSRG_TALL_STRIP;
+constexpr int kTileN = BSRG_TALL_TILE_N;
+constexpr int kPanel = 64;        // columns of X or Y in one 128-byte swizzle atom
+constexpr int kMessageSlots = 2;  // tiles handed out ahead; 4 cost 5% in the last wave
+
+// Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
+template <int kStepK>
+struct Layout {
+  static constexpr int kStages = BSRG_TALL_STAGES * BSRG_TALL_STAGE_K / kStepK;
+  static constexpr int kStripBytes = kStrip * kStepK * 2;
+  static constexpr int kStageA = 2 * kStripBytes;
+  static constexpr int kStageX = kStepK * kTileN * 2;
+  static constexpr int kPieceBytes = 16 * kPanel * 2;  // 16 x 64 outputs of one warp, stored at a time
+  static constexpr int kA = 0;
+  static constexpr int kX = kA + kStages * kStageA;
+  static constexpr int kOutput = kX + kStages * kStageX;  // two pieces a consumer warp
+  static constexpr int kFull = kOutput + 8 * 2 * kPieceBytes;
+  static constexpr int kEmpty = kFull + 8 * kStages;
+  static constexpr int kTileFull = kEmpty + 8 * kStages;
+  static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
+  static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
+  static constexpr int kMask = kMessage + 32 * kMessageSlots;
+  static constexpr int kEnd = kMask + 4 * kStages;
+  static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
+  static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
+};
+
+// What the two CTAs of a cluster compute, if it has two. kColumns: neighbouring column tiles of one row tile; each
+// loads one strip of A for both. kRows: two row tiles with equal lists of block columns, in one column tile; each
+// loads half of the columns of X for both.
+enum class Pairing { kNone, kColumns, kRows };
+
+// What the scheduler tells the other roles of a CTA about its tile. slot: where the sums of a part go; -1: to Y.
+struct Message {
+  int strip0, strip1, entry_begin, entry_count, n_tile, slot;
+  __device__ bool last() const { return n_tile < 0; }
+};
+
+}  // namespace bsrg::tall
