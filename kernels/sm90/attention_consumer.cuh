@@ -164,28 +164,11 @@ class Consumer {
     accumulate = 1;
   }
 
-  // 8 bits: neighbours of two scores each. They are the larger part of the work, and unlike probabilities may be made
-  // while sums are under way.
-  using Rounded = uint16_t[kScores / 2];
-
-  __device__ void round_scores(Rounded &rounded) const {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) rounded[i] = ptx::pack_e4m3(scores[2 * i], scores[2 * i + 1]);
-  }
-
-  __device__ void join_probabilities(const Rounded &rounded) {
-#pragma unroll
-    for (int i = 0; i < kScores / 4; ++i) {  // row i % 2 of 16 keys
-      const uint16_t *of = rounded + i / 2 * 4 + i % 2;
-      probabilities[i / 4][i % 4] = ptx::join(of[0], of[2]);
-    }
-  }
-
   __device__ void round_probabilities() {
     if constexpr (kEight) {
-      Rounded rounded;
-      round_scores(rounded);
-      join_probabilities(rounded);
+      Rounded<kScores> rounded;
+      round_scores(scores, rounded);
+      join_rounded(rounded, probabilities);
     } else {
 #pragma unroll
       for (int i = 0; i < kScores; i += 2)
@@ -308,17 +291,12 @@ class Consumer {
 
   // ---- steps ------------------------------------------------------------------------------------
 
-  // The compiler moves waits for WGMMAs before exponentials, but not across branches. For 16 bits that costs nothing; for
-  // 8, exponentials take as long as products, and the next turn would come before they are done. Sums are never negative.
-  __device__ void keep_before_wait(Rounded &rounded) const {
-#pragma unroll
-    for (int i = 0; i < kScores / 2; ++i) asm volatile("" : "+h"(rounded[i]));
-    if (__any_sync(~0u, softmax.sum[0] < 0.f || softmax.sum[1] < 0.f)) __nanosleep(1);
-  }
-
-  // Before the first softmax of m. Capped scores have their factor already.
+  // Before the first softmax of m. Capped scores have their factor already. A scale of 0 would make NaN of what is masked.
   __device__ void set_scale(const Message &m) {
-    if constexpr (kEight && !Shape::kCapped) softmax.set_scale(p.scale_log2 * m.score_factor);
+    if constexpr (kEight && !Shape::kCapped) {
+      const float scale = p.scale_log2 * m.score_factor;
+      softmax.set_scale(scale < 1e-30f ? 1e-30f : scale);
+    }
   }
 
   // The first scores of a query tile, with nothing else under way.
@@ -358,10 +336,10 @@ class Consumer {
     const bool grown = softmax.next(scores, factor);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
-    Rounded rounded;
+    Rounded<kScores> rounded;
     if constexpr (kEight) {
-      round_scores(rounded);
-      keep_before_wait(rounded);
+      round_scores(scores, rounded);
+      keep_before_wait(rounded, softmax.sum);
     }
     ptx::warpgroup_wait<0>();
     ptx::hold_accumulators(sums);
@@ -371,7 +349,7 @@ class Consumer {
       for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
     }
     if constexpr (kEight)
-      join_probabilities(rounded);
+      join_rounded(rounded, probabilities);
     else
       round_probabilities();
   }

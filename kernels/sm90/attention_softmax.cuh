@@ -52,6 +52,39 @@ __device__ __forceinline__ void cap(float (&s)[kScores], float cap_log2) {
   for (int i = 0; i < kScores; ++i) s[i] = fmaf(-2.f, ptx::reciprocal(1.f + ptx::exp2(s[i] * cap_log2)), 1.f);
 }
 
+// ---- 8-bit probabilities ------------------------------------------------------------------------
+
+// Of neighbours by twos: the larger part of the work, which unlike the words that WGMMA reads may be done while sums are
+// under way.
+template <int kScores>
+using Rounded = uint16_t[kScores / 2];
+
+template <int kScores>
+__device__ __forceinline__ void round_scores(const float (&s)[kScores], Rounded<kScores> &rounded) {
+#pragma unroll
+  for (int i = 0; i < kScores / 2; ++i) rounded[i] = ptx::pack_e4m3(s[2 * i], s[2 * i + 1]);
+}
+
+// Word i % 4 of step i / 4: row i % 2 of 16 keys, of which the thread has four in every row.
+template <int kRounded, int kSteps>
+__device__ __forceinline__ void join_rounded(const uint16_t (&rounded)[kRounded],
+                                             uint32_t (&words)[kSteps][4]) {
+#pragma unroll
+  for (int i = 0; i < kRounded / 2; ++i) {
+    const uint16_t *of = rounded + i / 2 * 4 + i % 2;
+    words[i / 4][i % 4] = ptx::join(of[0], of[2]);
+  }
+}
+
+// The compiler moves waits for WGMMAs before exponentials, but not across branches. For 16 bits that costs nothing; for
+// 8, exponentials take as long as products, and the next turn would come before they are done. Sums are never negative.
+template <int kRounded>
+__device__ __forceinline__ void keep_before_wait(uint16_t (&rounded)[kRounded], const float (&sum)[2]) {
+#pragma unroll
+  for (int i = 0; i < kRounded; ++i) asm volatile("" : "+h"(rounded[i]));
+  if (__any_sync(~0u, sum[0] < 0.f || sum[1] < 0.f)) __nanosleep(1);
+}
+
 // ---- online softmax ------------------------------------------------------------------------------
 
 // A row's exponentials are 2^(score * scale - shift). The exact softmax takes the largest score so far as the shift and
