@@ -115,8 +115,8 @@ class Consumer {
     m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
     m.below_end = __shfl_sync(~0u, read.below_end, 0);
     if constexpr (kEight) {
-      m.score_factor = read.score_factor;
-      m.value_factor = read.value_factor;
+      m.score_factor = __shfl_sync(~0u, read.score_factor, 0);
+      m.value_factor = __shfl_sync(~0u, read.value_factor, 0);
     }
     return m;
   }

@@ -11,7 +11,7 @@ from attention_cases import Case, masked
 from attention_fp8 import DTYPE, check
 from bsrgemm import BlockMask, attention
 from cases import normal
-from device_cases import check_streams
+from device_cases import check_streams, reduced, repeats
 from spaces import OwnDevice, Space, Torch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper", "torch")]
@@ -215,7 +215,7 @@ def usual(torch: Any) -> tuple[list[Any], dict[str, Any]]:
 def test_same_bits_every_time(torch: Any) -> None:
     arrays, factors = usual(torch)
     expected = attention(*arrays, **factors, is_causal=True, return_lse=True)
-    for _ in range(50):
+    for _ in repeats(50):
         found = attention(*arrays, **factors, is_causal=True, return_lse=True)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
