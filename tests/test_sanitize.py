@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from bsrgemm import DeviceUnavailableError, _core
+
 ROOT = Path(__file__).resolve().parent.parent
 TOOL = ROOT / "tools" / "sanitize.py"
 
@@ -27,8 +30,10 @@ def run(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProce
 
 def test_watches_every_kernel_in_every_file(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    script = f'echo "$@" >> {log}; echo "3 passed in 1 s"'
-    done = run(tmp_path, script, "--tools", "memcheck,racecheck", "--jobs", "2")
+    script = f'echo "$@" gpu $CUDA_VISIBLE_DEVICES >> {log}; echo "3 passed in 1 s"'
+    logs = tmp_path / "logs"
+    arguments = ("--jobs", "2", "--gpus", "2", "--logs", str(logs))
+    done = run(tmp_path, script, "--tools", "memcheck,racecheck", *arguments)
     assert done.returncode == 0, done.stdout
     assert "memcheck 8/8: 3 passed in 1 s" in done.stdout
     lines = log.read_text().splitlines()
@@ -36,17 +41,36 @@ def test_watches_every_kernel_in_every_file(tmp_path: Path) -> None:
     for line in lines:
         for test in ROOT.glob("tests/gpu/test_gpu_*.py"):
             assert str(test) in line
-        for name in ("tall", "stream", "regroup", "align", "narrow", "pieces", "portable", "simt"):
-            assert f"--kernel-name kns={name} " in line
+        for path in ROOT.glob("kernels/sm*/*.cu"):
+            assert f"--kernel-name kns={path.stem} " in line
     for i in range(8):
         assert sum(f"--shard {i + 1}/8 " in line for line in lines) == 2
+    for gpu in (0, 1):
+        assert sum(line.endswith(f" gpu {gpu}") for line in lines) == 8
+    assert (logs / "racecheck-8.log").read_text() == "3 passed in 1 s\n"
 
 
 def test_fails_with_what_the_sanitizer_said(tmp_path: Path) -> None:
     script = "echo Race reported; exit 9"
-    done = run(tmp_path, script, "--tools", "racecheck", "--files", "streams", "--jobs", "2")
+    arguments = ("--files", "streams", "--jobs", "2", "--gpus", "1")
+    done = run(tmp_path, script, "--tools", "racecheck", *arguments)
     assert done.returncode == 1 and "racecheck 8/8" in done.stdout
     assert "FAILED" in done.stdout and "Race reported" in done.stdout
+
+
+def test_needs_a_gpu(tmp_path: Path) -> None:
+    """Tests that are all skipped would find nothing wrong."""
+    if library_has_gpu():
+        pytest.skip("there is a GPU")
+    done = run(tmp_path, "exit 0", "--tools", "memcheck")
+    assert done.returncode == 2 and "no GPU: " in done.stderr
+
+
+def library_has_gpu() -> bool:
+    try:
+        return bool(_core.cuda_devices())
+    except DeviceUnavailableError:
+        return False
 
 
 def test_says_what_there_is(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def main() -> int:
     parser.add_argument("--tools", default="memcheck,racecheck", help=f"of {','.join(TOOLS)}")
     parser.add_argument("--files", default="*", help="which of tests/gpu/test_gpu_<files>.py")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2))
+    parser.add_argument("--gpus", type=int, help="how many to use (default: all)")
     parser.add_argument("--logs", type=Path, help="folder for a log of each shard")
     parser.add_argument("arguments", nargs="*", help="for pytest, after --")
     options = parser.parse_args()
@@ -89,7 +90,7 @@ def main() -> int:
         print("no compute-sanitizer on PATH: it comes with the CUDA toolkit", file=sys.stderr)
         return 2
     try:
-        gpus = len(_core.cuda_devices())
+        gpus = options.gpus or len(_core.cuda_devices())
     except DeviceUnavailableError as error:
         print(f"no GPU: {error}", file=sys.stderr)
         return 2

@@ -64,9 +64,9 @@ def _twice(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
 
 
 def _row_tiles_share_x(matrix: Any) -> bool:
-    """What the tall family's plan says of 601 column tiles, too many for parts of tiles to pay: rows
-    of X bring twice the bytes of the blocks from L2, or as many as these where two row tiles share
-    them. Else two of 602 column tiles share the blocks."""
+    """What the tall family's plan says of 601 column tiles, too many for parts of tiles to pay:
+    rows of X bring twice the bytes of the blocks from L2, or as many as these where two row tiles
+    share them. Else two of 602 column tiles share the blocks."""
     tall = next(c for c in matrix.plan(601 * 256).candidates if c["family"] == "tall")
     bytes_of_blocks = 2 * matrix.data.numel()
     paired, unpaired = 601 * 2 * bytes_of_blocks, 602 * 2.5 * bytes_of_blocks
