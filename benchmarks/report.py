@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,25 +85,31 @@ class Run:
         self.facts = content
         self.rows: list[Row] = content["rows"]
 
-    def find(self, who: str, timing: str | None = None, **fields: Any) -> Row | None:
-        """The first row of ``who`` that has these fields; without a timing, any or an error."""
+    def find_all(self, who: str, timing: str | None = None, **fields: Any) -> Iterator[Row]:
+        """The rows of ``who`` that have these fields; without a timing, any or an error."""
         for row in self.rows:
             if (
                 row["who"] == who
                 and (timing is None or row["timing"] in (timing, None))
                 and all(row.get(key) == value for key, value in fields.items())
             ):
-                return row
-        return None
+                yield row
+
+    def find(self, who: str, timing: str | None = None, **fields: Any) -> Row | None:
+        """The first of them."""
+        return next(self.find_all(who, timing, **fields), None)
 
     def rival(self, ours: Row, who: str) -> Row | None:
         """The row of a rival for the case of one of our rows, timed in the same way."""
         found = self.find(who, ours["timing"], case=ours["case"])
         if found is None and who.startswith("cublas_"):
-            # Dense products are measured once for all cases that need the same one.
+            # Dense products are measured once for all cases that need the same one: a whole one has
+            # as many zeros.
             same = ["dtype", "M", "N", "K"]
             same += ["block", "nnzb"] if who == "cublas_equal_flop" else []
-            found = self.find(who, ours["timing"], **{key: ours[key] for key in same})
+            rows = self.find_all(who, ours["timing"], **{key: ours[key] for key in same})
+            by_density = {abs(math.log(row["density"] / ours["density"])): row for row in rows}
+            found = by_density[min(by_density)] if by_density else None
         return found
 
 

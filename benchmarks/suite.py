@@ -21,9 +21,11 @@ ALLOWED, RIVAL_ALLOWED = 2.0, 10.0
 
 
 def is_new(seen: set[Any], case: Case, who: str) -> bool:
-    """False for a dense product that has been measured already, for another case."""
+    """False for a dense product that has been measured already, for another case.
+
+    Products of zeros take less power, and so less time: as many of them have to be in it."""
     if who == "cublas_dense":
-        key: tuple[Any, ...] = (who, case.dtype, case.m, case.n, case.k)
+        key: tuple[Any, ...] = (who, case.dtype, case.m, case.n, case.k, f"{case.density:.2g}")
     elif who == "cublas_equal_flop":
         key = (who, case.dtype, case.block, case.m, case.n, case.equal_flop_k)
     else:

@@ -158,6 +158,16 @@ def test_gpu_suite_measures_and_records_errors(tmp_path: Path) -> None:
     assert failed["us"] is None and failed["dtype"] == "float16" and failed["error"]
 
 
+def test_dense_products_of_other_zeros_are_measured_apart() -> None:
+    suite = host_suite(peers=["cublas_dense"])
+    counts = (1, 4, 4, 8)
+    dense = [
+        [row["who"] for row in suite.run(small(count=count)).rows].count("cublas_dense")
+        for count in counts
+    ]
+    assert dense == [2, 2, 0, 2]  # sustained and burst
+
+
 def test_gpu_suite_rotates_over_cold_operands() -> None:
     suite = host_suite(peers=["cublas_dense"], l2_bytes=300e3)
     outcome = suite.run(small(group="columns", n=1, timings=("cold",)))
@@ -360,12 +370,13 @@ def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
             result(half, "bsrgemm", "sustained", 400.0),
             result(half, "cublas_dense", "sustained", 1000.0),
             result(full, "bsrgemm", "sustained", 800.0),
+            result(full, "cublas_dense", "sustained", 1200.0),
         ],
     )
     columns = report.table(tmp_path / report.RESULTS, "gpu-columns").splitlines()
     assert columns[2] == "| 8192 × 8192 | 0.25 | 64×64 | 11.0 | 26.0 | 7.9 |"
     crossover = report.table(tmp_path / report.RESULTS, "gpu-crossover").splitlines()
-    assert crossover[2] == "| 32×64 | - | - | - | - | - | 2.50 | - | 1.25 |"
+    assert crossover[2] == "| 32×64 | - | - | - | - | - | 2.50 | - | 1.50 |"
 
 
 def test_table_of_families(tmp_path: Path) -> None:
