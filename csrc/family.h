@@ -60,19 +60,6 @@ static inline bool bsrg_goes_first(double length, double total, int64_t group, i
                                    int64_t workers) {
   return group < n_tiles && length * (double)workers > 1.5 * total * (double)group;
 }
-/* Those row tiles, `lead` of `rows`, and what tells how they may be mixed with others. */
-typedef struct bsrg_lead_rows {
-  const int32_t
-      *length; /* of the first row tile, the next is `stride` bytes further; only the first `lead` are read */
-  size_t stride;
-  int32_t lead, rows;
-  double total;    /* length of all row tiles */
-  double overhead; /* length that takes as long as what every tile takes beside its length */
-  double workers;  /* for each tile across */
-} bsrg_lead_rows;
-/* Every how many tiles one of theirs can come, 1 or more, so that all begin early enough not to end last. Others are
- * then computed beside them: long tiles need the tensor cores, short ones memory, to which they write as much. */
-int32_t bsrg_lead_spread(const bsrg_lead_rows *long_rows);
 /* Writes 0 .. count - 1 into order, longest first, equal lengths in their order. false: no memory. */
 bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longest, int32_t *order);
 /* Puts records of `size` bytes into that order. */

@@ -92,28 +92,6 @@ bool bsrg_row_order(const bsrg_structure_view *v, int32_t *order) {
   return done;
 }
 
-/* Whether the tiles of long rows that come every `spread` tiles begin early enough. */
-static bool begins_in_time(const bsrg_lead_rows *r, int32_t spread, double others) {
-  const double end = (r->total + r->rows * r->overhead) / r->workers;
-  double before = 0;
-  for (int32_t i = 0; i < r->lead; ++i) {
-    const double length = *(const int32_t *)((const char *)r->length + (size_t)i * r->stride) + r->overhead;
-    before += length + (spread - 1) * others;
-    if (before / r->workers + length > end) return false;
-  }
-  return true;
-}
-
-int32_t bsrg_lead_spread(const bsrg_lead_rows *r) {
-  double rest = r->total;
-  for (int32_t i = 0; i < r->lead; ++i)
-    rest -= *(const int32_t *)((const char *)r->length + (size_t)i * r->stride);
-  const int32_t others = r->rows - r->lead;
-  int32_t spread = 1 + others / r->lead;
-  while (spread > 1 && !begins_in_time(r, spread, rest / others + r->overhead)) --spread;
-  return spread;
-}
-
 /* ---- choice ---------------------------------------------------------------------------------- */
 
 /* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. */

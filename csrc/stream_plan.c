@@ -219,17 +219,6 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
   return lead;
 }
 
-int32_t bsrg_stream_spread(const bsrg_stream_plan *plan, int32_t n_tiles, int32_t lead, int64_t sm_count) {
-  if (lead == 0) return 1;
-  const bsrg_lead_rows long_rows = {.length = &plan->tiles->parts,
-                                    .stride = sizeof(*plan->tiles),
-                                    .lead = lead,
-                                    .rows = plan->tile_count,
-                                    .total = (double)plan->part_count,
-                                    .workers = (double)sm_count / n_tiles};
-  return bsrg_lead_spread(&long_rows);
-}
-
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Cycles of an SM beside those of shared memory, for 16 columns of a part and a tile, fitted on an H200: within 4% for

@@ -117,7 +117,6 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .n_tile_count = s.n_tiles,
       .group = s.group,
       .lead = s.lead,
-      .spread = s.spread,
       .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
       .steps = steps,
       .tail_k16 = tail_k / 16,

@@ -135,20 +135,7 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   s.n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns);
   s.group = group_for(v, plan, s.cluster, s.n_tiles);
   s.lead = lead_for(plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
-  s.spread = 1;
-  if (s.level) {
-    s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
-  } else if (s.lead > 0) {
-    const bsrg_lead_rows long_rows = {
-        .length = &plan->tiles->entry_count,
-        .stride = sizeof(*plan->tiles) * (size_t)s.cluster.rows,
-        .lead = s.lead,
-        .rows = plan->tile_count / s.cluster.rows,
-        .total = (double)plan->tile_entries / s.cluster.rows,
-        .overhead = tile_seconds / uncut.entry,
-        .workers = (double)chip->sm_count / (s.cluster.columns * s.cluster.rows) / s.n_tiles};
-    s.spread = bsrg_lead_spread(&long_rows);
-  }
+  if (s.level) s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
   return s;
 }
 

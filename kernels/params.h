@@ -82,9 +82,7 @@ typedef struct bsrg_tall_params {
   int32_t tile_count;   /* length of tiles; even for a pair along rows, which takes 2i and 2i + 1 */
   int32_t n_tile_count; /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
   int32_t group;        /* of these column tiles, as many are swept together down all row tiles */
-  /* Row tiles (or pairs of them) at the start of the list that go over all columns, each of their tiles followed by
-   * spread - 1 of others. */
-  int32_t lead, spread;
+  int32_t lead; /* row tiles (or pairs of them) at the start of the list that go first, over all columns */
   int32_t strips_per_block;      /* bh / 64 */
   int32_t steps;                 /* stages per block, ceil(bw / stage k) */
   int32_t tail_k16;              /* k16 instructions in a block's last stage */
@@ -153,9 +151,9 @@ typedef struct bsrg_stream_params {
   const void *c;
   int64_t c_row_stride;
   int32_t tile_count, n_tile_count;
-  int32_t group;        /* column tiles that are swept together down all row tiles */
-  int32_t lead, spread; /* as in bsrg_tall_params */
-  int32_t rows, n;      /* of Y and C; the last block rows may reach beyond */
+  int32_t group;   /* column tiles that are swept together down all row tiles */
+  int32_t lead;    /* row tiles at the start of the list that go first, over all columns */
+  int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
 } bsrg_stream_params;
 

@@ -33,14 +33,12 @@ struct TilePosition {
 };
 
 // Tile t of the order in which the chip works. The first `lead` row tiles, much longer than others, pass over all
-// columns one after the other: every `spread`-th tile, until they are done. The others are groups of column tiles, all
-// other row tiles down a group, back up the next, so that the panel of X in use stays in L2; down the last one, since
-// the longest row tiles come first in a sorted list. Long tiles keep the tensor cores busy, short ones the memory.
-__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size, int lead,
-                                                      int spread) {
-  const int long_tiles = lead * columns, before = min(long_tiles, (t + spread - 1) / spread);
-  if (before < long_tiles && t % spread == 0) return {before / columns, before % columns};
-  t -= before;
+// columns one after the other. Then come groups of column tiles, all other row tiles down a group, back up the next, so
+// that the panel of X in use stays in L2; down the last one, since the longest row tiles come first in a sorted list.
+__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size,
+                                                      int lead) {
+  if (t < lead * columns) return {t / columns, t % columns};
+  t -= lead * columns;
   rows -= lead;
   const int per_group = rows * group_size;
   const int group = t / per_group, within = t % per_group;

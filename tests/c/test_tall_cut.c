@@ -76,14 +76,13 @@ static void check_level(const bsrg_tall_plan *plan, const bsrg_tall_level *level
 
 /* As tile_position in kernels/sm90/persistent.cuh. */
 static void tile_position(int32_t t, int32_t rows, int32_t columns, int32_t group_size, int32_t lead,
-                          int32_t spread, int32_t at[2]) {
-  const int32_t before = (int32_t)bsrg_min(lead * columns, (t + spread - 1) / spread);
-  if (before < lead * columns && t % spread == 0) {
-    at[0] = before / columns;
-    at[1] = before % columns;
+                          int32_t at[2]) {
+  if (t < lead * columns) {
+    at[0] = t / columns;
+    at[1] = t % columns;
     return;
   }
-  t -= before;
+  t -= lead * columns;
   rows -= lead;
   const int32_t group = t / (rows * group_size), within = t % (rows * group_size);
   const int32_t left = columns - group * group_size, width = left < group_size ? left : group_size;
@@ -99,7 +98,7 @@ static void check_order(const bsrg_tall_plan *plan, const bsrg_tall_schedule *s)
   uint8_t *seen = calloc((size_t)(rows * columns), 1);
   for (int32_t t = cut * columns; t < rows * columns; ++t) {
     int32_t at[2];
-    tile_position(t, rows, columns, s->group, s->lead, s->spread, at);
+    tile_position(t, rows, columns, s->group, s->lead, at);
     CHECK(at[0] >= cut && at[0] < rows && at[1] >= 0 && at[1] < columns);
     CHECK(!seen[at[0] * columns + at[1]]);
     seen[at[0] * columns + at[1]] = 1;
@@ -173,28 +172,6 @@ static void test_limits(void) {
   bsrg_structure_destroy(structure);
 }
 
-/* Long rows among short ones: the more workers there are, the sooner the long ones have to begin. */
-static void test_spread(void) {
-  enum { ROWS = 64, LEAD = 4 };
-  int32_t length[ROWS];
-  double total = 0;
-  for (int32_t i = 0; i < ROWS; ++i) total += length[i] = i < LEAD ? 40 - 4 * i : 4;
-  bsrg_lead_rows rows = {
-      .length = length, .stride = sizeof(*length), .lead = LEAD, .rows = ROWS, .total = total, .workers = 4};
-  /* 136 and 240: 94 for each worker. With 10 others after each, the last one begins at (136 + 160) / 4. */
-  const int32_t spread = bsrg_lead_spread(&rows);
-  CHECK(spread > 2 && spread < 1 + (ROWS - LEAD) / LEAD);
-  rows.overhead = 4;
-  CHECK(bsrg_lead_spread(&rows) > 2);
-  rows.workers = 8; /* the first takes nearly as long as all of it */
-  rows.overhead = 0;
-  CHECK(bsrg_lead_spread(&rows) < spread);
-  rows.workers = 16; /* and longer */
-  CHECK(bsrg_lead_spread(&rows) == 1);
-  rows.lead = ROWS;
-  CHECK(bsrg_lead_spread(&rows) == 1);
-}
-
 /* Longest tiles first over all columns, then the rest by panels; one panel needs no exceptions. */
 static void test_lead(void) {
   const bsrg_chip chip = bsrg_chip_h200();
@@ -203,8 +180,6 @@ static void test_lead(void) {
   bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
   const bsrg_tall_schedule wide = bsrg_tall_schedule_for(&view, plan, 8192, &chip);
   CHECK(plan->skewed && wide.lead > 0 && wide.lead < 20 && wide.group < wide.n_tiles);
-  CHECK(wide.spread > 1 && wide.lead * wide.spread <= plan->tile_count);
-  check_order(plan, &wide);
   const bsrg_tall_schedule narrow = bsrg_tall_schedule_for(&view, plan, 512, &chip);
   CHECK(narrow.group == narrow.n_tiles && narrow.lead == (narrow.level ? narrow.level->tiles : 0));
   bsrg_tall_free_plan(plan);
@@ -215,7 +190,6 @@ int main(void) {
   test_levels();
   test_choice();
   test_limits();
-  test_spread();
   test_lead();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
