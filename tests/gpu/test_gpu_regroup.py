@@ -243,5 +243,5 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
         product(p.matrix, x.T.contiguous().T, None, 1.0, None, None, None, "regroup")
     tall = random_problem(torch, np.ones((2, 2), bool), (64, 48), "float16")
     x = torch.ones(96, 64, device="cuda", dtype=torch.float16)
-    with pytest.raises(ValueError, match="family 'regroup'.*as they are"):
+    with pytest.raises(ValueError, match="family 'regroup'.*gain from being larger"):
         product(tall.matrix, x, None, 1.0, None, None, None, "regroup")
