@@ -339,13 +339,13 @@ def _cpu(runs: list[Run]) -> Made:
 
 
 def _gpu_attention(runs: list[Run]) -> Made:
-    """Dense attention and decoding, as ratios to the peers that are in the results."""
+    """Attention without masks and decoding, as ratios to the peers that are in the results."""
     peers = {"flash3": "FlashAttention-3", "cudnn": "cuDNN", "flash2": "FlashAttention-2"}
     peers["composed"] = "two products and softmax"
     found = [
         (run, row)
         for run, row in _ours(runs, "sustained", op="attention")
-        if row["case"].startswith(("dense/", "decode/"))
+        if row["case"].startswith(("dense/", "decode/", "fp8/")) and not row.get("block")
     ]
     shown = {
         who: name for who, name in peers.items() if any(run.rival(row, who) for run, row in found)
@@ -367,7 +367,7 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
     found = [
         (run, row)
         for run, row in _ours(runs, "sustained", op="attention")
-        if row["case"].startswith("masks/")
+        if row["case"].startswith(("masks/", "topk/"))
     ]
     header = ["batch × heads × length × size", "block", "pattern", "density", "TF/s (burst)"]
     header += ["of own dense rate", "times faster than own dense", "of FlexAttention", "plan ms"]
@@ -375,7 +375,8 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
     for run, row in found:
         same = {key: row[key] for key in ("dtype", "batch", "heads", "queries", "keys", "size")}
         dense = run.find("bsrgemm", "sustained", op="attention", seen="full", **same)
-        cells = [_attention_shape(row), _block(row), row["seen"].replace("_", " ")]
+        made = ", top-k, made at each call" if row["case"].startswith("topk/") else ""
+        cells = [_attention_shape(row), _block(row), row["seen"].replace("_", " ") + made]
         cells += [f"{row['density']:.3g}", _both_rates(run, row)]
         cells += [_ratio(row, dense), _ratio(row, dense, of="us")]
         plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
