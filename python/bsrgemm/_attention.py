@@ -8,7 +8,8 @@ from typing import Any
 
 from . import _core
 from ._interop import BlockSparse, Library, library_of, stream_handle
-from ._mask import BlockMask, diagonal_of, window_of
+from ._mask import BlockMask
+from ._mask_arguments import diagonal_of, window_of
 from ._matmul import real_number
 
 _HEADS = {"bhsd": 1, "bshd": 2}  # which dimension

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from . import _core
 from ._flex import flex_blocks
 from ._interop import BlockSparse, library_of
+from ._mask_arguments import block_shape_of, count_of, diagonal_of, integers_of, pair_of, window_of
 
 # By which bsrgemm.torch finds a mask again: a number is never used twice in a process.
 _serials = itertools.count(2)  # torch.compile makes graphs of their own for 0 and 1
@@ -125,8 +125,8 @@ class BlockMask:
             If they do not fit to ``shape`` or to one another, or do not ascend.
         """
         height, width = block_shape_of(block_shape)
-        queries, keys = _pair(shape, "shape")
-        pointers = _integers(indptr, "indptr")
+        queries, keys = pair_of(shape, "shape")
+        pointers = integers_of(indptr, "indptr")
         if pointers.ndim == 1:
             pointers, indices = pointers[None, None], [[indices]]
         if pointers.ndim != 3 or 0 in pointers.shape[:2]:
@@ -141,7 +141,7 @@ class BlockMask:
                 f"accepted: as indptr, {batch} of {heads}"
             )
         lists = (
-            (pointers[b, h], _integers(indices[b][h], "indices"))
+            (pointers[b, h], integers_of(indices[b][h], "indices"))
             for b in range(batch)
             for h in range(heads)
         )
@@ -483,60 +483,3 @@ def mask_of(serial: int) -> BlockMask:
             f"mask is {serial}; accepted: the number of a BlockMask that is alive, or 0"
         )
     return mask
-
-
-def count_of(value: Any, name: str, least: int = 0) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {value!r}; accepted: an integer of at least {least}") from None
-    if count < least:
-        raise ValueError(f"{name} is {count}; accepted: an integer of at least {least}")
-    return count
-
-
-def _pair(value: Any, name: str) -> tuple[int, int]:
-    try:
-        first, second = value
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r}; accepted: a pair of integers") from None
-    return count_of(first, name), count_of(second, name)
-
-
-def _integers(x: Any, name: str) -> np.ndarray:
-    found = np.asarray(x if isinstance(x, (list, tuple)) else library_of(x).to_host(x))
-    if found.size == 0:  # NumPy takes an empty list for floats
-        found = found.astype(np.int32)
-    if found.dtype.kind not in "iu":
-        raise TypeError(f"{name} has dtype {found.dtype}; accepted: integers")
-    return found if found.dtype in (np.int32, np.int64) else found.astype(np.int64)
-
-
-def block_shape_of(value: Any) -> tuple[int, int]:
-    try:
-        height, width = (operator.index(n) for n in value)
-    except (TypeError, ValueError):
-        raise TypeError(f"block_shape is {value!r}; accepted: a pair of integers") from None
-    if height < 1 or width < 1:
-        raise ValueError(f"block_shape is {(height, width)}; accepted: a pair of at least 1")
-    return height, width
-
-
-def diagonal_of(queries: int, keys: int, alignment: str, name: str = "alignment") -> int:
-    """The key that query 0 is at."""
-    if alignment not in ("bottom_right", "top_left"):
-        raise ValueError(f"{name} is {alignment!r}; accepted: 'bottom_right', 'top_left'")
-    return keys - queries if alignment == "bottom_right" else 0
-
-
-def window_of(window: Any) -> tuple[int, int]:
-    """Keys before and after a query's own that it sees; -1: all."""
-    try:
-        left, right = (operator.index(n) for n in window)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"window is {window!r}; accepted: a pair of integers, (keys before, keys after)"
-        ) from None
-    if min(left, right) < -1:
-        raise ValueError(f"window is {(left, right)}; accepted: at least 0 each, or -1 for all")
-    return left, right

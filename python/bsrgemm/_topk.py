@@ -9,7 +9,8 @@ import numpy as np
 
 from . import _core
 from ._interop import library_of, stream_handle
-from ._mask import BlockMask, block_shape_of, count_of, diagonal_of
+from ._mask import BlockMask
+from ._mask_arguments import block_shape_of, count_of, diagonal_of
 
 _DTYPES = ("float16", "bfloat16", "float32")
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ._attention import attention as _attention
-from ._mask import BlockMask, mask_of, window_of
+from ._mask import BlockMask, mask_of
+from ._mask_arguments import window_of
 
 __all__ = ["attention"]
 

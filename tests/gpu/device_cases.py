@@ -14,8 +14,8 @@ from cases import FLOOR, ROUNDOFF
 brief = False
 
 
-def some(columns: Sequence[int]) -> Sequence[int]:
-    return columns[::3] if brief else columns
+def some(of: Sequence[Any]) -> Sequence[Any]:
+    return of[::3] if brief else of
 
 
 def repeats(count: int) -> range:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from bsrgemm import BlockMask, attention
 from cases import numpy_dtype
+from device_cases import reduced, repeats, some
 from spaces import GPU_SPACES, Space, Torch
 from topk_cases import COUNTS, KINDS, expected_blocks, make_scores
 
@@ -153,7 +154,8 @@ CALLS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("call", CALLS, ids=str)
 @pytest.mark.parametrize("size", [64, 128, 192, 256])
 def test_bits_of_the_host_mask(call: dict[str, Any], size: int, backend: str, torch: Any) -> None:
-    for lengths, k in (((1024, 1024), 3), ((1000, 1100), 1), ((130, 700), 100), ((700, 90), 0)):
+    calls = (((1024, 1024), 3), ((1000, 1100), 1), ((130, 700), 100), ((700, 90), 0))
+    for lengths, k in some(calls):
         compare(torch, backend, lengths, size, (128, 128), k, **call)
 
 
@@ -174,7 +176,8 @@ def test_blocks_of_64(
 ) -> None:
     """The Hopper kernel meets neighbouring rows of blocks here, and the host looks for the best
     partners: so sums have another order."""
-    for lengths, k in (((1024, 1024), 5), ((1000, 1500), 1), ((50, 3000), 9), ((700, 600), 100)):
+    calls = (((1024, 1024), 5), ((1000, 1500), 1), ((50, 3000), 9), ((700, 600), 100))
+    for lengths, k in some(calls):
         exact = backend == "portable"
         compare(torch, backend, lengths, size, block_shape, k, exact=exact, **call)
 
@@ -187,8 +190,9 @@ def test_odd_blocks(block_shape: tuple[int, int], torch: Any) -> None:
 
 def test_long_rows(backend: str, torch: Any) -> None:
     """More key tiles than a CTA holds at a time."""
-    compare(torch, backend, (200, 300_000), 64, (64, 64), 700, exact=backend == "portable")
-    compare(torch, backend, (200, 300_000), 64, (128, 128), 400)
+    lengths = (200, reduced(300_000))
+    compare(torch, backend, lengths, 64, (64, 64), 700, exact=backend == "portable")
+    compare(torch, backend, lengths, 64, (128, 128), 400)
 
 
 @pytest.mark.parametrize("block", [64, 128])
@@ -196,7 +200,7 @@ def test_same_bits_every_time(block: int, backend: str, torch: Any) -> None:
     q, k, v = (torch.randn(1, 4, 2048, 128, device="cuda").half() for _ in range(3))
     scores = torch.randn(1, 4, 2048 // block, 2048 // block, device="cuda")
     expected = None
-    for _ in range(20):
+    for _ in repeats(20):
         mask = BlockMask.topk(scores, 5, (block, block))
         found = attention(q, k, v, block_mask=mask, backend=backend)
         expected = found if expected is None else expected
