@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from .attention_cases import AttentionCase, gpu_attention_cases
 from .attention_peers import RIVALS, wanted
 from .attention_suite import AttentionSuite
 from .cases import select
-from .gpu import add_measure_arguments, measure
+from .gpu import add_measure_arguments, is_complete, measure
 from .records import Results
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
@@ -31,10 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     cases = select(gpu_attention_cases(), args.select)
-    unknown = (set(args.peers) - set(RIVALS)) | (set(args.backends) - set(BACKENDS))
-    if unknown or not cases:
-        what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
-        print(what, file=sys.stderr)
+    if not is_complete(cases, set(args.peers) - set(RIVALS) | set(args.backends) - set(BACKENDS)):
         return 2
     if args.dry_run:
         dry_run(cases, args.peers)

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from .cases import gpu_cases, select
-from .gpu import add_measure_arguments, measure
+from .gpu import add_measure_arguments, is_complete, measure
 from .records import Results, Row
 from .suite import Outcome, Suite, our_name, relative_error
 from .timing import DeviceTimer
@@ -37,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     cases = select(gpu_cases([args.dtype]), args.select)
-    if not cases:
-        print("no case is selected", file=sys.stderr)
+    if not is_complete(cases, set(args.peers)):
         return 2
     if args.dry_run:
         print(*(case.name for case in cases), sep="\n")

@@ -65,12 +65,17 @@ def add_measure_arguments(
     parser.add_argument("--dry-run", action="store_true", help="list cases, predicted times, peers")
 
 
-def run(args: argparse.Namespace) -> int:
-    cases = select(gpu_cases(args.dtypes), args.select)
-    unknown = (set(args.peers) - set(RIVALS)) | (set(args.families) - set(FAMILIES))
+def is_complete(cases: list[Any], unknown: set[str]) -> bool:
+    """Whether there are cases, and nothing else was asked for; says what is wrong."""
     if unknown or not cases:
         what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
         print(what, file=sys.stderr)
+    return bool(cases) and not unknown
+
+
+def run(args: argparse.Namespace) -> int:
+    cases = select(gpu_cases(args.dtypes), args.select)
+    if not is_complete(cases, set(args.peers) - set(RIVALS) | set(args.families) - set(FAMILIES)):
         return 2
     if args.dry_run:
         dry_run(cases, args.peers)

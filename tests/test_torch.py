@@ -47,9 +47,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _seeded(rng: np.random.Generator) -> None:
+def _seeded(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(int(rng.integers(2**62)))
     torch._dynamo.reset()
+    # What another version of the operator has left on the disk is taken for this one's.
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
+    monkeypatch.setattr("torch._functorch.config.enable_autograd_cache", False)
 
 
 def test_package_alone_does_not_import_torch() -> None:
@@ -89,6 +92,25 @@ def test_opcheck(layout: str, return_lse: bool, dtype: str, rng: np.random.Gener
         "softcap": 5.0,
     }
     torch.library.opcheck(torch.ops.bsrgemm.attention.default, (q, k, v), options)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_8_bit_operands(backend: str) -> None:
+    """The result is bfloat16; factors are tensors or numbers."""
+    q, k, v = (x.to(torch.float8_e4m3fn) for x in operands(queries=30, keys=40))
+    factors = {"q_descale": torch.rand(2, 2) + 0.5, "v_descale": torch.tensor(2.0)}
+    options = {"enable_gqa": True, "return_lse": True}
+    expected = bsrgemm.attention(q, k, v, k_descale=0.5, **factors, **options)
+    assert expected[0].dtype == torch.bfloat16
+    assert same(attention(q, k, v, k_descale=0.5, **factors, **options), expected)
+    compiled = torch.compile(attention, fullgraph=True, backend=backend)
+    assert same(compiled(q, k, v, k_descale=0.5, **factors, **options), expected)
+    torch.library.opcheck(
+        torch.ops.bsrgemm.attention.default,
+        (q, k, v),
+        {**factors, **options},
+        test_utils="test_faketensor",  # torch's test of schemas cannot compare 8-bit tensors
+    )
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -168,6 +190,7 @@ def test_gradients_are_refused() -> None:
         ({"window": 3}, TypeError, "window is 3; accepted: a pair"),
         ({"layout": "sd"}, ValueError, "layout is 'sd'"),
         ({"backend": "hopper"}, ValueError, "operands are on cpu"),
+        ({"q_descale": 2.0}, TypeError, "q_descale is given, but q has dtype float32"),
     ],
 )
 def test_malformed(options: dict[str, Any], error: type[Exception], message: str) -> None:

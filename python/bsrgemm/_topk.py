@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -110,13 +109,7 @@ class _Rule:
         self.shape: tuple[int, int, int, int] = (1, 1, *scores_shape)[-4:]  # type: ignore[assignment]
         self.block = block_shape_of(block_shape)
         rows, cols = self.shape[2:]
-        try:
-            k = operator.index(k)
-        except TypeError:
-            raise TypeError(f"k is {k!r}; accepted: an integer of at least 0") from None
-        if k < 0:
-            raise ValueError(f"k is {k}; accepted: an integer of at least 0")
-        self.most = min(k, cols)
+        self.most = min(count_of(k, "k"), cols)
         queries = _length(queries, "queries", rows, self.block[0])
         keys = _length(keys, "keys", cols, self.block[1])
         diagonal = diagonal_of(queries, keys, alignment)

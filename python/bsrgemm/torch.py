@@ -20,7 +20,8 @@ __all__ = ["attention"]
 # from the mask of each call, or compares it with that mask's: the mask of a number is alive. SymInt
 # lets one graph serve all masks.
 _SCHEMA = (
-    "(Tensor query, Tensor key, Tensor value, *, SymInt mask=0, bool is_causal=False, "
+    "(Tensor query, Tensor key, Tensor value, Tensor? q_descale=None, Tensor? k_descale=None, "
+    "Tensor? v_descale=None, *, SymInt mask=0, bool is_causal=False, "
     "float? scale=None, bool enable_gqa=False, str layout='bhsd', SymInt window_left=-1, "
     "SymInt window_right=-1, float? softcap=None, str causal_alignment='bottom_right', "
     "bool return_lse=False, str? backend=None) -> (Tensor, Tensor)"
@@ -32,6 +33,9 @@ def _operator(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
     *,
     mask: int = 0,
     window_left: int = -1,
@@ -46,6 +50,9 @@ def _operator(
         block_mask=mask_of(mask) if mask else None,
         window=(window_left, window_right),
         return_lse=return_lse,
+        q_descale=q_descale,
+        k_descale=k_descale,
+        v_descale=v_descale,
         **options,
     )
     return result if return_lse else (result, query.new_empty(0, dtype=torch.float32))
@@ -56,12 +63,16 @@ def _fake(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    q_descale: torch.Tensor | None = None,
+    k_descale: torch.Tensor | None = None,
+    v_descale: torch.Tensor | None = None,
     *,
     layout: str = "bhsd",
     return_lse: bool = False,
     **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    dtype = torch.bfloat16 if query.dtype == torch.float8_e4m3fn else query.dtype
+    out = query.new_empty((*query.shape[:-1], value.shape[-1]), dtype=dtype)
     batch, heads, rows = query.shape[:3] if layout == "bhsd" else query.transpose(1, 2).shape[:3]
     lse_shape = (batch, heads, rows) if return_lse else (0,)
     return out, query.new_empty(lse_shape, dtype=torch.float32)
@@ -82,6 +93,9 @@ def attention(
     causal_alignment: str = "bottom_right",
     return_lse: bool = False,
     backend: str | None = None,
+    q_descale: torch.Tensor | float | None = None,
+    k_descale: torch.Tensor | float | None = None,
+    v_descale: torch.Tensor | float | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """:func:`bsrgemm.attention` of torch tensors, as one operator of a compiled graph.
 
@@ -126,6 +140,9 @@ def attention(
         query,
         key,
         value,
+        _factor(q_descale, query),
+        _factor(k_descale, query),
+        _factor(v_descale, query),
         mask=0 if block_mask is None else block_mask._serial,
         is_causal=is_causal,
         scale=scale,
@@ -139,3 +156,10 @@ def attention(
         backend=backend,
     )
     return (out, lse) if return_lse else out
+
+
+def _factor(factor: torch.Tensor | float | None, query: torch.Tensor) -> torch.Tensor | None:
+    """As a tensor, made without waiting for a GPU: an operator has one type for an argument."""
+    if factor is None or isinstance(factor, torch.Tensor):
+        return factor
+    return torch.full((), factor, dtype=torch.float32, device=query.device)
