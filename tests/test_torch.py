@@ -47,12 +47,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(autouse=True)
-def _seeded(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def _seeded(
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     torch.manual_seed(int(rng.integers(2**62)))
     torch._dynamo.reset()
-    # What another version of the operator has left on the disk is taken for this one's.
-    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
-    monkeypatch.setattr("torch._functorch.config.enable_autograd_cache", False)
+    # Elsewhere lies what was compiled with other versions of the operator, taken for this one's.
+    folder = tmp_path_factory.getbasetemp() / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def test_package_alone_does_not_import_torch() -> None:
