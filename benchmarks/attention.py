@@ -11,6 +11,7 @@ from .attention_suite import AttentionSuite
 from .cases import select
 from .gpu import add_measure_arguments, is_complete, measure
 from .records import Results
+from .suite import TURNS
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
 BACKENDS = ("auto", "hopper", "decode", "portable")
@@ -39,7 +40,12 @@ def run(args: argparse.Namespace) -> int:
     def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> AttentionSuite:
         results.facts["software"]["cudnn"] = _dotted(torch.backends.cudnn.version())
         return AttentionSuite(
-            torch, "cuda:0", DeviceTimer(torch), peers=args.peers, families=args.backends
+            torch,
+            "cuda:0",
+            DeviceTimer(torch),
+            peers=args.peers,
+            families=args.backends,
+            turns=TURNS,
         )
 
     return measure(args, cases, make_suite)

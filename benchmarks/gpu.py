@@ -16,7 +16,7 @@ from . import records
 from .cases import SEED, Case, gpu_cases, select
 from .peers import RIVALS, wanted
 from .records import Results
-from .suite import Suite, is_new
+from .suite import TURNS, Suite, is_new
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
 FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable")
@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
             peers=args.peers,
             families=args.families,
             l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
+            turns=TURNS,
         )
 
     return measure(args, cases, make_suite)

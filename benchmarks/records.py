@@ -32,10 +32,17 @@ def make_row(
         **case.fields,
         "who": who,
         "timing": timing,
+        **time_and_rate(seconds, flops),
+    }
+    return row | {key: _digits(value, 4) for key, value in extra.items()}
+
+
+def time_and_rate(seconds: float | None, flops: float) -> Row:
+    """The fields of a row that say how long something took."""
+    return {
         "us": None if seconds is None else _digits(seconds * 1e6, 5),
         "tflops": None if seconds is None else _digits(flops / seconds / 1e12, 4),
     }
-    return row | {key: _digits(value, 4) for key, value in extra.items()}
 
 
 class Results:

@@ -158,6 +158,27 @@ def test_gpu_suite_measures_and_records_errors(tmp_path: Path) -> None:
     assert failed["us"] is None and failed["dtype"] == "float16" and failed["error"]
 
 
+def test_those_compared_are_measured_in_turns() -> None:
+    class Clock(HostTimer):
+        times = iter([5e-3, 1e-3, 2e-3, 9e-3, 7e-3, 4e-3])
+
+        def prepare(self, call: Callable[[], Any]) -> tuple[Callable[[], Any], float]:
+            return call, 1e-3
+
+        def sustained(self, call: Callable[[], Any], estimate: float) -> Timing:
+            call()
+            return Timing(next(self.times), 10)
+
+    suite = host_suite(peers=["cublas_equal_flop"], turns=3)
+    suite.timer = Clock()
+    rows = [row for row in suite.run(small()).rows if row["timing"] == "sustained"]
+    # Ours, the peer; the peer, ours; ours, the peer.
+    assert [row["turns_us"] for row in rows] == [[5e3, 9e3, 7e3], [1e3, 2e3, 4e3]]
+    assert [row["us"] for row in rows] == [7e3, 2e3]
+    useful = 2 * 8 * 64 * 64 * 128
+    assert rows[0]["tflops"] == pytest.approx(useful / 7e-3 / 1e12, rel=1e-3)
+
+
 def test_dense_products_of_other_zeros_are_measured_apart() -> None:
     suite = host_suite(peers=["cublas_dense"])
     counts = (1, 4, 4, 8)
