@@ -27,7 +27,8 @@ typedef struct bsrg_tall_plan {
   int32_t tile_count;
   int64_t tile_entries; /* sum of entry_count over the tiles (tiles of one tall block row share entries) */
   int32_t longest_tile;
-  bool skewed; /* tiles are sorted, longest first */
+  bool skewed;         /* tiles are sorted, longest first */
+  int32_t empty_tiles; /* of sorted tiles: those at the end of the list, without entries */
   /* For every i, tiles 2i and 2i + 1 have equal lists of columns, and each has both strips in one block row. */
   bool row_pairs;
   /* For products that a single tile would keep waiting: which level pays depends on their columns. */
@@ -52,7 +53,7 @@ typedef struct bsrg_tall_schedule {
   bsrg_tall_cluster cluster;
   int32_t n_tiles;              /* column tiles of a cluster */
   int32_t group;                /* of these, as many are swept together down all row tiles */
-  int32_t lead;                 /* row tiles (of a cluster) that go before these sweeps */
+  bsrg_lead lead;               /* row tiles (of a cluster) that go before these sweeps */
   const bsrg_tall_level *level; /* NULL: no tile is cut */
   double seconds;
   const char *limit; /* what takes them */

@@ -86,7 +86,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   chip.sm_count = gpu.device->info.sm_count;
   const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, &chip);
   const bsrg_tall_level *level = s.level;
-  int64_t row_tiles = tall->tile_count / s.cluster.rows;
+  /* The kernels for parts write zeros aside; with beta, empty tiles are tiles like others. */
+  const int32_t empty_tiles = level && args->beta == 0 ? tall->empty_tiles : 0;
+  int64_t row_tiles = (tall->tile_count - empty_tiles) / s.cluster.rows;
   if (level) row_tiles += level->part_count - level->tiles;
   const int64_t tiles = row_tiles * s.n_tiles; /* of a cluster */
   if (tiles > INT32_MAX / 2)
@@ -113,10 +115,14 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
       .c = args->c.data,
       .c_row_stride = args->c.row_stride,
-      .tile_count = tall->tile_count,
+      .y_data = args->y.data,
+      .y_row_stride = args->y.row_stride,
+      .tile_count = tall->tile_count - empty_tiles,
+      .empty_tiles = empty_tiles,
       .n_tile_count = s.n_tiles,
       .group = s.group,
-      .lead = s.lead,
+      .lead = s.lead.rows,
+      .lead_group = s.lead.group,
       .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
       .steps = steps,
       .tail_k16 = tail_k / 16,

@@ -134,7 +134,10 @@ static bool make_tiles(const bsrg_structure_view *v, const int32_t *row_order, b
     free(partner);
   }
   plan->skewed = bsrg_is_skewed(plan->longest_tile, plan->tile_entries, plan->tile_count);
-  if (plan->skewed && !sort_tiles(plan)) return false;
+  if (plan->skewed) {
+    if (!sort_tiles(plan)) return false;
+    while (plan->tiles[plan->tile_count - 1 - plan->empty_tiles].entry_count == 0) ++plan->empty_tiles;
+  }
   plan->row_pairs = strips % 2 == 0 && come_in_pairs(plan);
   return true;
 }
