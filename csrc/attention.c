@@ -170,10 +170,19 @@ static bsrg_view view_of(const char *name, const bsrg_tensor *t, int64_t item) {
                      .strides = {t->batch_stride, t->head_stride, t->row_stride, t->element_stride}};
 }
 
+static bsrg_view offsets_view(const char *name, const void *offsets, bsrg_index_type type, int64_t count) {
+  return (bsrg_view){.name = name,
+                     .data = offsets,
+                     .ndim = 1,
+                     .item = type == BSRG_I32 ? 4 : 8,
+                     .shape = {count + 1},
+                     .strides = {1}};
+}
+
 static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *error) {
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   const bsrg_tensor *q = &args->q;
-  bsrg_view in[6] = {view_of("q", q, item), view_of("k", &args->k, item), view_of("v", &args->v, item)};
+  bsrg_view in[8] = {view_of("q", q, item), view_of("k", &args->k, item), view_of("v", &args->v, item)};
   bsrg_view out[2] = {view_of("out", &args->out, (int64_t)bsrg_dtype_size(bsrg_attention_out_dtype(args)))};
   int inputs = 3, outputs = 1;
   const bsrg_factors *factors[] = {&args->q_descale, &args->k_descale, &args->v_descale};
@@ -185,6 +194,11 @@ static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *err
                                .item = (int64_t)sizeof(float),
                                .shape = {args->k.batch, args->k.heads},
                                .strides = {factors[i]->batch_stride, factors[i]->head_stride}};
+  }
+  if (args->sequences != NULL) {
+    const bsrg_sequences *s = args->sequences;
+    in[inputs++] = offsets_view("cu_seqlens_q", s->q_offsets, s->q_type, s->count);
+    in[inputs++] = offsets_view("cu_seqlens_k", s->k_offsets, s->k_type, s->count);
   }
   if (args->lse != NULL) {
     out[outputs++] = (bsrg_view){.name = "lse",
@@ -226,10 +240,12 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_numbers(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);
+  if (status == BSRG_OK && args->sequences) status = bsrg_attention_check_sequences(args, error);
   if (status == BSRG_OK) status = check_masks(args, error);
   if (status == BSRG_OK) status = check_topk(args, error);
   const bsrg_tensor *q = &args->q;
-  if (status != BSRG_OK || q->batch == 0 || q->heads == 0 || q->rows == 0) return status;
+  const bool nothing = q->batch == 0 || q->heads == 0 || q->rows == 0;
+  if (status != BSRG_OK || nothing || (args->sequences && args->sequences->count == 0)) return status;
 
   bsrg_attention_args settled = *args;
   settle_strides(&settled.q);
@@ -253,9 +269,14 @@ static int64_t add_saturated(int64_t a, int64_t b) {
 }
 
 bsrg_band bsrg_attention_band(const bsrg_attention_args *args) {
-  const int64_t queries = args->q.rows, keys = args->k.rows;
+  return bsrg_attention_sequence_band(args, args->q.rows, args->k.rows);
+}
+
+bsrg_band bsrg_attention_sequence_band(const bsrg_attention_args *args, int64_t queries, int64_t keys) {
+  const bool align_last = args->sequences && args->sequences->align_last;
+  const int64_t diagonal = add_saturated(args->diagonal, align_last ? keys - queries : 0);
   /* -left cannot overflow: it is not INT64_MIN where it is used. */
-  const int64_t first = args->left < 0 ? -queries : add_saturated(args->diagonal, -args->left);
-  const int64_t last = args->right < 0 ? keys : add_saturated(args->diagonal, args->right);
+  const int64_t first = args->left < 0 ? -queries : add_saturated(diagonal, -args->left);
+  const int64_t last = args->right < 0 ? keys : add_saturated(diagonal, args->right);
   return (bsrg_band){bsrg_max(-queries, bsrg_min(first, keys)), bsrg_max(-queries, bsrg_min(last, keys))};
 }

@@ -36,6 +36,14 @@ typedef struct bsrg_band {
   int64_t first, last;
 } bsrg_band;
 bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
+/* The same of a sequence. */
+bsrg_band bsrg_attention_sequence_band(const bsrg_attention_args *args, int64_t queries, int64_t keys);
+
+/* attention_sequences.c */
+bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg_error *error);
+static inline int64_t bsrg_offset_at(const void *offsets, bsrg_index_type type, int64_t i) {
+  return type == BSRG_I32 ? ((const int32_t *)offsets)[i] : ((const int64_t *)offsets)[i];
+}
 
 static inline bsrg_dtype bsrg_attention_out_dtype(const bsrg_attention_args *args) {
   return args->dtype == BSRG_F8_E4M3 ? BSRG_BF16 : args->dtype;

@@ -51,6 +51,7 @@ const char *bsrg_attention_decode_obstacle(const bsrg_attention_args *args, cons
   if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (bsrg_attention_is_masked(args)) return "needs a call without block_mask";
+  if (args->sequences != NULL) return "needs a call without cu_seqlens_q";
   if (rows_of(args) > BSRG_DECODE_ROWS)
     return "needs at most 64 rows, queries times heads of q for each head of k";
   if (args->q.size % 8 || args->v.size % 8) return "needs head sizes that are multiples of 8";

@@ -77,6 +77,7 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
     return "needs float16, bfloat16 or float8_e4m3fn";
   if (args->dtype == BSRG_F8_E4M3 && (args->q.size % 16 || args->v.size % 16))
     return "needs head sizes that are multiples of 16 for float8_e4m3fn";
+  if (args->sequences != NULL) return "needs a call without cu_seqlens_q";
   if (args->q.size % 8 || args->v.size % 8) return "needs head sizes that are multiples of 8";
   if (bsrg_max(args->q.size, args->v.size) > BSRG_ATTENTION_MAX_SIZE)
     return "needs head sizes of at most 256";

@@ -16,6 +16,7 @@ const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, co
     return "needs float16 or bfloat16; float8_e4m3fn is computed by 'hopper' and 'cpu'";
   if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16)
     return "needs float16 or bfloat16; the CPU computes it in float32 and float64 too";
+  if (args->sequences != NULL) return "needs a call without cu_seqlens_q";
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (args->q.size > sizes[SIZES - 1].size || args->v.size > sizes[SIZES - 1].size)
     return "needs head sizes of at most 256";

@@ -166,11 +166,23 @@ typedef struct bsrg_topk_mask {
 bsrg_status bsrg_topk_fill(const bsrg_topk_mask *mask, const bsrg_tensor *scores, bsrg_dtype dtype,
                            bsrg_device device, void *stream, bsrg_error *error);
 
+/* Sequences of different lengths, one behind the other in tensors of one batch: sequence s is the rows q_offsets[s] ..
+ * q_offsets[s + 1] - 1 of q and out, and those from k_offsets[s] on of k and v. Rows of no sequence are not written.
+ * Offsets ascend and stay within the rows that there are. On the CPU that is checked; on a GPU nobody looks before the
+ * kernels do, which cut every sequence to those rows. */
+typedef struct bsrg_sequences {
+  int64_t count; /* there are count + 1 offsets */
+  const void *q_offsets, *k_offsets;
+  bsrg_index_type q_type, k_type;
+  int64_t max_queries, max_keys; /* no sequence has more: checked on the CPU, of no use on a GPU */
+  int align_last; /* add a sequence's keys - queries to the diagonal, which aligns its last query and key */
+} bsrg_sequences;
+
 /* out = softmax(scale * q @ k^T, over allowed keys) @ v. Query i may see key j if
  *   i + diagonal - left <= j <= i + diagonal + right   (left, right < 0: no bound on that side)
  * and, with masks, if the mask of its batch and head stores the block that holds (i, j). A query that sees no key
  * gets zeros and lse -inf. Causal: right = 0; diagonal = keys - queries aligns the last query with the last key, 0
- * the first ones. */
+ * the first ones. With sequences, queries and keys are counted within each of them, and it sees itself only. */
 typedef struct bsrg_attention_args {
   bsrg_tensor q, k,
       v;           /* one batch; the heads of k and v divide q's (GQA); one size of q and k, v's may differ */
@@ -185,8 +197,9 @@ typedef struct bsrg_attention_args {
   int64_t mask_batch, mask_heads; /* each 1 (shared) or q's */
   /* NULL, or in place of masks one on the device. Its patterns are of q.rows x k.rows, rounded up likewise. */
   const bsrg_topk_mask *topk;
-  bsrg_device device; /* where every pointer lives */
-  void *stream;       /* CUstream; ignored on the CPU */
+  const bsrg_sequences *sequences; /* or NULL; not together with masks of either kind */
+  bsrg_device device;              /* where every pointer lives */
+  void *stream;                    /* CUstream; ignored on the CPU */
   bsrg_family
       family; /* BSRG_AUTO, BSRG_ATTENTION_HOPPER, BSRG_ATTENTION_DECODE, BSRG_PORTABLE or BSRG_HOST */
 } bsrg_attention_args;

@@ -163,6 +163,27 @@ def test_other_lengths(rng: np.random.Generator) -> None:
         assert same(found, attention(q, k, v, is_causal=True, return_lse=True))
 
 
+def test_packed_sequences() -> None:
+    """One graph for batches of different lengths, as serving has them."""
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for lengths in ((30, 0, 70), (100, 1, 25), (5, 5, 5)):
+        ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+        q, k, v = (torch.randn(sum(lengths), heads, 16) for heads in (4, 2, 2))
+        options = {
+            "cu_seqlens_q": ends,
+            "cu_seqlens_k": ends,
+            "max_seqlen_q": max(lengths),
+            "max_seqlen_k": max(lengths),
+            "is_causal": True,
+            "enable_gqa": True,
+            "return_lse": True,
+        }
+        expected = attention(q, k, v, **options)
+        assert same(expected, bsrgemm.attention(q, k, v, **options))
+        assert same(compiled(q, k, v, **options), expected)
+        torch.library.opcheck(torch.ops.bsrgemm.attention.default, (q, k, v), options)
+
+
 def test_masks_are_not_kept_alive(rng: np.random.Generator) -> None:
     gone = mask(rng)
     serial = gone._serial

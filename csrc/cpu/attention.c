@@ -8,11 +8,12 @@
  * 8-bit operands become float32 element by element, and from there on all is as for bfloat16, which their result is. */
 #include "../attention.h"
 
-#include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cpu.h"
+#include "e4m3.h"
 
 enum { CHUNK_KEYS = 64 }; /* whose scores wait in L1 */
 
@@ -21,8 +22,9 @@ typedef struct attention_job {
   const bsrg_cpu_ops *ops; /* of the result's type */
   bool eight_bits;
   int64_t item; /* bytes of an element of q, k and v */
-  bsrg_band band;
-  int64_t panel_width, panels; /* of a head */
+  int64_t panel_width;
+  int64_t *panels_before; /* [sequences + 1]: of one head; NULL: batches, all of them with as many */
+  int64_t tasks;          /* panels of all heads */
   bool k_in_place, v_in_place;
   char *slots; /* scratch memory, one slot a thread */
   size_t slot_bytes, q_at, scores_at, out_at, lanes_at, k_at, v_at;
@@ -42,8 +44,15 @@ typedef struct key_run {
   uint64_t blind; /* bit r: mask row r of the panel does not see them */
 } key_run;
 
+/* A batch, or a sequence. Queries and keys are counted within it. */
+typedef struct piece {
+  int64_t batch, first_query, queries, first_key, keys;
+  bsrg_band band;
+} piece;
+
 typedef struct panel {
   const attention_job *job;
+  piece of;
   const bsrg_structure_view *mask; /* or NULL */
   int64_t first, queries;          /* queries first .. first + queries - 1 */
   int64_t vectors, width;
@@ -59,10 +68,9 @@ typedef struct panel {
 /* ---- Which keys ---------------------------------------------------------------------------------------- */
 
 static void begin_keys(panel *p) {
-  const bsrg_attention_args *args = p->job->args;
-  const bsrg_band band = p->job->band;
+  const bsrg_band band = p->of.band;
   p->key = bsrg_max(0, p->first + band.first);
-  p->key_end = bsrg_min(args->k.rows, p->first + p->queries + band.last);
+  p->key_end = bsrg_min(p->of.keys, p->first + p->queries + band.last);
   p->row_count = 0;
   if (p->mask == NULL) return;
   const int64_t height = p->mask->block_height;
@@ -117,30 +125,6 @@ static int64_t next_chunk(panel *p) {
   return keys;
 }
 
-/* ---- 8-bit elements ------------------------------------------------------------------------------------ */
-
-static float from_e4m3(uint8_t bits) {
-  /* Exponents count from -7 instead of -127; multiplying by 2^120 takes subnormal numbers along. */
-  const uint32_t magnitude = (uint32_t)(bits & 127) << 20, sign = (uint32_t)(bits & 128) << 24;
-  float value;
-  memcpy(&value, &magnitude, sizeof value);
-  value = (bits & 127) == 127 ? NAN : value * 0x1p120f;
-  return sign ? -value : value;
-}
-
-/* destination: float[rows][width], of which columns are written. */
-static void widen_e4m3(float *destination, int64_t width, const char *source, int64_t row_stride,
-                       int64_t col_stride, int64_t rows, int64_t columns) {
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c)
-      destination[r * width + c] = from_e4m3((uint8_t)source[r * row_stride + c * col_stride]);
-}
-
-/* The factor of a batch and a head of k. */
-static double factor_of(const bsrg_factors *f, int64_t batch, int64_t head) {
-  return f->data == NULL ? f->all : (double)f->data[batch * f->batch_stride + head * f->head_stride];
-}
-
 /* ---- One step ------------------------------------------------------------------------------------------ */
 
 /* How many runs from `first` on lie one behind the other in memory; their keys are added up in *keys. */
@@ -160,7 +144,7 @@ static const void *rows_of(const panel *p, const bsrg_tensor *t, const char *hea
   *row_stride = in_place ? t->row_stride : t->size;
   if (in_place) return rows;
   if (p->job->eight_bits) {
-    widen_e4m3((float *)copy, t->size, rows, t->row_stride, t->element_stride, count, t->size);
+    bsrg_widen_e4m3((float *)copy, t->size, rows, t->row_stride, t->element_stride, count, t->size);
   } else if (t->element_stride == 1) {
     ops->widen(copy, rows, t->row_stride, count, t->size);
   } else {
@@ -197,7 +181,7 @@ static void compute_scores(const panel *p) {
 static void exclude_keys(const panel *p) {
   const attention_job *job = p->job;
   const bsrg_cpu_ops *ops = job->ops;
-  const bsrg_band band = job->band;
+  const bsrg_band band = p->of.band;
   const int64_t last = p->first + p->queries - 1;
   for (int64_t i = 0; i < p->run_count; ++i) {
     const key_run *run = &p->runs[i];
@@ -255,7 +239,13 @@ static char *element_of(const bsrg_tensor *t, int64_t batch, int64_t head, int64
   return (char *)t->data + (batch * t->batch_stride + head * t->head_stride + row * t->row_stride) * size;
 }
 
-static void attend(panel *p, int64_t batch, int64_t head) {
+/* The factor of a batch and a head of k. */
+static double factor_of(const bsrg_factors *f, int64_t batch, int64_t head) {
+  return f->data == NULL ? f->all : (double)f->data[batch * f->batch_stride + head * f->head_stride];
+}
+
+static void attend(panel *p, int64_t head) {
+  const int64_t batch = p->of.batch, first_row = p->of.first_query + p->first;
   const attention_job *job = p->job;
   const bsrg_attention_args *args = job->args;
   const bsrg_cpu_ops *ops = job->ops;
@@ -265,19 +255,19 @@ static void attend(panel *p, int64_t batch, int64_t head) {
   p->mask = bsrg_attention_mask(args, batch, head);
   if (args->k.rows > 0) {
     const int64_t group = q->heads / args->k.heads;
-    p->k = element_of(&args->k, batch, head / group, 0, job->item);
-    p->v = element_of(&args->v, batch, head / group, 0, job->item);
+    p->k = element_of(&args->k, batch, head / group, p->of.first_key, job->item);
+    p->v = element_of(&args->v, batch, head / group, p->of.first_key, job->item);
   }
   /* tanh takes scores in units of the cap. */
   double scale = args->softcap > 0 ? args->scale / args->softcap : args->scale, result_scale = 1;
-  const char *queries = element_of(q, batch, head, p->first, job->item);
+  const char *queries = element_of(q, batch, head, first_row, job->item);
   if (job->eight_bits) {
     const int64_t key_head = head / bsrg_max(1, q->heads / bsrg_max(1, args->k.heads));
     scale *= factor_of(&args->q_descale, batch, key_head) * factor_of(&args->k_descale, batch, key_head);
     result_scale = factor_of(&args->v_descale, batch, key_head);
     memset(p->slot + job->q_at, 0, (size_t)(q->size * p->width) * sizeof(float));
-    widen_e4m3((float *)(p->slot + job->q_at), p->width, queries, q->element_stride, q->row_stride, q->size,
-               p->queries);
+    bsrg_widen_e4m3((float *)(p->slot + job->q_at), p->width, queries, q->element_stride, q->row_stride,
+                    q->size, p->queries);
   } else {
     ops->pack(p->slot + job->q_at, p->width, queries, q->element_stride, q->row_stride, q->size, p->queries);
   }
@@ -298,9 +288,9 @@ static void attend(panel *p, int64_t batch, int64_t head) {
     ops->softmax(&softmax, keys);
     add_values(p);
   }
-  float *lse = args->lse == NULL ? NULL : args->lse + (batch * q->heads + head) * q->rows + p->first;
+  float *lse = args->lse == NULL ? NULL : args->lse + (batch * q->heads + head) * q->rows + first_row;
   ops->softmax_end(&softmax, lse, p->queries);
-  char *y = element_of(out, batch, head, p->first, ops->element_size);
+  char *y = element_of(out, batch, head, first_row, ops->element_size);
   for (int64_t d = 0; d < out->size; d += BSRG_GROUP_ROWS) {
     ops->finish(&(bsrg_finish_run){.sums = (char *)softmax.out + d * p->width * ops->sum_size,
                                    .sums_stride = p->width,
@@ -315,24 +305,62 @@ static void attend(panel *p, int64_t batch, int64_t head) {
 
 /* ---- All panels ---------------------------------------------------------------------------------------- */
 
+static piece batch_of(const bsrg_attention_args *args, int64_t batch) {
+  return (piece){
+      .batch = batch, .queries = args->q.rows, .keys = args->k.rows, .band = bsrg_attention_band(args)};
+}
+
+static piece sequence_of(const bsrg_attention_args *args, int64_t s) {
+  const bsrg_sequences *all = args->sequences;
+  const int64_t query = bsrg_offset_at(all->q_offsets, all->q_type, s);
+  const int64_t key = bsrg_offset_at(all->k_offsets, all->k_type, s);
+  piece of = {.first_query = query,
+              .queries = bsrg_offset_at(all->q_offsets, all->q_type, s + 1) - query,
+              .first_key = key,
+              .keys = bsrg_offset_at(all->k_offsets, all->k_type, s + 1) - key};
+  of.band = bsrg_attention_sequence_band(args, of.queries, of.keys);
+  return of;
+}
+
+/* The batch or sequence of a task, and which task of its own it is. */
+static piece piece_of(const attention_job *job, int64_t *task) {
+  const bsrg_attention_args *args = job->args;
+  const int64_t heads = args->q.heads;
+  if (job->panels_before == NULL) {
+    const int64_t of_one = heads * bsrg_ceil_div(args->q.rows, job->panel_width), batch = *task / of_one;
+    *task %= of_one;
+    return batch_of(args, batch);
+  }
+  int64_t low = 0, high = args->sequences->count; /* the last one that begins no later */
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    if (job->panels_before[middle] * heads <= *task)
+      low = middle;
+    else
+      high = middle;
+  }
+  *task -= job->panels_before[low] * heads;
+  return sequence_of(args, low);
+}
+
 static void work(void *context, int slot) {
   attention_job *job = context;
-  const bsrg_tensor *q = &job->args->q;
   panel p = {.job = job, .slot = job->slots + (size_t)slot * job->slot_bytes};
-  const int64_t tasks = q->batch * q->heads * job->panels;
   int64_t task;
-  while ((task = atomic_fetch_add(&job->next, 1)) < tasks) {
-    const int64_t head = task / job->panels;
+  while ((task = atomic_fetch_add(&job->next, 1)) < job->tasks) {
+    p.of = piece_of(job, &task);
+    const int64_t panels = bsrg_ceil_div(p.of.queries, job->panel_width);
     /* Last queries first: in causal attention they see the most. */
-    p.first = (job->panels - 1 - task % job->panels) * job->panel_width;
-    p.queries = bsrg_min(job->panel_width, q->rows - p.first);
-    attend(&p, head / q->heads, head % q->heads);
+    p.first = (panels - 1 - task % panels) * job->panel_width;
+    p.queries = bsrg_min(job->panel_width, p.of.queries - p.first);
+    attend(&p, task / panels);
   }
 }
 
 /* Of all pairs of queries and keys, the share that the masks and the band allow, roughly. */
-static double allowed_share(const bsrg_attention_args *args, bsrg_band band) {
-  const double keys = (double)args->k.rows;
+static double allowed_share(const bsrg_attention_args *args, const piece *of) {
+  const bsrg_band band = of->band;
+  const double keys = (double)of->keys;
   double share = 1;
   if (args->masks != NULL) {
     const bsrg_structure_view *mask = bsrg_attention_mask(args, 0, 0);
@@ -340,6 +368,37 @@ static double allowed_share(const bsrg_attention_args *args, bsrg_band band) {
   }
   const double width = (double)band.last - (double)band.first + 1;
   return keys == 0 ? 0 : width < keys ? share * (width < 0 ? 0 : width) / keys : share;
+}
+
+/* Pairs of a vector of queries and a key that one head computes in a batch or sequence, roughly. */
+static double pairs_of(const attention_job *job, const piece *of) {
+  return (double)bsrg_ceil_div(of->queries, job->ops->lanes) * (double)of->keys *
+         allowed_share(job->args, of);
+}
+
+/* Counts the panels, and the pairs of all batches or sequences. false: no memory. */
+static bool count_panels(attention_job *job, double *pairs) {
+  const bsrg_attention_args *args = job->args;
+  if (args->sequences == NULL) {
+    const piece of = batch_of(args, 0);
+    *pairs = (double)args->q.batch * pairs_of(job, &of);
+    job->tasks = args->q.batch * args->q.heads * bsrg_ceil_div(args->q.rows, job->panel_width);
+    return true;
+  }
+  const int64_t count = args->sequences->count;
+  job->panels_before = malloc(sizeof(*job->panels_before) * (size_t)(count + 1));
+  if (job->panels_before == NULL) return false;
+  *pairs = 0;
+  int64_t panels = 0;
+  for (int64_t s = 0; s < count; ++s) {
+    const piece of = sequence_of(args, s);
+    job->panels_before[s] = panels;
+    panels += bsrg_ceil_div(of.queries, job->panel_width);
+    *pairs += pairs_of(job, &of);
+  }
+  job->panels_before[count] = panels;
+  job->tasks = panels * args->q.heads;
+  return true;
 }
 
 bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
@@ -351,9 +410,7 @@ bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *erro
                        .ops = ops,
                        .eight_bits = args->dtype == BSRG_F8_E4M3,
                        .item = (int64_t)bsrg_dtype_size(args->dtype),
-                       .band = bsrg_attention_band(args),
                        .panel_width = width,
-                       .panels = bsrg_ceil_div(q->rows, width),
                        .k_in_place = same_type && k->element_stride == 1,
                        .v_in_place = same_type && v->element_stride == 1};
   /* Parts of a slot, each on cache lines of its own. */
@@ -370,15 +427,19 @@ bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *erro
     *parts[i].at = job.slot_bytes;
     job.slot_bytes += ((size_t)(parts[i].rows * parts[i].columns * ops->sum_size) + 127) / 64 * 64;
   }
-  const int64_t tasks = q->batch * q->heads * job.panels;
-  const double vectors = (double)(q->batch * q->heads) * (double)bsrg_ceil_div(q->rows, ops->lanes);
-  const int threads =
-      (int)bsrg_min(tasks, bsrg_cpu_threads(vectors * (double)k->rows * (double)(q->size + v->size) *
-                                            allowed_share(args, job.band)));
+  double pairs;
+  if (!count_panels(&job, &pairs))
+    return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for the offsets of %lld sequences",
+                     (long long)args->sequences->count);
+  const double work_of_all = pairs * (double)q->heads * (double)(q->size + v->size);
+  const int threads = (int)bsrg_max(1, bsrg_min(job.tasks, bsrg_cpu_threads(work_of_all)));
   const size_t bytes = job.slot_bytes * (size_t)threads;
   job.slots = bsrg_scratch_take(bytes);
+  if (job.slots) {
+    bsrg_run_parallel(work, &job, threads);
+    bsrg_scratch_give(job.slots);
+  }
+  free(job.panels_before);
   if (!job.slots) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space", bytes);
-  bsrg_run_parallel(work, &job, threads);
-  bsrg_scratch_give(job.slots);
   return BSRG_OK;
 }

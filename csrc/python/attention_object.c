@@ -5,48 +5,56 @@
 #include <string.h>
 
 /* Operands, of which the first are the first arguments, too. */
-enum { Q, K, V, OUT, LSE, Q_DESCALE, K_DESCALE, V_DESCALE, BLOCK_MASK, OPERANDS };
+enum { Q, K, V, OUT, LSE, Q_DESCALE, K_DESCALE, V_DESCALE, BLOCK_MASK, CU_SEQLENS_Q, CU_SEQLENS_K, OPERANDS };
 
-/* Dimension 2 is the heads in one layout and dimension 1 in the other. */
-static int parse_layout(PyObject *obj, int *heads_dimension) {
-  *heads_dimension = 1;
-  if (obj == NULL || (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "bhsd") == 0)) return 0;
-  *heads_dimension = 2;
+/* The dimensions of q, k, v and out; a packed tensor has no batch. */
+typedef struct dimensions {
+  bool packed;
+  int heads, rows;
+} dimensions;
+
+static int parse_layout(PyObject *obj, bool packed, dimensions *at) {
+  *at = packed ? (dimensions){true, 1, 0} : (dimensions){false, 1, 2};
+  if (packed || obj == NULL) return 0;
+  if (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "bhsd") == 0) return 0;
+  *at = (dimensions){false, 2, 1};
   if (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "bshd") == 0) return 0;
   PyErr_Format(PyUnicode_Check(obj) ? PyExc_ValueError : PyExc_TypeError,
                "layout is %R, but must be 'bhsd' or 'bshd'", obj);
   return -1;
 }
 
-static bsrg_tensor as_tensor(const bsrg_operand *operand, int heads_dimension) {
+static bsrg_tensor as_tensor(const bsrg_operand *operand, dimensions at) {
   const bsrg_array *a = &operand->array;
-  const int h = heads_dimension, s = 3 - heads_dimension;
+  const int size = a->ndim - 1;
   return (bsrg_tensor){.data = a->data,
-                       .batch = a->shape[0],
-                       .heads = a->shape[h],
-                       .rows = a->shape[s],
-                       .size = a->shape[3],
-                       .batch_stride = a->strides[0],
-                       .head_stride = a->strides[h],
-                       .row_stride = a->strides[s],
-                       .element_stride = a->strides[3]};
+                       .batch = at.packed ? 1 : a->shape[0],
+                       .heads = a->shape[at.heads],
+                       .rows = a->shape[at.rows],
+                       .size = a->shape[size],
+                       .batch_stride = at.packed ? 0 : a->strides[0],
+                       .head_stride = a->strides[at.heads],
+                       .row_stride = a->strides[at.rows],
+                       .element_stride = a->strides[size]};
 }
 
-static int import_lse(bsrg_state *state, PyObject *obj, const bsrg_tensor *q, bsrg_work *work,
+static int import_lse(bsrg_state *state, PyObject *obj, const bsrg_tensor *q, bool packed, bsrg_work *work,
                       bsrg_operand *operands, float **lse) {
   bsrg_operand *operand = &operands[LSE];
   if (bsrg_import_operand(state, obj, operand, work) < 0 ||
       bsrg_check_same_device(&operands[Q], operand) < 0 || bsrg_check_writable(operand) < 0) {
     return -1;
   }
-  const int64_t expected[3] = {q->batch, q->heads, q->rows};
-  if (operand->array.element->dtype != BSRG_F32 || operand->array.ndim != 3 ||
-      memcmp(operand->array.shape, expected, sizeof expected) != 0 || !bsrg_is_contiguous(&operand->array)) {
+  const int64_t whole[3] = {q->batch, q->heads, q->rows}, *expected = packed ? whole + 1 : whole;
+  const int ndim = packed ? 2 : 3;
+  if (operand->array.element->dtype != BSRG_F32 || operand->array.ndim != ndim ||
+      memcmp(operand->array.shape, expected, sizeof(int64_t) * (size_t)ndim) != 0 ||
+      !bsrg_is_contiguous(&operand->array)) {
     PyErr_Format(PyExc_ValueError,
                  "lse has dtype %s and shape %s, but must have dtype float32 and shape %s, C-contiguous",
                  operand->array.element->name,
                  bsrg_format_shape(operand->array.ndim, operand->array.shape).text,
-                 bsrg_format_shape(3, expected).text);
+                 bsrg_format_shape(ndim, expected).text);
     return -1;
   }
   *lse = operand->array.data;
@@ -109,14 +117,53 @@ static int import_topk(bsrg_state *state, PyObject *columns, PyObject *numbers, 
   return 0;
 }
 
+/* Offsets of sequences: count is set by the first of the two arrays, NULL is not accepted. */
+static int import_offsets(bsrg_state *state, PyObject *obj, bsrg_work *work, bsrg_operand *operands,
+                          int which, const void **offsets, bsrg_index_type *type, int64_t *count) {
+  bsrg_operand *operand = &operands[which];
+  const bsrg_array *a = &operand->array;
+  if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
+  operand->given = true;
+  const bool is_wide = strcmp(a->element->name, "int64") == 0;
+  if (!is_wide && strcmp(a->element->name, "int32") != 0) {
+    PyErr_Format(PyExc_TypeError, "%s has dtype %s, but must have dtype int32 or int64", operand->name,
+                 a->element->name);
+    return -1;
+  }
+  if (a->ndim != 1 || a->shape[0] < 1 || (*count >= 0 && a->shape[0] != *count + 1) ||
+      !bsrg_is_contiguous(a)) {
+    PyErr_Format(
+        PyExc_ValueError,
+        "%s has shape %s, but must have shape (sequences + 1,), as many as cu_seqlens_q, C-contiguous",
+        operand->name, bsrg_format_shape(a->ndim, a->shape).text);
+    return -1;
+  }
+  *offsets = a->data;
+  *type = is_wide ? BSRG_I64 : BSRG_I32;
+  *count = a->shape[0] - 1;
+  return bsrg_check_same_device(&operands[Q], operand);
+}
+
+static int import_sequences(bsrg_state *state, PyObject *const *offsets, bsrg_work *work,
+                            bsrg_operand *operands, bsrg_sequences *s) {
+  s->count = -1;
+  if (import_offsets(state, offsets[0], work, operands, CU_SEQLENS_Q, &s->q_offsets, &s->q_type, &s->count) <
+      0)
+    return -1;
+  return import_offsets(state, offsets[1], work, operands, CU_SEQLENS_K, &s->k_offsets, &s->k_type,
+                        &s->count);
+}
+
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
-                           int heads_dimension, bsrg_attention_args *call) {
+                           dimensions at, bsrg_attention_args *call) {
+  const int ndim = at.packed ? 3 : 4;
   /* q first: a call that names no stream takes that of q's library. */
   for (int i = Q; i <= OUT; ++i) {
     if (bsrg_import_operand(state, found[i], &operands[i], work) < 0) return -1;
-    if (operands[i].array.ndim != 4) {
-      PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have four dimensions", operands[i].name,
-                   bsrg_format_shape(operands[i].array.ndim, operands[i].array.shape).text);
+    if (operands[i].array.ndim != ndim) {
+      PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operands[i].name,
+                   bsrg_format_shape(operands[i].array.ndim, operands[i].array.shape).text,
+                   at.packed ? "three" : "four");
       return -1;
     }
     if (i == OUT && operands[Q].array.element->dtype == BSRG_F8_E4M3) {
@@ -128,12 +175,12 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
   if (bsrg_check_writable(&operands[OUT]) < 0) return -1;
   call->dtype = (bsrg_dtype)operands[Q].array.element->dtype;
   call->device = operands[Q].array.device;
-  call->q = as_tensor(&operands[Q], heads_dimension);
-  call->k = as_tensor(&operands[K], heads_dimension);
-  call->v = as_tensor(&operands[V], heads_dimension);
-  call->out = as_tensor(&operands[OUT], heads_dimension);
+  call->q = as_tensor(&operands[Q], at);
+  call->k = as_tensor(&operands[K], at);
+  call->v = as_tensor(&operands[V], at);
+  call->out = as_tensor(&operands[OUT], at);
   if (found[LSE] == NULL || found[LSE] == Py_None) return 0;
-  return import_lse(state, found[LSE], &call->q, work, operands, &call->lse);
+  return import_lse(state, found[LSE], &call->q, at.packed, work, operands, &call->lse);
 }
 
 static int import_all_factors(bsrg_state *state, PyObject *const *factors, bsrg_work *work,
@@ -198,8 +245,25 @@ enum {
   V_FACTORS,
   COLUMNS,
   NUMBERS,
+  Q_OFFSETS,
+  K_OFFSETS,
+  MAX_SEQLEN_Q,
+  MAX_SEQLEN_K,
+  ALIGN_LAST,
   ARGUMENTS
 };
+
+static int parse_bounds(PyObject *const *found, bsrg_sequences *s) {
+  *s = (bsrg_sequences){.max_queries = INT64_MAX, .max_keys = INT64_MAX};
+  if (found[MAX_SEQLEN_Q] != NULL &&
+      bsrg_parse_integer(found[MAX_SEQLEN_Q], "max_seqlen_q", &s->max_queries) < 0)
+    return -1;
+  if (found[MAX_SEQLEN_K] != NULL &&
+      bsrg_parse_integer(found[MAX_SEQLEN_K], "max_seqlen_k", &s->max_keys) < 0)
+    return -1;
+  s->align_last = found[ALIGN_LAST] == NULL ? 0 : PyObject_IsTrue(found[ALIGN_LAST]);
+  return s->align_last < 0 ? -1 : 0;
+}
 
 static int parse_numbers(PyObject *const *found, bsrg_attention_args *call) {
   call->scale = 1.0;
@@ -236,6 +300,11 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
       [V_FACTORS] = BSRG_NAME_v_descale,
       [COLUMNS] = BSRG_NAME_columns,
       [NUMBERS] = BSRG_NAME_numbers,
+      [Q_OFFSETS] = BSRG_NAME_cu_seqlens_q,
+      [K_OFFSETS] = BSRG_NAME_cu_seqlens_k,
+      [MAX_SEQLEN_Q] = BSRG_NAME_max_seqlen_q,
+      [MAX_SEQLEN_K] = BSRG_NAME_max_seqlen_k,
+      [ALIGN_LAST] = BSRG_NAME_align_last,
   };
   static const bsrg_signature signature = {"attention", 4, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
@@ -243,9 +312,17 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   bsrg_attention_args call = {0};
   bsrg_work work;
-  int heads_dimension;
-  if (parse_numbers(found, &call) < 0 || parse_layout(found[LAYOUT], &heads_dimension) < 0 ||
-      bsrg_parse_work(found[STREAM], &work) < 0) {
+  dimensions at;
+  bsrg_sequences sequences;
+  for (int i = Q_OFFSETS; i <= K_OFFSETS; ++i)
+    if (found[i] == Py_None) found[i] = NULL;
+  const bool packed = found[Q_OFFSETS] != NULL;
+  if (packed != (found[K_OFFSETS] != NULL)) {
+    PyErr_SetString(PyExc_TypeError, "cu_seqlens_q and cu_seqlens_k must both be given, or none of them");
+    return NULL;
+  }
+  if (parse_numbers(found, &call) < 0 || parse_bounds(found, &sequences) < 0 ||
+      parse_layout(found[LAYOUT], packed, &at) < 0 || bsrg_parse_work(found[STREAM], &work) < 0) {
     return NULL;
   }
   bsrg_operand operands[OPERANDS] = {[Q] = {.name = "q", .takes_e4m3 = true},
@@ -256,14 +333,18 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
                                      [Q_DESCALE] = {.name = "q_descale"},
                                      [K_DESCALE] = {.name = "k_descale"},
                                      [V_DESCALE] = {.name = "v_descale"},
-                                     [BLOCK_MASK] = {.name = "block_mask"}};
+                                     [BLOCK_MASK] = {.name = "block_mask"},
+                                     [CU_SEQLENS_Q] = {.name = "cu_seqlens_q"},
+                                     [CU_SEQLENS_K] = {.name = "cu_seqlens_k"}};
   bsrg_topk_mask topk;
   PyObject *result = NULL;
   if (parse_masks(state, found[MASKS], found[MASK_SHAPE], &call) == 0 &&
-      import_operands(state, found, &work, operands, heads_dimension, &call) == 0 &&
+      import_operands(state, found, &work, operands, at, &call) == 0 &&
       import_all_factors(state, found + Q_FACTORS, &work, operands, &call) == 0 &&
-      import_topk(state, found[COLUMNS], found[NUMBERS], &work, operands, &topk, &call) == 0) {
+      import_topk(state, found[COLUMNS], found[NUMBERS], &work, operands, &topk, &call) == 0 &&
+      (!packed || import_sequences(state, found + Q_OFFSETS, &work, operands, &sequences) == 0)) {
     call.stream = work.stream;
+    if (packed) call.sequences = &sequences;
     bsrg_error error;
     bsrg_status status;
     Py_BEGIN_ALLOW_THREADS;
@@ -279,11 +360,18 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
 const char bsrg_attention_doc[] =
     "attention(q, k, v, out, lse=None, masks=None, mask_shape=None, scale=1.0, softcap=0.0, diagonal=0,\n"
     "          left=-1, right=-1, layout='bhsd', stream=0, family='auto', q_descale=None,\n"
-    "          k_descale=None, v_descale=None, columns=None, numbers=None)\n--\n\n"
+    "          k_descale=None, v_descale=None, columns=None, numbers=None, cu_seqlens_q=None,\n"
+    "          cu_seqlens_k=None, max_seqlen_q=2**63 - 1, max_seqlen_k=2**63 - 1,\n"
+    "          align_last=False)\n--\n\n"
     "out = softmax(scale * q @ k^T over the keys that each query may see) @ v.\n\n"
     "q, out      [batch, heads, queries, size], any strides; out is writable and shares memory with nothing\n"
     "k, v        [batch, heads, keys, size]; their number of heads divides that of q\n"
     "lse         [batch, heads, queries], float32, C-contiguous, writable: log of the sum of exponentials\n"
+    "cu_seqlens_q, cu_seqlens_k\n"
+    "            [sequences + 1], int32 or int64, on the device of q: where sequences begin among the "
+    "queries\n"
+    "            and keys, and where the last one ends. q and out are then [queries, heads, size], k and v\n"
+    "            [keys, heads, size], lse [heads, queries], and there are no masks\n"
     "masks       a tuple of Structures, mask_shape = (1 or batch, 1 or heads) of them: each says of which\n"
     "            blocks of queries and keys the queries may see the keys\n"
     "columns, numbers\n"
@@ -292,6 +380,9 @@ const char bsrg_attention_doc[] =
     "diagonal, left, right\n"
     "            query i may see keys i + diagonal - left to i + diagonal + right; negative: no bound\n"
     "layout      'bhsd' as above, or 'bshd': [batch, queries or keys, heads, size]\n"
+    "max_seqlen_q, max_seqlen_k\n"
+    "            bounds of the lengths of sequences, checked on the CPU alone\n"
+    "align_last  add keys - queries of each sequence to diagonal\n"
     "stream      CUDA stream handle; None takes the current stream of q's library\n"
     "family      'auto', 'hopper', 'decode' or 'portable' (GPU), or 'cpu'\n"
     "q_descale, k_descale, v_descale\n"

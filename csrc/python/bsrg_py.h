@@ -29,9 +29,12 @@
   X(__dlpack_c_exchange_api__) \
   X(__dlpack_device__)         \
   X(alpha)                     \
+  X(align_last)                \
   X(beta)                      \
   X(c)                         \
   X(columns)                   \
+  X(cu_seqlens_k)              \
+  X(cu_seqlens_q)              \
   X(diagonal)                  \
   X(family)                    \
   X(is_neg)                    \
@@ -42,6 +45,8 @@
   X(lse)                       \
   X(mask_shape)                \
   X(masks)                     \
+  X(max_seqlen_k)              \
+  X(max_seqlen_q)              \
   X(name)                      \
   X(numbers)                   \
   X(obj)                       \

@@ -28,6 +28,10 @@ def attention(
     window: tuple[int, int] | None = None,
     softcap: float | None = None,
     causal_alignment: str = "bottom_right",
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     return_lse: bool = False,
     out: Any = None,
     stream: Any = None,
@@ -80,7 +84,19 @@ def attention(
     causal_alignment : str
         Which key is a query's own where there are more of one than of the other, for ``is_causal``
         and ``window``: ``"bottom_right"`` aligns the last query with the last key, as a KV cache
-        needs it, ``"top_left"`` the first ones, as torch does.
+        needs it, ``"top_left"`` the first ones, as torch does. Of each sequence, where there are
+        several.
+    cu_seqlens_q, cu_seqlens_k : array of int32 or int64, optional
+        Shape (sequences + 1,), on the device of ``q``: sequence ``i``, which sees itself only, has
+        the queries ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1] - 1``, and its keys likewise. ``q``
+        and the result then have shape (queries of all, heads, size), ``k`` and ``v`` (keys of all,
+        heads, size). Sequences may be empty. Rows of the result that belong to no sequence are not
+        written. There is no ``block_mask`` then. The host does not read arrays on a GPU: what is
+        not ascending there, or reaches beyond the rows, gives other results than it should.
+        float8_e4m3fn is computed on the CPU alone then.
+    max_seqlen_q, max_seqlen_k : int, optional
+        Bounds of the lengths, for callers of ``flash_attn_varlen_func``. No backend needs them: the
+        CPU checks them, GPUs do not look.
     return_lse : bool
         Whether to return the logarithms of the sums of exponentials of the scores, too.
     out : array, optional
@@ -96,9 +112,9 @@ def attention(
         ``"cpu"``. Without it the fastest that can compute the call.
     q_descale, k_descale, v_descale : float or array of float32, optional
         For float8_e4m3fn alone: what is stored in ``q``, ``k`` and ``v`` times these is what is
-        meant. Not negative. An array has shape () or (batch, heads of ``k``), any strides, and is
-        on the device of ``q``; a GPU reads it when it computes, so it may change between replays of
-        a CUDA graph.
+        meant. Not negative. An array has shape () or (batch, heads of ``k``), with
+        ``cu_seqlens_q`` (1, heads of ``k``), any strides, and is on the device of ``q``; a GPU
+        reads it when it computes, so it may change between replays of a CUDA graph.
 
     Returns
     -------
@@ -106,7 +122,8 @@ def attention(
         ``out`` if given; otherwise of shape (batch, heads, queries, value size), or in the layout
         asked for, in the library of ``q``: NumPy, torch or CuPy; for other arrays NumPy on the host
         and :class:`DeviceArray` on a GPU. With ``return_lse`` a pair of it and of an array of
-        float32 of shape (batch, heads, queries), -inf where a query sees no key.
+        float32 of shape (batch, heads, queries), or (heads, queries of all sequences), -inf where
+        a query sees no key.
 
     Raises
     ------
@@ -124,21 +141,28 @@ def attention(
     if heads_at is None:
         raise ValueError(f"layout is {layout!r}; accepted: 'bhsd', 'bshd'")
     library = library_of(q)
+    sequences = _sequences(cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, layout)
+    rows_at = 3 - heads_at
+    if sequences:
+        heads_at, rows_at, layout = 1, 0, "packed"
     q_shape, k_shape, v_shape = (
         _shape(x, name, layout) for x, name in ((q, "q"), (k, "k"), (v, "v"))
     )
     _check_heads(q_shape[heads_at], k_shape[heads_at], enable_gqa)
-    queries, keys = q_shape[3 - heads_at], k_shape[3 - heads_at]
+    queries, keys = q_shape[rows_at], k_shape[rows_at]
     diagonal = diagonal_of(queries, keys, causal_alignment, "causal_alignment")
+    if sequences:
+        sequences["align_last"] = causal_alignment == "bottom_right"
+        diagonal = 0
     left, right = (-1, -1) if window is None else window_of(window)
     if is_causal:
         right = 0
     if scale is None:
-        scale = 1.0 / math.sqrt(q_shape[3]) if q_shape[3] else 1.0
+        scale = 1.0 / math.sqrt(q_shape[-1]) if q_shape[-1] else 1.0
     masks = _masks(block_mask)
 
     arrays = [library_of(x).importable(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
-    result_shape = (*q_shape[:3], v_shape[3])
+    result_shape = (*q_shape[:-1], v_shape[-1])
     if out is None:
         dtype = "bfloat16" if _has_eight_bits(q) else None
         out = target = library.empty(result_shape, q, "q", dtype)
@@ -146,7 +170,7 @@ def attention(
         target = _of_shape(out, result_shape)
     lse = None
     if return_lse:
-        lse_shape = (q_shape[0], q_shape[heads_at], queries)
+        lse_shape = (*q_shape[: 0 if sequences else 1], q_shape[heads_at], queries)
         lse = library.empty(lse_shape, q, "q", "float32")
     handle = library.current_stream(q) if stream is None else stream_handle(stream)
     _core.attention(
@@ -165,8 +189,16 @@ def attention(
         k_descale=_descale(k_descale, "k_descale"),
         v_descale=_descale(v_descale, "v_descale"),
         **masks,
+        **sequences,
     )
     return (out, lse) if return_lse else out
+
+
+_DIMENSIONS = {
+    "bhsd": "four dimensions, (batch, heads, rows, size)",
+    "bshd": "four dimensions, (batch, rows, heads, size)",
+    "packed": "with cu_seqlens_q three dimensions, (rows, heads, size)",
+}
 
 
 def _shape(x: Any, name: str, layout: str) -> tuple[int, ...]:
@@ -174,9 +206,8 @@ def _shape(x: Any, name: str, layout: str) -> tuple[int, ...]:
         raise TypeError(f"{name} is a bsr_array; accepted: a dense array, so use {name}.todense()")
     library: Library = library_of(x)
     shape = library.shape(x, name)
-    if len(shape) != 4:
-        meaning = "(batch, heads, rows, size)" if layout == "bhsd" else "(batch, rows, heads, size)"
-        raise ValueError(f"{name} has shape {shape}; accepted: four dimensions, {meaning}")
+    if len(shape) != (3 if layout == "packed" else 4):
+        raise ValueError(f"{name} has shape {shape}; accepted: {_DIMENSIONS[layout]}")
     return shape
 
 
@@ -191,6 +222,28 @@ def _descale(descale: Any, name: str) -> Any:
     if isinstance(descale, numbers.Real):
         return real_number(descale, name)
     return library_of(descale).importable(descale, name)
+
+
+def _sequences(cu_q: Any, cu_k: Any, max_q: Any, max_k: Any, layout: str) -> dict[str, Any]:
+    """What the core is told of sequences; empty where there are none."""
+    given = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
+    bounds = {"max_seqlen_q": max_q, "max_seqlen_k": max_k}
+    bounds = {name: n for name, n in bounds.items() if n is not None}
+    if cu_q is None or cu_k is None:
+        missing = [name for name, x in given.items() if x is None]
+        if len(missing) == 1 or bounds:
+            raise TypeError(
+                f"{missing[0]} is None; accepted: an array of int32 or int64, where "
+                "any of cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k is given"
+            )
+        return {}
+    if layout != "bhsd":
+        raise ValueError(
+            f"layout is {layout!r} and cu_seqlens_q is given; accepted: one of them, since q, k "
+            "and v are then (rows, heads, size)"
+        )
+    arrays = {name: library_of(x).importable(x, name) for name, x in given.items()}
+    return {**arrays, **bounds}
 
 
 def _check_heads(q_heads: int, k_heads: int, enable_gqa: bool) -> None:

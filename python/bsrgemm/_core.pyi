@@ -133,6 +133,11 @@ def attention(
     v_descale: Importable | float | None = None,
     columns: Importable | None = None,
     numbers: tuple[int, ...] | None = None,
+    cu_seqlens_q: Importable | None = None,
+    cu_seqlens_k: Importable | None = None,
+    max_seqlen_q: SupportsIndex = 9223372036854775807,
+    max_seqlen_k: SupportsIndex = 9223372036854775807,
+    align_last: bool = False,
 ) -> None: ...
 def topk(
     scores: Importable,

@@ -21,9 +21,10 @@ __all__ = ["attention"]
 # lets one graph serve all masks.
 _SCHEMA = (
     "(Tensor query, Tensor key, Tensor value, Tensor? q_descale=None, Tensor? k_descale=None, "
-    "Tensor? v_descale=None, *, SymInt mask=0, bool is_causal=False, "
-    "float? scale=None, bool enable_gqa=False, str layout='bhsd', SymInt window_left=-1, "
-    "SymInt window_right=-1, float? softcap=None, str causal_alignment='bottom_right', "
+    "Tensor? v_descale=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, *, "
+    "SymInt mask=0, bool is_causal=False, float? scale=None, bool enable_gqa=False, "
+    "str layout='bhsd', SymInt window_left=-1, SymInt window_right=-1, float? softcap=None, "
+    "str causal_alignment='bottom_right', SymInt? max_seqlen_q=None, SymInt? max_seqlen_k=None, "
     "bool return_lse=False, str? backend=None) -> (Tensor, Tensor)"
 )
 
@@ -36,6 +37,8 @@ def _operator(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
     *,
     mask: int = 0,
     window_left: int = -1,
@@ -47,6 +50,8 @@ def _operator(
         query,
         key,
         value,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
         block_mask=mask_of(mask) if mask else None,
         window=(window_left, window_right),
         return_lse=return_lse,
@@ -66,6 +71,8 @@ def _fake(
     q_descale: torch.Tensor | None = None,
     k_descale: torch.Tensor | None = None,
     v_descale: torch.Tensor | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
     *,
     layout: str = "bhsd",
     return_lse: bool = False,
@@ -73,8 +80,8 @@ def _fake(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dtype = torch.bfloat16 if query.dtype == torch.float8_e4m3fn else query.dtype
     out = query.new_empty((*query.shape[:-1], value.shape[-1]), dtype=dtype)
-    batch, heads, rows = query.shape[:3] if layout == "bhsd" else query.transpose(1, 2).shape[:3]
-    lse_shape = (batch, heads, rows) if return_lse else (0,)
+    by_heads = query if cu_seqlens_q is None and layout == "bhsd" else query.transpose(-3, -2)
+    lse_shape = by_heads.shape[:-1] if return_lse else (0,)
     return out, query.new_empty(lse_shape, dtype=torch.float32)
 
 
@@ -91,6 +98,10 @@ def attention(
     window: tuple[int, int] | None = None,
     softcap: float | None = None,
     causal_alignment: str = "bottom_right",
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     return_lse: bool = False,
     backend: str | None = None,
     q_descale: torch.Tensor | float | None = None,
@@ -143,6 +154,8 @@ def attention(
         _factor(q_descale, query),
         _factor(k_descale, query),
         _factor(v_descale, query),
+        cu_seqlens_q,
+        cu_seqlens_k,
         mask=0 if block_mask is None else block_mask._serial,
         is_causal=is_causal,
         scale=scale,
@@ -152,6 +165,8 @@ def attention(
         window_right=right,
         softcap=softcap,
         causal_alignment=causal_alignment,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
         return_lse=return_lse,
         backend=backend,
     )

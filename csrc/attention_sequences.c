@@ -1,0 +1,42 @@
+/* Sequences of different lengths: what is checked of them. */
+#include "attention.h"
+
+#include <inttypes.h>
+
+/* Offsets in host memory. */
+static bsrg_status check_offsets(const char *side, const void *offsets, bsrg_index_type type, int64_t count,
+                                 int64_t rows, int64_t longest, bsrg_error *error) {
+  int64_t before = 0;
+  for (int64_t s = 0; s <= count; ++s) {
+    const int64_t at = bsrg_offset_at(offsets, type, s);
+    if (at < before || at > rows)
+      return bsrg_fail(error, BSRG_ERR_VALUE,
+                       "cu_seqlens_%s[%" PRId64 "] is %" PRId64 ", but must be from %" PRId64
+                       ", the entry before it, to %" PRId64 ", the rows that there are",
+                       side, s, at, before, rows);
+    if (s > 0 && at - before > longest)
+      return bsrg_fail(error, BSRG_ERR_VALUE,
+                       "max_seqlen_%s is %" PRId64 ", but sequence %" PRId64 " has %" PRId64 " rows", side,
+                       longest, s - 1, at - before);
+    before = at;
+  }
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_sequences *s = args->sequences;
+  if (bsrg_attention_is_masked(args))
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "block_mask and cu_seqlens_q are both given, but only one of them is accepted");
+  if (s->count < 0 || args->q.batch != 1)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "there are %" PRId64 " sequences in %" PRId64
+                     " batches, but sequences must lie in tensors of one batch",
+                     s->count, args->q.batch);
+  if (args->device.kind != BSRG_CPU) return BSRG_OK;
+  const bsrg_status status =
+      check_offsets("q", s->q_offsets, s->q_type, s->count, args->q.rows, s->max_queries, error);
+  return status != BSRG_OK
+             ? status
+             : check_offsets("k", s->k_offsets, s->k_type, s->count, args->k.rows, s->max_keys, error);
+}
