@@ -41,6 +41,10 @@ bsrg_band bsrg_attention_sequence_band(const bsrg_attention_args *args, int64_t 
 
 /* attention_sequences.c */
 bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg_error *error);
+/* What kernels get, for at most 2^30 queries and keys in all. */
+bsrg_attention_sequences bsrg_attention_sequences_of(const bsrg_attention_args *args);
+/* Slots for the query tiles of one head, see bsrg_attention_first_slot. */
+int64_t bsrg_attention_slots(const bsrg_attention_args *args, int64_t tile_rows);
 static inline int64_t bsrg_offset_at(const void *offsets, bsrg_index_type type, int64_t i) {
   return type == BSRG_I32 ? ((const int32_t *)offsets)[i] : ((const int64_t *)offsets)[i];
 }

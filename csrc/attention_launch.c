@@ -21,6 +21,7 @@ static const variant variants_8[] = {BSRG_ATTENTION_TILES_8(VARIANT)};
 
 /* All masks of a call have blocks of one shape. */
 static bsrg_attention_listing choose_listing(const bsrg_attention_args *args, int64_t size) {
+  if (args->sequences) return BSRG_ATTENTION_BY_SEQUENCE;
   if (!bsrg_attention_is_masked(args)) return BSRG_ATTENTION_BY_BOUNDS;
   return size <= BSRG_ATTENTION_PAIR_SIZE && bsrg_attention_suits_pairs(bsrg_attention_block_shape(args))
              ? BSRG_ATTENTION_BY_PAIRS
@@ -59,8 +60,9 @@ static bool too_many_tiles(const bsrg_attention_args *args) {
   const variant *v = choose_variant(args);
   /* Pairs: the last of either warpgroup's own may have one half only. */
   const int64_t half_pairs = v->listing == BSRG_ATTENTION_BY_PAIRS ? 2 : 0;
-  const int64_t query_tiles = bsrg_ceil_div(args->q.rows, v->rows),
-                key_tiles = bsrg_ceil_div(args->k.rows, v->keys) + half_pairs;
+  const int64_t query_tiles =
+      args->sequences ? bsrg_attention_slots(args, v->rows) : bsrg_ceil_div(args->q.rows, v->rows);
+  const int64_t key_tiles = bsrg_ceil_div(args->k.rows, v->keys) + half_pairs;
   int64_t heads, tiles, lists, entries = 0;
   return !bsrg_mul_ok(args->q.batch, args->q.heads, &heads) || !bsrg_mul_ok(heads, query_tiles, &tiles) ||
          tiles >= (int64_t)1 << 30 ||
@@ -77,7 +79,8 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
     return "needs float16, bfloat16 or float8_e4m3fn";
   if (args->dtype == BSRG_F8_E4M3 && (args->q.size % 16 || args->v.size % 16))
     return "needs head sizes that are multiples of 16 for float8_e4m3fn";
-  if (args->sequences != NULL) return "needs a call without cu_seqlens_q";
+  if (args->dtype == BSRG_F8_E4M3 && args->sequences != NULL)
+    return "needs a call without cu_seqlens_q for float8_e4m3fn, or operands on the CPU";
   if (args->q.size % 8 || args->v.size % 8) return "needs head sizes that are multiples of 8";
   if (bsrg_max(args->q.size, args->v.size) > BSRG_ATTENTION_MAX_SIZE)
     return "needs head sizes of at most 256";
@@ -108,6 +111,28 @@ static bsrg_map_shape map_shape(const bsrg_tensor *t, uint32_t panel, uint32_t r
       .swizzle = swizzle};
 }
 
+/* A row further on for every window, see bsrg_attention_map. */
+static bsrg_map_shape window_shape(const bsrg_tensor *t, uint32_t panel, uint32_t rows, int swizzle) {
+  return (bsrg_map_shape){
+      .rank = 4,
+      .dims = {(uint64_t)t->size, rows, (uint64_t)t->heads, (uint64_t)t->rows + 1},
+      .strides = {(uint64_t)t->row_stride, (uint64_t)t->head_stride, (uint64_t)t->row_stride},
+      .box = {panel, rows, 1, 1},
+      .swizzle = swizzle};
+}
+
+static bsrg_status encode(const bsrg_attention_args *args, bsrg_dtype dtype, const bsrg_tensor *t,
+                          int32_t span, int32_t rows, bsrg_gpu gpu, bsrg_tensor_map *map, bsrg_error *error) {
+  const int32_t item = (int32_t)bsrg_dtype_size(dtype);
+  const int swizzle = span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
+  const uint32_t panel = (uint32_t)(span / item);
+  const bsrg_map_shape shape = args->sequences ? window_shape(t, panel, (uint32_t)rows, swizzle)
+                                               : map_shape(t, panel, (uint32_t)rows, swizzle);
+  /* The first window ends before the first row; nothing is read or written there. */
+  const uintptr_t before = args->sequences ? (uintptr_t)(item * rows * t->row_stride) : 0;
+  return bsrg_encode_map(gpu.api, dtype, (const void *)((uintptr_t)t->data - before), &shape, map, error);
+}
+
 /* Heads or batches that are all the same memory become one. */
 static bsrg_tensor distinct_of(const bsrg_attention_args *args, const bsrg_tensor *t,
                                bsrg_attention_map *operand) {
@@ -129,10 +154,8 @@ static bsrg_tensor distinct_of(const bsrg_attention_args *args, const bsrg_tenso
 static bsrg_status describe(const bsrg_attention_args *args, const bsrg_tensor *t, const variant *v,
                             int32_t rows, bsrg_gpu gpu, bsrg_attention_map *operand, bsrg_error *error) {
   const bsrg_tensor distinct = distinct_of(args, t, operand);
-  const int32_t item = (int32_t)bsrg_dtype_size(args->dtype), span = v->size * item % 128 ? 64 : 128;
-  const bsrg_map_shape shape = map_shape(&distinct, (uint32_t)(span / item), (uint32_t)rows,
-                                         span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
-  return bsrg_encode_map(gpu.api, args->dtype, t->data, &shape, &operand->map, error);
+  const int32_t span = v->size * (int32_t)bsrg_dtype_size(args->dtype) % 128 ? 64 : 128;
+  return encode(args, args->dtype, &distinct, span, rows, gpu, &operand->map, error);
 }
 
 static bsrg_attention_factors factors_of(const bsrg_factors *f) {
@@ -176,7 +199,10 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   bsrg_attention_params p = {
       .lse = args->lse,
       .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, stream),
-      .order = bsrg_attention_make_order(args, v->rows),
+      .order = args->sequences
+                   ? (bsrg_attention_order){.heads = (int32_t)args->q.heads,
+                                            .query_tiles = (int32_t)bsrg_attention_slots(args, v->rows)}
+                   : bsrg_attention_make_order(args, v->rows),
       .bounds = bsrg_attention_make_bounds(args),
       .heads = (int32_t)args->q.heads,
       .scale_log2 = (float)((v->capped ? args->softcap : args->scale) * log2_e),
@@ -185,6 +211,7 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
       .v_factors = factors_of(&args->v_descale),
       .group = (int32_t)(args->q.heads / args->k.heads)};
   p.tile_count = p.order.heads * p.order.query_tiles;
+  if (args->sequences) p.sequences = bsrg_attention_sequences_of(args);
   if (v->capped) p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
 
   bsrg_status status = BSRG_OK;
@@ -194,11 +221,10 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   if (status == BSRG_OK) status = describe(args, &args->q, v, query_box, gpu, &p.q, error);
   if (status == BSRG_OK) status = describe(args, &args->k, v, key_box, gpu, &p.k, error);
   if (status == BSRG_OK && !packs) status = describe(args, &args->v, v, key_box, gpu, &p.v, error);
-  const bsrg_map_shape out = map_shape(&args->out, 64, 16, CU_TENSOR_MAP_SWIZZLE_128B);
   if (status == BSRG_OK)
-    status = bsrg_encode_map(gpu.api, bsrg_attention_out_dtype(args), args->out.data, &out, &p.out, error);
+    status = encode(args, bsrg_attention_out_dtype(args), &args->out, 128, 16, gpu, &p.out, error);
   CUdeviceptr lists = 0, values = 0;
-  if (status == BSRG_OK && v->listing != BSRG_ATTENTION_BY_BOUNDS)
+  if (status == BSRG_OK && bsrg_attention_is_masked(args))
     status = place_plan(args, &p, v, gpu, &lists, error);
   if (status == BSRG_OK && packs) {
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);

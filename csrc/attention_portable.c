@@ -6,9 +6,9 @@ typedef struct kernel_size {
   int64_t size, tile_rows;
 } kernel_size;
 #define SIZE_ROW(size, warp_rows, ctas) {size, BSRG_ATTENTION_WARPS * (warp_rows)},
-static const kernel_size sizes[] = {BSRG_ATTENTION_SIZES(SIZE_ROW)};
+static const kernel_size sizes[] = {BSRG_ATTENTION_SIZES(SIZE_ROW)},
+                         sequence_sizes[] = {BSRG_ATTENTION_SEQUENCE_SIZES(SIZE_ROW)};
 #undef SIZE_ROW
-enum { SIZES = sizeof(sizes) / sizeof(sizes[0]) };
 
 const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
   const int64_t most = INT64_C(1) << 30; /* sums of a query and a key, rounded up, stay within 32 bits */
@@ -16,9 +16,8 @@ const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, co
     return "needs float16 or bfloat16; float8_e4m3fn is computed by 'hopper' and 'cpu'";
   if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16)
     return "needs float16 or bfloat16; the CPU computes it in float32 and float64 too";
-  if (args->sequences != NULL) return "needs a call without cu_seqlens_q";
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
-  if (args->q.size > sizes[SIZES - 1].size || args->v.size > sizes[SIZES - 1].size)
+  if (args->q.size > BSRG_ATTENTION_MAX_SIZE || args->v.size > BSRG_ATTENTION_MAX_SIZE)
     return "needs head sizes of at most 256";
   if (args->q.rows > most || args->k.rows > most) return "needs at most 2**30 queries and as many keys";
   return NULL;
@@ -51,9 +50,13 @@ static bsrg_status set_masks(const bsrg_attention_args *args, int64_t tile_rows,
 bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v;
   const int64_t size = bsrg_max(q->size, v->size);
+  const bool by_sequence = args->sequences != NULL;
+  const kernel_size *table = by_sequence ? sequence_sizes : sizes;
   int choice = 0;
-  while (sizes[choice].size < size) ++choice;
-  const int64_t query_tiles = bsrg_ceil_div(q->rows, sizes[choice].tile_rows);
+  while (table[choice].size < size) ++choice;
+  const int64_t tile_rows = table[choice].tile_rows;
+  const int64_t query_tiles =
+      by_sequence ? bsrg_attention_slots(args, tile_rows) : bsrg_ceil_div(q->rows, tile_rows);
   int64_t ctas;
   if (!bsrg_mul_ok(q->batch * q->heads, query_tiles, &ctas) || ctas > INT32_MAX || q->heads > INT32_MAX ||
       q->batch > INT32_MAX)
@@ -61,7 +64,7 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
         error, BSRG_ERR_VALUE,
         "q has %lld batches of %lld heads of %lld rows, but the portable kernels take fewer than "
         "2^31 tiles of %lld rows",
-        (long long)q->batch, (long long)q->heads, (long long)q->rows, (long long)sizes[choice].tile_rows);
+        (long long)q->batch, (long long)q->heads, (long long)q->rows, (long long)tile_rows);
   const bsrg_band band = bsrg_attention_band(args);
   bsrg_attention_portable_params p = {.q = bsrg_attention_operand_of(q),
                                       .k = bsrg_attention_operand_of(k),
@@ -91,11 +94,16 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
     p.mask_head_stride = args->mask_heads == 1 ? 0 : 1;
     /* A block may be higher than there are queries: then all of them are in it. */
     p.mask_height = (int32_t)bsrg_min(bsrg_attention_block_shape(args).height, INT32_MAX);
-    status = args->topk ? bsrg_topk_list_words(args, sizes[choice].tile_rows, gpu, &p, &scratch, error)
-                        : set_masks(args, sizes[choice].tile_rows, gpu, &p, error);
+    status = args->topk ? bsrg_topk_list_words(args, tile_rows, gpu, &p, &scratch, error)
+                        : set_masks(args, tile_rows, gpu, &p, error);
   }
-  const int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_PORTABLE_ATTENTION_F16_D32
-                                            : BSRG_KERNEL_PORTABLE_ATTENTION_BF16_D32;
+  int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_PORTABLE_ATTENTION_F16_D32
+                                      : BSRG_KERNEL_PORTABLE_ATTENTION_BF16_D32;
+  if (by_sequence) {
+    p.sequences = bsrg_attention_sequences_of(args);
+    first = args->dtype == BSRG_F16 ? BSRG_KERNEL_PORTABLE_ATTENTION_F16_D64_VARLEN
+                                    : BSRG_KERNEL_PORTABLE_ATTENTION_BF16_D64_VARLEN;
+  }
   if (status == BSRG_OK)
     status = bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + choice), ctas, 1,
                          (CUstream)args->stream, &p, error);

@@ -1,4 +1,4 @@
-/* Sequences of different lengths: what is checked of them. */
+/* Sequences of different lengths: what is checked of them, and what kernels get. */
 #include "attention.h"
 
 #include <inttypes.h>
@@ -39,4 +39,24 @@ bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg
   return status != BSRG_OK
              ? status
              : check_offsets("k", s->k_offsets, s->k_type, s->count, args->k.rows, s->max_keys, error);
+}
+
+int64_t bsrg_attention_slots(const bsrg_attention_args *args, int64_t tile_rows) {
+  return args->q.rows / tile_rows + args->sequences->count;
+}
+
+bsrg_attention_sequences bsrg_attention_sequences_of(const bsrg_attention_args *args) {
+  const int64_t far = INT64_C(1) << 40; /* beyond all rows, and sums stay within 64 bits */
+  const bsrg_sequences *s = args->sequences;
+  return (bsrg_attention_sequences){.q_offsets = s->q_offsets,
+                                    .k_offsets = s->k_offsets,
+                                    .diagonal = bsrg_max(-far, bsrg_min(args->diagonal, far)),
+                                    .left = bsrg_min(args->left, far),
+                                    .right = bsrg_min(args->right, far),
+                                    .count = (int32_t)s->count,
+                                    .wide_q = s->q_type == BSRG_I64,
+                                    .wide_k = s->k_type == BSRG_I64,
+                                    .queries = (int32_t)args->q.rows,
+                                    .keys = (int32_t)args->k.rows,
+                                    .align_last = s->align_last};
 }

@@ -11,9 +11,10 @@
  * listing, capped). Smaller heads run in the next larger one. `listing` is a bsrg_attention_listing; capped kinds bound
  * the scores by a softcap. */
 typedef enum bsrg_attention_listing {
-  BSRG_ATTENTION_BY_BOUNDS, /* every key tile that the bounds of the keys let through */
-  BSRG_ATTENTION_BY_LIST,   /* lists of key tiles, with a bit for every 16 x 16 elements */
-  BSRG_ATTENTION_BY_PAIRS   /* lists of pairs of 64 keys, for masks of blocks of 64 x 64 or multiples */
+  BSRG_ATTENTION_BY_BOUNDS,  /* every key tile that the bounds of the keys let through */
+  BSRG_ATTENTION_BY_LIST,    /* lists of key tiles, with a bit for every 16 x 16 elements */
+  BSRG_ATTENTION_BY_PAIRS,   /* lists of pairs of 64 keys, for masks of blocks of 64 x 64 or multiples */
+  BSRG_ATTENTION_BY_SEQUENCE /* as by bounds, of the sequence that the query tile lies in */
 } bsrg_attention_listing;
 #define BSRG_ATTENTION_KINDS(X, size, rows, keys, other_rows, other_keys) \
   X(size, plain, rows, keys, BSRG_ATTENTION_BY_BOUNDS, 0)                 \
@@ -23,13 +24,19 @@ typedef enum bsrg_attention_listing {
 #define BSRG_ATTENTION_PAIR_KINDS(X, size)             \
   X(size, pairs, 128, 128, BSRG_ATTENTION_BY_PAIRS, 0) \
   X(size, capped_pairs, 128, 128, BSRG_ATTENTION_BY_PAIRS, 1)
+#define BSRG_ATTENTION_SEQUENCE_KINDS(X, size, keys)        \
+  X(size, varlen, 128, keys, BSRG_ATTENTION_BY_SEQUENCE, 0) \
+  X(size, capped_varlen, 128, keys, BSRG_ATTENTION_BY_SEQUENCE, 1)
 #define BSRG_ATTENTION_TILES(X)                    \
   BSRG_ATTENTION_KINDS(X, 64, 192, 128, 128, 128)  \
   BSRG_ATTENTION_PAIR_KINDS(X, 64)                 \
+  BSRG_ATTENTION_SEQUENCE_KINDS(X, 64, 128)        \
   BSRG_ATTENTION_KINDS(X, 128, 128, 128, 128, 128) \
   BSRG_ATTENTION_PAIR_KINDS(X, 128)                \
+  BSRG_ATTENTION_SEQUENCE_KINDS(X, 128, 128)       \
   BSRG_ATTENTION_KINDS(X, 192, 128, 96, 128, 64)   \
-  BSRG_ATTENTION_KINDS(X, 256, 128, 64, 128, 64)
+  BSRG_ATTENTION_KINDS(X, 256, 128, 64, 128, 64)   \
+  BSRG_ATTENTION_SEQUENCE_KINDS(X, 256, 64)
 /* Of 8-bit elements. A step's matrix instructions take half as long, its exponentials as long as ever, so what a step
  * costs beside them counts for more: more keys a step. */
 #define BSRG_ATTENTION_TILES_8(X)                  \
@@ -90,6 +97,66 @@ BSRG_BOTH_SIDES bsrg_attention_range bsrg_attention_key_range(const bsrg_attenti
   range.above_begin = first_high < 0 ? 0 : (first_high + 1) / tile_keys;
   range.below_end = last_low <= 0 ? 0 : (last_low + tile_keys - 1) / tile_keys;
   return range;
+}
+
+/* Sequences of different lengths, one behind the other: sequence s has the rows from offset s to offset s + 1. */
+typedef struct bsrg_attention_sequences {
+  const void *q_offsets, *k_offsets; /* [count + 1], of 64 bits where wide, in device memory */
+  int64_t diagonal, left, right;     /* as in bsrg_attention_args, within +-2^40 */
+  int32_t count, wide_q, wide_k;
+  int32_t queries, keys; /* of all: no offset is taken to be more */
+  int32_t align_last;
+} bsrg_attention_sequences;
+
+/* One of them. */
+typedef struct bsrg_attention_sequence {
+  bsrg_attention_bounds bounds;
+  int32_t first_query, first_key; /* among all rows */
+  int32_t first_slot;
+} bsrg_attention_sequence;
+
+BSRG_BOTH_SIDES int32_t bsrg_attention_offset(const void *offsets, int32_t wide, int32_t i, int32_t least,
+                                              int32_t most) {
+  const int64_t at = wide ? ((const int64_t *)offsets)[i] : ((const int32_t *)offsets)[i];
+  return at < least ? least : at > most ? most : (int32_t)at;
+}
+
+/* Query tiles have slots, so that a tile finds its sequence without counting those before it: sequence s has the slots
+ * from its first query / tile_rows + s on, and there are as many as it has tiles, or one more. */
+BSRG_BOTH_SIDES int32_t bsrg_attention_first_slot(const bsrg_attention_sequences *all, int32_t s,
+                                                  int32_t tile_rows) {
+  return bsrg_attention_offset(all->q_offsets, all->wide_q, s, 0, all->queries) / tile_rows + s;
+}
+
+/* The sequence that slot `slot` belongs to. */
+BSRG_BOTH_SIDES bsrg_attention_sequence bsrg_attention_sequence_at(const bsrg_attention_sequences *all,
+                                                                   int32_t slot, int32_t tile_rows) {
+  int32_t low = 0, high = all->count; /* the last one whose slots begin no later */
+  while (high - low > 1) {
+    const int32_t middle = low + (high - low) / 2;
+    if (bsrg_attention_first_slot(all, middle, tile_rows) <= slot)
+      low = middle;
+    else
+      high = middle;
+  }
+  bsrg_attention_sequence found;
+  found.first_query = bsrg_attention_offset(all->q_offsets, all->wide_q, low, 0, all->queries);
+  found.first_key = bsrg_attention_offset(all->k_offsets, all->wide_k, low, 0, all->keys);
+  found.first_slot = bsrg_attention_first_slot(all, low, tile_rows);
+  const int32_t queries =
+      bsrg_attention_offset(all->q_offsets, all->wide_q, low + 1, found.first_query, all->queries) -
+      found.first_query;
+  const int32_t keys =
+      bsrg_attention_offset(all->k_offsets, all->wide_k, low + 1, found.first_key, all->keys) -
+      found.first_key;
+  const int64_t diagonal = all->diagonal + (all->align_last ? keys - queries : 0);
+  const int64_t first = all->left < 0 ? -queries : diagonal - all->left;
+  const int64_t last = all->right < 0 ? keys : diagonal + all->right;
+  found.bounds.queries = queries;
+  found.bounds.keys = keys;
+  found.bounds.low_offset = (int32_t)(first < -queries ? -queries : first > keys ? keys : first);
+  found.bounds.high_offset = (int32_t)(last < -queries ? -queries : last > keys ? keys : last);
+  return found;
 }
 
 /* In which order the query tiles of all heads of all batches are computed: sections of heads whose keys and values
@@ -163,7 +230,11 @@ enum {
   BSRG_ATTENTION_HIDES_SECOND = 64
 };
 
-/* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor. */
+/* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor.
+ *
+ * Of sequences: {size, box rows, heads, rows + 1}, where row r of the last dimension's w is row w - box rows + r of all.
+ * A box from row r = box rows - n on takes the n rows before row w, and nothing behind them: loads get zeros there, and
+ * stores leave the next sequence alone. */
 typedef struct bsrg_attention_map {
   bsrg_tensor_map map; /* {size, rows, heads, batches}, box a panel x the rows of a tile, or 64 */
   int32_t head_divisor, batch_factor;
@@ -205,7 +276,8 @@ typedef struct bsrg_attention_params {
   /* 8 bits */
   bsrg_attention_values values;
   bsrg_attention_factors q_factors, k_factors, v_factors;
-  int32_t group; /* heads of q that share one of k */
+  int32_t group;                      /* heads of q that share one of k */
+  bsrg_attention_sequences sequences; /* kinds by sequence, whose order.query_tiles are slots */
 } bsrg_attention_params;
 
 /* ---- sm80/attention_values.cu ---------------------------------------------------------------- */
@@ -237,6 +309,11 @@ enum { BSRG_ATTENTION_KEYS = 64 };
   X(96, 32, 2)                  \
   X(128, 16, 2)                 \
   X(192, 16, 2)                 \
+  X(256, 16, 1)
+/* Those of sequences, portable_attention_f16_d<size>_varlen and portable_attention_bf16_.... */
+#define BSRG_ATTENTION_SEQUENCE_SIZES(X) \
+  X(64, 32, 2)                           \
+  X(128, 16, 2)                          \
   X(256, 16, 1)
 enum { BSRG_ATTENTION_WARPS = 4 };
 /* Shared memory: the queries of a tile, its present keys and their values. */
@@ -272,6 +349,8 @@ typedef struct bsrg_attention_portable_params {
   int32_t copy_q, copy_k, copy_v, copy_out; /* unit element stride, all rows 16-byte aligned */
   float scale;                              /* of scores, or of scores / softcap */
   float softcap;                            /* 0: none */
+  bsrg_attention_sequences
+      sequences; /* kernels of sequences, where query_tiles are slots and queries all of them */
 } bsrg_attention_portable_params;
 
 /* ---- sm80/attention_decode.cuh --------------------------------------------------------------- */

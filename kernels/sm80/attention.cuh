@@ -27,7 +27,9 @@ __device__ __forceinline__ uint64_t bit_range(int begin, int end) {
   return low > high ? 0 : ~uint64_t{0} << low & ~uint64_t{0} >> (63 - high);
 }
 
-template <typename T, int kSize, int kWarpRows>
+// kSequences: a batch of sequences of different lengths, one behind the other; query tiles are slots, some of which are
+// empty, and queries and keys are counted within a sequence.
+template <typename T, int kSize, int kWarpRows, bool kSequences>
 class Kernel {
  public:
   __device__ __forceinline__ Kernel(const bsrg_attention_portable_params &p, unsigned char *shared)
@@ -38,10 +40,12 @@ class Kernel {
         query_tile_(p.query_tiles - 1 - static_cast<int>(blockIdx.x % p.query_tiles)),
         head_(static_cast<int>(blockIdx.x / p.query_tiles) % p.heads),
         batch_(static_cast<int>(blockIdx.x / p.query_tiles) / p.heads),
-        first_query_(query_tile_ * kRows),
-        last_query_(min(first_query_ + kRows, p.queries) - 1) {}
+        sequence_(sequence_of(p, query_tile_)),
+        first_query_((query_tile_ - sequence_.first_slot) * kRows),
+        last_query_(min(first_query_ + kRows, queries()) - 1) {}
 
   __device__ __forceinline__ void run() {
+    if (kSequences && (first_query_ < 0 || first_query_ > last_query_)) return;
     find_keys();
     float out[kStrips][kSize / 8][4] = {};
     float maximum[kStrips][2], total[kStrips][2] = {};
@@ -72,6 +76,23 @@ class Kernel {
     return row * kRowBytes + ((chunk ^ permutation(row)) << 4);
   }
 
+  __device__ static __forceinline__ bsrg_attention_sequence
+  sequence_of(const bsrg_attention_portable_params &p, int slot) {
+    if constexpr (kSequences) return bsrg_attention_sequence_at(&p.sequences, slot, kRows);
+    return {};
+  }
+
+  __device__ __forceinline__ int queries() const {
+    return kSequences ? sequence_.bounds.queries : p_.queries;
+  }
+  __device__ __forceinline__ int keys() const { return kSequences ? sequence_.bounds.keys : p_.keys; }
+  __device__ __forceinline__ int band_first() const {
+    return kSequences ? sequence_.bounds.low_offset : p_.band_first;
+  }
+  __device__ __forceinline__ int band_last() const {
+    return kSequences ? sequence_.bounds.high_offset : p_.band_last;
+  }
+
   // ---- which keys -------------------------------------------------------------------------------
 
   // The first of the tiles begin .. end - 1 of a list that is not below `tile`.
@@ -88,8 +109,8 @@ class Kernel {
 
   // Without masks, keys are the tiles from first_step_ on; with masks, those of the list's entries from there on.
   __device__ __forceinline__ void find_keys() {
-    const int first_key = max(first_query_ + p_.band_first, 0);
-    const int last_key = min(last_query_ + p_.band_last, p_.keys - 1);
+    const int first_key = max(first_query_ + band_first(), 0);
+    const int last_key = min(last_query_ + band_last(), keys() - 1);
     if (first_key > last_key) return;
     const int first_tile = first_key / kKeys, end_tile = last_key / kKeys + 1;
     if (p_.tile_begin == nullptr) {
@@ -117,15 +138,19 @@ class Kernel {
 
   // ---- loads ------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ const T *head_of(const bsrg_attention_operand &operand, int head) const {
-    return static_cast<const T *>(operand.data) + batch_ * operand.batch_stride + head * operand.head_stride;
+  // The first row of the sequence, which is row `begin` of all.
+  __device__ __forceinline__ const T *head_of(const bsrg_attention_operand &operand, int head,
+                                              int begin) const {
+    const T *const data = static_cast<const T *>(operand.data);
+    if constexpr (kSequences) return data + begin * operand.row_stride + head * operand.head_stride;
+    return data + batch_ * operand.batch_stride + head * operand.head_stride;
   }
 
   // kCount rows from `first` on into shared memory at `to`; zeros where row >= rows or element >= size.
   template <int kCount>
-  __device__ __forceinline__ void load(int to, const bsrg_attention_operand &operand, int head, int first,
-                                       int rows, int size, bool copy) const {
-    const T *const source = head_of(operand, head) + first * operand.row_stride;
+  __device__ __forceinline__ void load(int to, const bsrg_attention_operand &operand, int head, int begin,
+                                       int first, int rows, int size, bool copy) const {
+    const T *const source = head_of(operand, head, begin) + first * operand.row_stride;
     const int count = rows - first;
     if (copy)
       copy_rows<kCount>(ptx::shared_address(shared_) + to, source, operand.row_stride, count, size);
@@ -166,10 +191,12 @@ class Kernel {
   }
 
   __device__ __forceinline__ void load_keys(int tile) const {
-    load<kKeys>(kOffsetK, p_.k, head_ / p_.group, tile * kKeys, p_.keys, p_.size, p_.copy_k);
+    load<kKeys>(kOffsetK, p_.k, head_ / p_.group, sequence_.first_key, tile * kKeys, keys(), p_.size,
+                p_.copy_k);
   }
   __device__ __forceinline__ void load_values(int tile) const {
-    load<kKeys>(kOffsetV, p_.v, head_ / p_.group, tile * kKeys, p_.keys, p_.value_size, p_.copy_v);
+    load<kKeys>(kOffsetV, p_.v, head_ / p_.group, sequence_.first_key, tile * kKeys, keys(), p_.value_size,
+                p_.copy_v);
   }
 
   // ---- the walk ---------------------------------------------------------------------------------
@@ -177,7 +204,7 @@ class Kernel {
   __device__ __forceinline__ void walk_keys(float (&out)[kStrips][kSize / 8][4], float (&maximum)[kStrips][2],
                                             float (&total)[kStrips][2]) const {
     bsrg_attention_tile now = step(0);
-    load<kRows>(0, p_.q, head_, first_query_, p_.queries, p_.size, p_.copy_q);
+    load<kRows>(0, p_.q, head_, sequence_.first_query, first_query_, queries(), p_.size, p_.copy_q);
     load_keys(now.tile);
     ptx::cp_async_commit();
 #pragma unroll 1
@@ -270,8 +297,8 @@ class Kernel {
   // Whether some query of the CTA does not see some key of the tile, or some key does not exist.
   __device__ __forceinline__ bool is_partial(bsrg_attention_tile now) const {
     const int first = now.tile * kKeys, last = first + kKeys - 1;
-    return now.bits >= 0 || last >= p_.keys || first < last_query_ + p_.band_first ||
-           last > first_query_ + p_.band_last;
+    return now.bits >= 0 || last >= keys() || first < last_query_ + band_first() ||
+           last > first_query_ + band_last();
   }
 
   __device__ __forceinline__ void exclude(float (&scores)[kStrips][kKeys / 8][4],
@@ -280,7 +307,7 @@ class Kernel {
 #pragma unroll
     for (int i = 0; i < 2 * kStrips; ++i) {
       const int at = query(i / 2, i % 2);
-      uint64_t seen = bit_range(at + p_.band_first - first, min(at + p_.band_last, p_.keys - 1) - first);
+      uint64_t seen = bit_range(at + band_first() - first, min(at + band_last(), keys() - 1) - first);
       if (now.bits >= 0) {
         const int block_row = min(at, last_query_) / p_.mask_height - first_query_ / p_.mask_height;
         seen &= __ldg(p_.words + now.bits + block_row);
@@ -337,15 +364,17 @@ class Kernel {
       float sum = total[i / 2][i % 2];  // of the lane's own keys until here
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
-      if (p_.lse != nullptr && at < p_.queries && lane_ % 4 == 0) {
-        const int64_t row = (static_cast<int64_t>(batch_) * p_.heads + head_) * p_.queries + at;
+      const bool exists = at < queries();
+      if (p_.lse != nullptr && exists && lane_ % 4 == 0) {
+        const int64_t row =
+            (static_cast<int64_t>(batch_) * p_.heads + head_) * p_.queries + sequence_.first_query + at;
         p_.lse[row] = sum == 0 ? -INFINITY : maximum[i / 2][i % 2] * kLn2 + logf(sum);
       }
       const float factor = sum == 0 ? 0 : 1 / sum;
-      T *const row = const_cast<T *>(head_of(p_.out, head_)) + at * p_.out.row_stride;
+      T *const row = const_cast<T *>(head_of(p_.out, head_, sequence_.first_query)) + at * p_.out.row_stride;
       if (p_.copy_out)
-        store_chunks(row, out[i / 2], i % 2 * 2, factor, at < p_.queries);
-      else if (at < p_.queries)
+        store_chunks(row, out[i / 2], i % 2 * 2, factor, exists);
+      else if (exists)
         store_elements(row, out[i / 2], i % 2 * 2, factor);
     }
   }
@@ -379,7 +408,9 @@ class Kernel {
   const bsrg_attention_portable_params &p_;
   unsigned char *const shared_;
   const int lane_, warp_;
-  const int query_tile_, head_, batch_, first_query_, last_query_;
+  const int query_tile_, head_, batch_;
+  const bsrg_attention_sequence sequence_;
+  const int first_query_, last_query_;
   int64_t first_step_ = 0;
   int steps_ = 0;
 };
@@ -391,5 +422,13 @@ class Kernel {
   extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_WARPS, ctas)         \
       prefix##_d##size(const __grid_constant__ bsrg_attention_portable_params params) { \
     extern __shared__ __align__(128) unsigned char shared_memory[];                     \
-    bsrg::attention::Kernel<type, size, warp_rows>(params, shared_memory).run();        \
+    bsrg::attention::Kernel<type, size, warp_rows, false>(params, shared_memory).run(); \
+  }
+
+// One of those for sequences, <prefix>_d<size>_varlen, a row of BSRG_ATTENTION_SEQUENCE_SIZES.
+#define BSRG_ATTENTION_SEQUENCE_KERNEL(prefix, type, size, warp_rows, ctas)                      \
+  extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_WARPS, ctas)                  \
+      prefix##_d##size##_varlen(const __grid_constant__ bsrg_attention_portable_params params) { \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                              \
+    bsrg::attention::Kernel<type, size, warp_rows, true>(params, shared_memory).run();           \
   }

@@ -15,6 +15,10 @@
 // Scores and results are multiplied by the factors of their batch and head, which come with the query tile. Sums stay in
 // the accumulators of WGMMA over all keys, which for 8-bit operands keep fewer bits than float32.
 //
+// kSequences: a tensor holds sequences of different lengths one behind the other. Nobody counts their tiles: there is a
+// slot for every tile that there may be, and the scheduler passes over those that are empty. Tensor maps that end where
+// the sequence does keep its neighbours out (bsrg_attention_map).
+//
 // kPairs: masks of blocks of 64 x 64. Each warpgroup has 64 queries of its own, from anywhere, and computes entries of
 // two key tiles of 64. What both need they share; the rest is loaded for one of them alone and passed by the other.
 // For heads of 128 elements an entry of one warpgroup is 4.2 MFLOP and 64 KB from L2. With lists of its own, that is
@@ -80,13 +84,40 @@ struct Producers {
     return of.data == nullptr ? of.all : __ldg(of.data + m.batch * of.batch_stride + head * of.head_stride);
   }
 
+  // False where a slot has no query tile.
+  __device__ bool sequence_tile(int t, Message &m) const {
+    const int slots = p.order.query_tiles;
+    const int slot = slots - 1 - t % slots;
+    const bsrg_attention_sequence s = bsrg_attention_sequence_at(&p.sequences, slot, Shape::kRows);
+    const int first_row = (slot - s.first_slot) * Shape::kRows;
+    if (first_row < 0 || first_row >= s.bounds.queries) return false;
+    const bsrg_attention_range range =
+        bsrg_attention_key_range(&s.bounds, first_row, Shape::kRows, Shape::kKeys);
+    m.first_row[0] = s.first_query + first_row;
+    m.end_row = s.first_query + s.bounds.queries;
+    m.head = t / slots;
+    m.begin = range.begin;
+    m.count = m.steps = range.end - range.begin;
+    m.above_begin = range.above_begin;
+    m.below_end = range.below_end;
+    m.low_offset = s.bounds.low_offset - s.first_query;
+    m.high_offset = s.bounds.high_offset - s.first_query;
+    m.first_key = s.first_key;
+    m.keys = s.bounds.keys;
+    return true;
+  }
+
   __device__ void schedule() const {
     MessageSlot slot;
     slot.parity = 1;  // every slot starts out empty
     for (int t = blockIdx.x;;) {
       ptx::barrier_wait(shared.message_empty(), slot.parity);
+      Message m;
+      if constexpr (Shape::kSequences)
+        while (t < p.tile_count && !sequence_tile(t, m)) t = next_tile(p.counter, t, gridDim.x, p.tile_count);
       if (t >= p.tile_count) break;
-      shared.write(tile(t));
+      if constexpr (!Shape::kSequences) m = tile(t);
+      shared.write(m);
       slot.advance();
       // The next tile is drawn when the consumers have taken this one, so that none waits behind a long one.
       ptx::barrier_wait(shared.message_empty(), slot.parity);
@@ -105,6 +136,15 @@ struct Producers {
 
   static __device__ Source source(const bsrg_attention_map &from, const Message &m) {
     return {from.map, m.head / from.head_divisor, m.batch * from.batch_factor};
+  }
+
+  // Turns `row` of all rows, or of the keys of a sequence from `begin` on, into coordinates of a map whose windows have
+  // kRows rows.
+  template <int kRows>
+  static __device__ void to_window(int begin, int end, int &row, Source &from) {
+    const int count = min(max(end - row, 0), kRows);
+    from.batch = begin + row + count;
+    row = kRows - count;
   }
 
   // All of a tile's rows, a panel a box; what lies beyond the last row or element becomes zeros. Pairs have two boxes of
@@ -144,11 +184,18 @@ struct Producers {
       if (m.last()) break;
       if constexpr (kIsKeys) {
         ptx::barrier_wait(shared.query_empty(query.slot), query.parity);
-        load<Shape::kRows>(source(p.q, m), shared.queries(query.slot), m.first_row,
-                           shared.query_full(query.slot));
+        if constexpr (Shape::kSequences) {
+          Source queries = source(p.q, m);
+          int row[2] = {m.first_row[0], 0};
+          to_window<Shape::kRows>(0, m.end_row, row[0], queries);
+          load<Shape::kRows>(queries, shared.queries(query.slot), row, shared.query_full(query.slot));
+        } else {
+          load<Shape::kRows>(source(p.q, m), shared.queries(query.slot), m.first_row,
+                             shared.query_full(query.slot));
+        }
         query.advance();
       }
-      const Source from = source(kIsKeys ? p.k : p.v, m);
+      Source from = source(kIsKeys ? p.k : p.v, m);
       // One entry ahead: a global load in this lane's path would cost 0.3 us a tile.
       const int4 *entries = static_cast<const int4 *>(p.entries) + m.begin;
       int4 next = make_int4(0, 0, 0, 0);
@@ -166,6 +213,7 @@ struct Producers {
           row[0] = entry.x * BSRG_ATTENTION_PAIR_ROWS;
           row[1] = entry.y * BSRG_ATTENTION_PAIR_ROWS;
         }
+        if constexpr (Shape::kSequences) to_window<Shape::kKeys>(m.first_key, m.keys, row[0], from);
         if constexpr (kIsKeys) {
           ptx::barrier_wait(shared.key_empty(stage.slot), stage.parity);
           if constexpr (Shape::kBlocks) ptx::store_shared(shared.entry(stage.slot), entry);

@@ -109,7 +109,14 @@ class Consumer {
     if constexpr (Shape::kPairs) m.passes_first = __shfl_sync(~0u, read.passes_first, 0);
     m.steps = __shfl_sync(~0u, read.steps, 0);
     m.head = __shfl_sync(~0u, read.head, 0);
-    m.batch = __shfl_sync(~0u, read.batch, 0);
+    if constexpr (Shape::kSequences) {
+      m.end_row = __shfl_sync(~0u, read.end_row, 0);
+      m.low_offset = __shfl_sync(~0u, read.low_offset, 0);
+      m.high_offset = __shfl_sync(~0u, read.high_offset, 0);
+      m.keys = __shfl_sync(~0u, read.keys, 0);
+    } else {
+      m.batch = __shfl_sync(~0u, read.batch, 0);
+    }
     m.count = __shfl_sync(~0u, read.count, 0);
     m.begin = __shfl_sync(~0u, read.begin, 0);
     m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
@@ -262,11 +269,12 @@ class Consumer {
   __device__ void mask_bounds(const Message &m, int flags, int tile_key) {
     const int row = first_row(m) + lane / 4, first_key = tile_key + 2 * (lane & 3);
     if (flags & BSRG_ATTENTION_ABOVE) {
-      const int high = row + p.bounds.high_offset, last = p.bounds.keys - 1;
+      const int high = row + (Shape::kSequences ? m.high_offset : p.bounds.high_offset);
+      const int last = (Shape::kSequences ? m.keys : p.bounds.keys) - 1;
       mask_above<kBegin, kCount>(scores, {min(high, last) - first_key, min(high + 8, last) - first_key});
     }
     if (flags & BSRG_ATTENTION_BELOW) {
-      const int low = row + p.bounds.low_offset - first_key;
+      const int low = row + (Shape::kSequences ? m.low_offset : p.bounds.low_offset) - first_key;
       mask_below<kBegin, kCount>(scores, {low, low + 8});
     }
   }
@@ -407,6 +415,10 @@ class Consumer {
       inverse[r] = ptx::reciprocal(sum[r]);
       if constexpr (kEight) inverse[r] *= m.value_factor;
     }
+    // Sequences: the map's window of the 16 rows that end with the sequence's last one, or sooner.
+    const int count = min(max(m.end_row - row, 0), 16);
+    const int store_row = Shape::kSequences ? 16 - count : row,
+              store_batch = Shape::kSequences ? row + count : m.batch;
     const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
     const uint64_t stream_out = ptx::policy_evict_first();
 #pragma unroll
@@ -436,16 +448,17 @@ class Consumer {
       ptx::fence_async_proxy();
       __syncwarp();
       if (lane == 0) {
-        ptx::tma_store_4d(p.out, piece, panel * 64, row, m.head, m.batch, stream_out);
+        ptx::tma_store_4d(p.out, piece, panel * 64, store_row, m.head, store_batch, stream_out);
         ptx::bulk_commit();
       }
     }
     if (p.lse != nullptr && lane % 4 == 0) {
       constexpr float kLn2 = 0.693147181f;
       const int mine = row + lane / 4;
+      const int end = Shape::kSequences ? m.end_row : p.bounds.queries;
       float *lse = p.lse + (static_cast<int64_t>(m.batch) * p.heads + m.head) * p.bounds.queries + mine;
-      if (mine < p.bounds.queries) lse[0] = (shift[0] + ptx::log2(sum[0])) * kLn2;
-      if (mine + 8 < p.bounds.queries) lse[8] = (shift[1] + ptx::log2(sum[1])) * kLn2;
+      if (mine < end) lse[0] = (shift[0] + ptx::log2(sum[0])) * kLn2;
+      if (mine + 8 < end) lse[8] = (shift[1] + ptx::log2(sum[1])) * kLn2;
     }
   }
 };

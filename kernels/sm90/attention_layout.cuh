@@ -18,8 +18,9 @@ struct Shape {
   static constexpr int kSize = kSize_;  // of a head
   static constexpr int kRows = kRows_;  // queries of a tile
   static constexpr int kKeys = kKeys_;  // keys of a tile
-  static constexpr bool kBlocks = kListing != BSRG_ATTENTION_BY_BOUNDS,
-                        kPairs = kListing == BSRG_ATTENTION_BY_PAIRS;
+  static constexpr bool kPairs = kListing == BSRG_ATTENTION_BY_PAIRS,
+                        kBlocks = kPairs || kListing == BSRG_ATTENTION_BY_LIST,
+                        kSequences = kListing == BSRG_ATTENTION_BY_SEQUENCE;
   static constexpr bool kCapped = kCapped_;
   // float8_e4m3fn: operands come with factors, values packed by attention_values.cu, and results are bfloat16.
   static constexpr bool kEight = sizeof(T) == 1;
@@ -36,6 +37,8 @@ struct Shape {
   static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
   static_assert(!kBlocks || (kRows == BSRG_ATTENTION_LIST_ROWS && kKeys <= 8 * BSRG_ATTENTION_GROUP),
                 "an entry has bits for 128 rows and 128 keys");
+  static_assert(!kSequences || !kEight,
+                "the maps' windows are not for packed values, and a message holds either");
   static_assert(!kPairs || (kKeys == 2 * BSRG_ATTENTION_PAIR_ROWS && kQueryBuffers == 2),
                 "a pair is one key tile, and query tiles follow one another without a break");
 };
@@ -79,6 +82,9 @@ struct Message {
   int steps = 0;                             // those of them that a warpgroup computes
   int passes_first = 0;                      // as in bsrg_attention_item
   float score_factor = 1, value_factor = 1;  // 8 bits: what scores and results are multiplied by
+  // Sequences: first_row counts all rows; end_row is the first one behind the sequence, and row i of all sees the keys
+  // i + low_offset .. i + high_offset of the sequence, which has `keys` from first_key on.
+  int end_row = 0, low_offset = 0, high_offset = 0, first_key = 0, keys = 0;
   __device__ bool last() const { return count == 0; }
 };
 
@@ -125,13 +131,16 @@ struct Shared {
   }
 
   __device__ void write(const Message &m) const {
-    ptx::store_shared(base + L::kMessage, make_int4(m.first_row[0], m.head, m.batch, m.count));
+    ptx::store_shared(base + L::kMessage,
+                      make_int4(m.first_row[0], m.head, Shape::kSequences ? m.end_row : m.batch, m.count));
     ptx::store_shared(base + L::kMessage + 16, make_int4(m.begin, m.above_begin, m.below_end, m.steps));
     if constexpr (Shape::kPairs || Shape::kEight)
       ptx::store_shared(
           base + L::kMessage + 32,
           make_int4(m.first_row[1], m.passes_first, Shape::kEight ? __float_as_int(m.score_factor) : 0,
                     Shape::kEight ? __float_as_int(m.value_factor) : 0));
+    if constexpr (Shape::kSequences)
+      ptx::store_shared(base + L::kMessage + 32, make_int4(m.low_offset, m.high_offset, m.first_key, m.keys));
     ptx::barrier_arrive(message_full());
   }
 
@@ -142,7 +151,7 @@ struct Shared {
     Message m;
     m.first_row[0] = a.x;
     m.head = a.y;
-    m.batch = a.z;
+    (Shape::kSequences ? m.end_row : m.batch) = a.z;
     m.count = a.w;
     m.begin = b.x;
     m.above_begin = b.y;
@@ -156,6 +165,13 @@ struct Shared {
         m.score_factor = __int_as_float(c.z);
         m.value_factor = __int_as_float(c.w);
       }
+    }
+    if constexpr (Shape::kSequences) {
+      const int4 c = ptx::load_shared_int4(base + L::kMessage + 32);
+      m.low_offset = c.x;
+      m.high_offset = c.y;
+      m.first_key = c.z;
+      m.keys = c.w;
     }
     return m;
   }
