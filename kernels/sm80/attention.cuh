@@ -32,7 +32,8 @@ __device__ __forceinline__ uint64_t bit_range(int begin, int end) {
 template <typename T, int kSize, int kWarpRows, bool kSequences>
 class Kernel {
  public:
-  __device__ __forceinline__ Kernel(const bsrg_attention_portable_params &p, unsigned char *shared)
+  __device__ __forceinline__ Kernel(const bsrg_attention_portable_params &p, unsigned char *shared,
+                                    bsrg_attention_sequence *sequence = nullptr)
       : p_(p),
         shared_(shared),
         lane_(threadIdx.x % 32),
@@ -40,8 +41,8 @@ class Kernel {
         query_tile_(p.query_tiles - 1 - static_cast<int>(blockIdx.x % p.query_tiles)),
         head_(static_cast<int>(blockIdx.x / p.query_tiles) % p.heads),
         batch_(static_cast<int>(blockIdx.x / p.query_tiles) / p.heads),
-        sequence_(sequence_of(p, query_tile_)),
-        first_query_((query_tile_ - sequence_.first_slot) * kRows),
+        sequence_(find_sequence(p, sequence, query_tile_)),
+        first_query_((query_tile_ - (kSequences ? sequence_->first_slot : 0)) * kRows),
         last_query_(min(first_query_ + kRows, queries()) - 1) {}
 
   __device__ __forceinline__ void run() {
@@ -76,22 +77,29 @@ class Kernel {
     return row * kRowBytes + ((chunk ^ permutation(row)) << 4);
   }
 
-  __device__ static __forceinline__ bsrg_attention_sequence
-  sequence_of(const bsrg_attention_portable_params &p, int slot) {
-    if constexpr (kSequences) return bsrg_attention_sequence_at(&p.sequences, slot, kRows);
-    return {};
+  // One thread looks for all.
+  __device__ static __forceinline__ const bsrg_attention_sequence *find_sequence(
+      const bsrg_attention_portable_params &p, bsrg_attention_sequence *found, int slot) {
+    if (kSequences) {
+      if (threadIdx.x == 0) *found = bsrg_attention_sequence_at(&p.sequences, slot, kRows);
+      __syncthreads();
+    }
+    return found;
   }
 
   __device__ __forceinline__ int queries() const {
-    return kSequences ? sequence_.bounds.queries : p_.queries;
+    return kSequences ? sequence_->bounds.queries : p_.queries;
   }
-  __device__ __forceinline__ int keys() const { return kSequences ? sequence_.bounds.keys : p_.keys; }
+  __device__ __forceinline__ int keys() const { return kSequences ? sequence_->bounds.keys : p_.keys; }
   __device__ __forceinline__ int band_first() const {
-    return kSequences ? sequence_.bounds.low_offset : p_.band_first;
+    return kSequences ? sequence_->bounds.low_offset : p_.band_first;
   }
   __device__ __forceinline__ int band_last() const {
-    return kSequences ? sequence_.bounds.high_offset : p_.band_last;
+    return kSequences ? sequence_->bounds.high_offset : p_.band_last;
   }
+  // Where the sequence begins among all rows.
+  __device__ __forceinline__ int query_begin() const { return kSequences ? sequence_->first_query : 0; }
+  __device__ __forceinline__ int key_begin() const { return kSequences ? sequence_->first_key : 0; }
 
   // ---- which keys -------------------------------------------------------------------------------
 
@@ -191,11 +199,10 @@ class Kernel {
   }
 
   __device__ __forceinline__ void load_keys(int tile) const {
-    load<kKeys>(kOffsetK, p_.k, head_ / p_.group, sequence_.first_key, tile * kKeys, keys(), p_.size,
-                p_.copy_k);
+    load<kKeys>(kOffsetK, p_.k, head_ / p_.group, key_begin(), tile * kKeys, keys(), p_.size, p_.copy_k);
   }
   __device__ __forceinline__ void load_values(int tile) const {
-    load<kKeys>(kOffsetV, p_.v, head_ / p_.group, sequence_.first_key, tile * kKeys, keys(), p_.value_size,
+    load<kKeys>(kOffsetV, p_.v, head_ / p_.group, key_begin(), tile * kKeys, keys(), p_.value_size,
                 p_.copy_v);
   }
 
@@ -204,7 +211,7 @@ class Kernel {
   __device__ __forceinline__ void walk_keys(float (&out)[kStrips][kSize / 8][4], float (&maximum)[kStrips][2],
                                             float (&total)[kStrips][2]) const {
     bsrg_attention_tile now = step(0);
-    load<kRows>(0, p_.q, head_, sequence_.first_query, first_query_, queries(), p_.size, p_.copy_q);
+    load<kRows>(0, p_.q, head_, query_begin(), first_query_, queries(), p_.size, p_.copy_q);
     load_keys(now.tile);
     ptx::cp_async_commit();
 #pragma unroll 1
@@ -367,11 +374,11 @@ class Kernel {
       const bool exists = at < queries();
       if (p_.lse != nullptr && exists && lane_ % 4 == 0) {
         const int64_t row =
-            (static_cast<int64_t>(batch_) * p_.heads + head_) * p_.queries + sequence_.first_query + at;
+            (static_cast<int64_t>(batch_) * p_.heads + head_) * p_.queries + query_begin() + at;
         p_.lse[row] = sum == 0 ? -INFINITY : maximum[i / 2][i % 2] * kLn2 + logf(sum);
       }
       const float factor = sum == 0 ? 0 : 1 / sum;
-      T *const row = const_cast<T *>(head_of(p_.out, head_, sequence_.first_query)) + at * p_.out.row_stride;
+      T *const row = const_cast<T *>(head_of(p_.out, head_, query_begin())) + at * p_.out.row_stride;
       if (p_.copy_out)
         store_chunks(row, out[i / 2], i % 2 * 2, factor, exists);
       else if (exists)
@@ -409,7 +416,7 @@ class Kernel {
   unsigned char *const shared_;
   const int lane_, warp_;
   const int query_tile_, head_, batch_;
-  const bsrg_attention_sequence sequence_;
+  const bsrg_attention_sequence *const sequence_;  // in shared memory: registers are short
   const int first_query_, last_query_;
   int64_t first_step_ = 0;
   int steps_ = 0;
@@ -426,9 +433,10 @@ class Kernel {
   }
 
 // One of those for sequences, <prefix>_d<size>_varlen, a row of BSRG_ATTENTION_SEQUENCE_SIZES.
-#define BSRG_ATTENTION_SEQUENCE_KERNEL(prefix, type, size, warp_rows, ctas)                      \
-  extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_WARPS, ctas)                  \
-      prefix##_d##size##_varlen(const __grid_constant__ bsrg_attention_portable_params params) { \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                              \
-    bsrg::attention::Kernel<type, size, warp_rows, true>(params, shared_memory).run();           \
+#define BSRG_ATTENTION_SEQUENCE_KERNEL(prefix, type, size, warp_rows, ctas)                       \
+  extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_WARPS, ctas)                   \
+      prefix##_d##size##_varlen(const __grid_constant__ bsrg_attention_portable_params params) {  \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                               \
+    __shared__ bsrg_attention_sequence sequence;                                                  \
+    bsrg::attention::Kernel<type, size, warp_rows, true>(params, shared_memory, &sequence).run(); \
   }
