@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import varlen_cases as table
 from bsrgemm import BlockMask, attention
-from cases import DTYPES
+from cases import DTYPES, numpy_dtype
 from spaces import CPU_SPACES, Space, import_torch
 from varlen_cases import Packed, check, offsets
 
@@ -55,6 +55,36 @@ def test_sequences_do_not_see_one_another(rng: np.random.Generator) -> None:
     assert np.isnan(found[70:120]).all()
     for rows in (slice(0, 70), slice(120, None)):
         assert np.array_equal(found[rows], expected[rows])
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_eight_bits(space: Space, rng: np.random.Generator) -> None:
+    """As each sequence alone, whose checks are test_attention_fp8's; factors are those of heads."""
+    space.check()
+    case = table.CASES["grouped"]
+    given = table.make(rng, case, "float8_e4m3fn")
+    factors = {
+        f"{name}_descale": space.array(rng.uniform(0.3, 2.0, (1, 2)).astype(np.float32))
+        for name in "qkv"
+    }
+    arrays = [space.array(x) for x in given.packed]
+    found, lse = (
+        space.host(x) for x in table.call(space, case, arrays, return_lse=True, **factors)
+    )
+    assert found.dtype == numpy_dtype("bfloat16")
+    first = 0
+    for single, queries in zip(given.single, case.queries, strict=True):
+        out, sums = attention(
+            *map(space.array, single),
+            is_causal=True,
+            enable_gqa=True,
+            return_lse=True,
+            **factors,
+        )
+        rows = slice(first, first + queries)
+        first += queries
+        assert np.array_equal(found[rows].swapaxes(0, 1), space.host(out)[0])
+        assert np.array_equal(lse[:, rows], space.host(sums)[0])
 
 
 def test_no_sequences() -> None:

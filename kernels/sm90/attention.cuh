@@ -112,12 +112,15 @@ struct Producers {
     slot.parity = 1;  // every slot starts out empty
     for (int t = blockIdx.x;;) {
       ptx::barrier_wait(shared.message_empty(), slot.parity);
-      Message m;
-      if constexpr (Shape::kSequences)
+      if constexpr (Shape::kSequences) {
+        Message m;
         while (t < p.tile_count && !sequence_tile(t, m)) t = next_tile(p.counter, t, gridDim.x, p.tile_count);
-      if (t >= p.tile_count) break;
-      if constexpr (!Shape::kSequences) m = tile(t);
-      shared.write(m);
+        if (t >= p.tile_count) break;
+        shared.write(m);
+      } else {
+        if (t >= p.tile_count) break;
+        shared.write(tile(t));
+      }
       slot.advance();
       // The next tile is drawn when the consumers have taken this one, so that none waits behind a long one.
       ptx::barrier_wait(shared.message_empty(), slot.parity);

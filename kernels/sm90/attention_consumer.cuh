@@ -97,35 +97,13 @@ class Consumer {
     if (lane == 0) ptx::barrier_arrive(empty);
   }
 
-  // Shuffles tell the compiler that all of it is uniform: without them it serialises WGMMAs in branches on it.
   __device__ Message receive() {
     ptx::barrier_wait(shared.message_full(), message.parity);
     Message read;
     if (lane == 0) read = shared.read();
     message.advance();
     release(shared.message_empty());
-    Message m;
-    m.first_row[0] = __shfl_sync(~0u, Shape::kPairs && group == 1 ? read.first_row[1] : read.first_row[0], 0);
-    if constexpr (Shape::kPairs) m.passes_first = __shfl_sync(~0u, read.passes_first, 0);
-    m.steps = __shfl_sync(~0u, read.steps, 0);
-    m.head = __shfl_sync(~0u, read.head, 0);
-    if constexpr (Shape::kSequences) {
-      m.end_row = __shfl_sync(~0u, read.end_row, 0);
-      m.low_offset = __shfl_sync(~0u, read.low_offset, 0);
-      m.high_offset = __shfl_sync(~0u, read.high_offset, 0);
-      m.keys = __shfl_sync(~0u, read.keys, 0);
-    } else {
-      m.batch = __shfl_sync(~0u, read.batch, 0);
-    }
-    m.count = __shfl_sync(~0u, read.count, 0);
-    m.begin = __shfl_sync(~0u, read.begin, 0);
-    m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
-    m.below_end = __shfl_sync(~0u, read.below_end, 0);
-    if constexpr (kEight) {
-      m.score_factor = __shfl_sync(~0u, read.score_factor, 0);
-      m.value_factor = __shfl_sync(~0u, read.value_factor, 0);
-    }
-    return m;
+    return shared.broadcast(read, group);
   }
 
   // Each warpgroup has a barrier that it waits at and the one before it arrives at.

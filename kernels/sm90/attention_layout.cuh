@@ -83,8 +83,9 @@ struct Message {
   int passes_first = 0;                      // as in bsrg_attention_item
   float score_factor = 1, value_factor = 1;  // 8 bits: what scores and results are multiplied by
   // Sequences: first_row counts all rows; end_row is the first one behind the sequence, and row i of all sees the keys
-  // i + low_offset .. i + high_offset of the sequence, which has `keys` from first_key on.
-  int end_row = 0, low_offset = 0, high_offset = 0, first_key = 0, keys = 0;
+  // i + low_offset .. i + high_offset of the sequence, which has `keys` from first_key on. Without initial
+  // values, with which kernels of other kinds would compile to other code.
+  int end_row, low_offset, high_offset, first_key, keys;
   __device__ bool last() const { return count == 0; }
 };
 
@@ -172,6 +173,33 @@ struct Shared {
       m.high_offset = c.y;
       m.first_key = c.z;
       m.keys = c.w;
+    }
+    return m;
+  }
+
+  // What lane 0 of a consumers' warp has read, for all of its lanes. Shuffles tell the compiler that all of it is
+  // uniform: without them it serialises WGMMAs in branches on it.
+  static __device__ Message broadcast(const Message &read, int group) {
+    Message m;
+    m.first_row[0] = __shfl_sync(~0u, Shape::kPairs && group == 1 ? read.first_row[1] : read.first_row[0], 0);
+    if constexpr (Shape::kPairs) m.passes_first = __shfl_sync(~0u, read.passes_first, 0);
+    m.steps = __shfl_sync(~0u, read.steps, 0);
+    m.head = __shfl_sync(~0u, read.head, 0);
+    if constexpr (Shape::kSequences) {
+      m.end_row = __shfl_sync(~0u, read.end_row, 0);
+      m.low_offset = __shfl_sync(~0u, read.low_offset, 0);
+      m.high_offset = __shfl_sync(~0u, read.high_offset, 0);
+      m.keys = __shfl_sync(~0u, read.keys, 0);
+    } else {
+      m.batch = __shfl_sync(~0u, read.batch, 0);
+    }
+    m.count = __shfl_sync(~0u, read.count, 0);
+    m.begin = __shfl_sync(~0u, read.begin, 0);
+    m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
+    m.below_end = __shfl_sync(~0u, read.below_end, 0);
+    if constexpr (Shape::kEight) {
+      m.score_factor = __shfl_sync(~0u, read.score_factor, 0);
+      m.value_factor = __shfl_sync(~0u, read.value_factor, 0);
     }
     return m;
   }

@@ -257,6 +257,18 @@ static void refusals(void) {
   ACCEPT((args.mask_batch = 1, args.mask_heads = 1));
   ACCEPT(args.masks = NULL);
 
+  static const int32_t offsets[] = {0, QUERIES};
+  static const bsrg_sequences one = {
+      .count = 1, .q_offsets = offsets, .k_offsets = offsets, .max_queries = QUERIES, .max_keys = QUERIES};
+  static const bsrg_sequences no_offsets = {.count = 1, .q_offsets = offsets};
+  static const bsrg_topk_mask topk;
+  REFUSE(args.sequences = &one, "block_mask and cu_seqlens_q are both given");
+  REFUSE((args.masks = NULL, args.topk = &topk, args.sequences = &one),
+         "block_mask and cu_seqlens_q are both given");
+  REFUSE((args.masks = NULL, args.sequences = &one), "there are 1 sequences in 2 batches");
+  REFUSE((args.masks = NULL, args.sequences = &no_offsets),
+         "cu_seqlens_k has elements, but its pointer is NULL");
+
   REFUSE(args.q.data = NULL, "q has elements, but its pointer is NULL");
   REFUSE(args.k.data = (char *)arena + 2, "k starts at address");
   REFUSE(args.v.row_stride = INT64_MAX, "v has shape (2, 2, 6, 2) and strides");

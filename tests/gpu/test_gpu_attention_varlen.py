@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import varlen_cases as table
-from bsrgemm import attention
+from bsrgemm import BlockMask, attention
 from spaces import GPU_SPACES, Space, Torch
 from varlen_cases import Packed, check
 
@@ -173,7 +173,10 @@ def test_lengths_are_not_waited_for(backend: str, torch: Any) -> None:
     assert torch.equal(found, expected)
 
 
-@pytest.mark.filterwarnings("ignore")  # what Inductor has to say of itself
+# Inductor's own modules use what torch has deprecated; a graph of nothing holds torch's memory.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*TensorFloat32:UserWarning")
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compiled(mode: str, torch: Any, rng: np.random.Generator) -> None:
     import bsrgemm.torch
@@ -195,6 +198,26 @@ def test_decode_says_what_is_supported(torch: Any) -> None:
     ends = torch.tensor([0, 8], device="cuda")
     with pytest.raises(ValueError, match="needs a call without cu_seqlens_q"):
         attention(x, x, x, cu_seqlens_q=ends, cu_seqlens_k=ends, backend="decode")
+
+
+def test_eight_bits_say_where_they_are_supported(gpu: dict[str, Any], torch: Any) -> None:
+    x = torch.zeros(8, 1, 64, device="cuda").to(torch.float8_e4m3fn)
+    ends = torch.tensor([0, 8], device="cuda")
+    for backend in (None, "hopper") if gpu["sm_arch"] == 90 else ():
+        with pytest.raises(ValueError, match="needs a call without cu_seqlens_q for float8_e4m3fn"):
+            attention(x, x, x, cu_seqlens_q=ends, cu_seqlens_k=ends, backend=backend)
+    for backend in ("decode", "portable"):
+        with pytest.raises(ValueError, match="needs float16 or bfloat16; float8_e4m3fn is"):
+            attention(x, x, x, cu_seqlens_q=ends, cu_seqlens_k=ends, backend=backend)
+
+
+def test_masks_are_refused(torch: Any) -> None:
+    x = torch.zeros(32, 1, 64, dtype=torch.float16, device="cuda")
+    ends = torch.tensor([0, 32], device="cuda")
+    host = BlockMask.from_dense(np.ones((2, 2), bool), (16, 16))
+    for mask in (host, BlockMask.topk(torch.randn(2, 2, device="cuda"), 1, (16, 16))):
+        with pytest.raises(ValueError, match="block_mask and cu_seqlens_q are both given"):
+            attention(x, x, x, cu_seqlens_q=ends, cu_seqlens_k=ends, block_mask=mask)
 
 
 def test_lengths_on_the_host(torch: Any) -> None:
