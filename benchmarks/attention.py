@@ -19,7 +19,11 @@ BACKENDS = ("auto", "hopper", "decode", "portable")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measure_arguments(
-        parser, "attention", RIVALS, select="", groups="dense, decode, masks, topk (default: all)"
+        parser,
+        "attention",
+        RIVALS,
+        select="",
+        groups="dense, fp8, varlen, decode, masks, topk (default: all)",
     )
     parser.add_argument(
         "--backends",

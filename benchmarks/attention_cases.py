@@ -1,7 +1,8 @@
 """The attention that is measured, as data.
 
 A name is ``group/dtype/batch x heads x keys x size/block/density/seen``, the block and its density
-for masks only. Heads are 32:8 where 32 of q share 8 of k and v.
+for masks only. Heads are 32:8 where 32 of q share 8 of k and v. Sequences of different lengths have
+256-8192 for keys, the shortest and the longest.
 """
 
 from __future__ import annotations
@@ -34,15 +35,20 @@ class AttentionCase:
     block: tuple[int, int] | None = None
     count: int = 0
     pattern: str = "uniform"
+    # Sequences one behind the other, as many as ``batch``, of which the longest has ``keys``.
+    lengths: tuple[int, ...] = ()
     timings: tuple[str, ...] = ("sustained", "burst")
 
     @property
     def q_shape(self) -> tuple[int, int, int, int]:
+        if self.lengths:
+            return 1, self.heads, sum(self.lengths), self.size
         return self.batch, self.heads, self.queries or self.keys, self.size
 
     @property
     def k_shape(self) -> tuple[int, int, int, int]:
-        return self.batch, self.kv_heads or self.heads, self.keys, self.size
+        batch, _, rows, size = self.q_shape
+        return batch, self.kv_heads or self.heads, rows if self.lengths else self.keys, size
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -58,8 +64,11 @@ class AttentionCase:
 
     @property
     def visible(self) -> float:
-        """Pairs of a query and a key that are seen, a head. Causal calls count half of what
-        they would be without: of everything, or of the blocks on the diagonal of a mask."""
+        """Pairs of a query and a key that are seen, a head; of sequences the mean. Causal calls
+        count half of what they would be without: of everything, or of the blocks on the diagonal
+        of a mask."""
+        if self.lengths:
+            return sum(n * n for n in self.lengths) / self.batch * (0.5 if self.causal else 1.0)
         if self.block is None:
             return self.q_shape[2] * self.keys * (0.5 if self.causal else 1.0)
         halves = 0.5 * self.grid[0] if self.causal else 0.0
@@ -81,7 +90,8 @@ class AttentionCase:
     @property
     def shape_name(self) -> str:
         heads = f"{self.heads}:{self.kv_heads}" if self.kv_heads else f"{self.heads}"
-        return f"{self.batch}x{heads}x{self.keys}x{self.size}"
+        keys = f"{min(self.lengths)}-{self.keys}" if self.lengths else f"{self.keys}"
+        return f"{self.batch}x{heads}x{keys}x{self.size}"
 
     @property
     def seen(self) -> str:
@@ -113,6 +123,8 @@ class AttentionCase:
         }
         if self.block is not None:
             fields |= {"block": list(self.block), "density": self.density, "nnzb": self.nnzb}
+        if self.lengths:
+            fields["shortest"] = min(self.lengths)
         if self.queries == 1:
             # Keys and values, which such a call reads once: it is as fast as memory at best.
             fields["bytes"] = 2 * int(np.prod(self.k_shape)) * ITEM_BYTES[self.dtype]
@@ -135,6 +147,13 @@ def causal_rows(rng: np.random.Generator, rows: int, cols: int, count: int) -> P
     ]
     indptr = np.cumsum([0, *map(len, chosen)])
     return Pattern(np.concatenate(chosen).astype(np.int32), indptr.astype(np.int32))
+
+
+def mixed_lengths(count: int, shortest: int, longest: int) -> tuple[int, ...]:
+    """Both of them and others between, evenly spread in the logarithm, in any order."""
+    rng = np.random.default_rng([SEED, count, shortest, longest])
+    between = np.exp(rng.uniform(np.log(shortest), np.log(longest), count - 2)).astype(int)
+    return tuple(int(n) for n in rng.permutation([shortest, longest, *between]))
 
 
 # Batch, heads, length, size of a head.
@@ -168,6 +187,10 @@ def gpu_attention_cases() -> Iterator[AttentionCase]:
     yield _masked(16384, 128, 0.125, group="fp8", dtype="float8_e4m3fn")
     # The rate that the masks of this length are compared with.
     yield AttentionCase("dense", "bfloat16", 1, 16, 32768, 128)
+    lengths = mixed_lengths(32, 256, 8192)
+    for causal in (False, True):
+        shape = (len(lengths), 16, max(lengths), 128)
+        yield AttentionCase("varlen", "bfloat16", *shape, causal=causal, lengths=lengths)
     yield AttentionCase("decode", "bfloat16", 16, 32, 8192, 128, queries=1, kv_heads=8)
     for length in (16384, 32768):
         for density in (0.05, 0.125, 0.25, 0.5):

@@ -32,6 +32,14 @@ class Problem:
     # 8 bits: q_descale, k_descale and v_descale, [batch, heads of k] each
     factors: dict[str, Any] = field(default_factory=dict)
     scores: Any = None  # in the group topk, whose blocks have the highest
+    # Sequences: where they begin and the last one ends, int32. Operands have one batch then, and
+    # are contiguous as ``packed`` makes them.
+    ends: Any = None
+
+
+def packed(x: Any) -> Any:
+    """[1, heads, rows, size] as [rows, heads, size]."""
+    return x[0].transpose(0, 1)
 
 
 def cudnn(p: Problem) -> Product:
@@ -61,6 +69,8 @@ def flash3(p: Problem) -> Product:
     """FlashAttention-3, with operands in its own layout."""
     import fa3_fwd_interface
 
+    if p.ends is not None:
+        return _flash3_packed(p, fa3_fwd_interface.flash_attn_varlen_func)
     q, k, v = (x.transpose(1, 2).contiguous() for x in (p.q, p.k, p.v))
     # Few queries do not fill the GPU unless the keys are split; 0 lets it choose into how many.
     options = {"num_splits": 0} if p.case.queries == 1 else {}
@@ -69,6 +79,17 @@ def flash3(p: Problem) -> Product:
     def call() -> Any:
         found = fa3_fwd_interface.flash_attn_func(q, k, v, causal=p.case.causal, **options)
         return (found[0] if isinstance(found, tuple) else found).transpose(1, 2)
+
+    return Product(call, p.case.useful_flops)
+
+
+def _flash3_packed(p: Problem, attend: Callable[..., Any]) -> Product:
+    longest = p.case.keys
+    operands = (*map(packed, (p.q, p.k, p.v)), p.ends, p.ends, longest, longest)
+
+    def call() -> Any:
+        found = attend(*operands, causal=p.case.causal)
+        return (found[0] if isinstance(found, tuple) else found).transpose(0, 1)[None]
 
     return Product(call, p.case.useful_flops)
 
@@ -137,6 +158,8 @@ def wanted(case: AttentionCase) -> list[str]:
         return ["flash3"] if case.block is None else []
     if case.group == "topk":
         return []
+    if case.lengths:
+        return ["flash3"]
     if case.block is not None:
         return ["flex"]
     names = ["flash3", "cudnn", "flash2"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 from bsrgemm import BlockMask, attention
 
 from . import attention_peers
 from .attention_cases import AttentionCase
-from .attention_peers import Problem
+from .attention_peers import Problem, packed
 from .peers import Product
 from .records import Row
 from .suite import ALLOWED, Reference, Suite, describe, our_name, rates, relative_error
@@ -86,6 +88,10 @@ def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, 
         torch.randn(shape, device=device).to(getattr(torch, case.dtype))
         for shape in (case.q_shape, case.k_shape, case.k_shape)
     )
+    ends = None
+    if case.lengths:
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v))
+        ends = torch.tensor([0, *itertools.accumulate(case.lengths)], device=device).int()
     blocks = case.make_blocks() if case.block else None
     out, factors, scores = torch.empty_like(q), {}, None
     if case.dtype == "float8_e4m3fn":
@@ -95,7 +101,7 @@ def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, 
     if case.group == "topk":  # other scores for each head, but the same blocks
         scores = torch.rand(1, case.heads, *case.grid, device=device)
         scores += torch.from_numpy(blocks).to(device)
-    return Problem(torch, case, q, k, v, blocks, out, cache, factors, scores)
+    return Problem(torch, case, q, k, v, blocks, out, cache, factors, scores, ends)
 
 
 def make_mask(p: Problem) -> BlockMask | None:
@@ -113,6 +119,15 @@ def our_call(p: Problem, family: str) -> Product:
         "enable_gqa": p.case.kv_heads is not None,
         "backend": None if family == "auto" else family,
     } | p.factors
+    if p.ends is not None:
+        operands = [packed(x) for x in (p.q, p.k, p.v)]
+        options |= {"cu_seqlens_q": p.ends, "cu_seqlens_k": p.ends, "out": packed(p.out)}
+
+        def call_packed() -> Any:
+            attention(*operands, **options)
+            return p.out
+
+        return Product(call_packed, p.case.useful_flops)
     mask = make_mask(p)
 
     def call() -> Any:
@@ -128,20 +143,35 @@ def make_reference(p: Problem) -> Reference:
     torch = p.torch
     expected = torch.empty(p.case.q_shape, dtype=torch.float64, device=p.q.device)
     same_precision = torch.empty_like(p.out)
-    _, heads, queries, _ = p.case.q_shape
+    heads = p.case.heads
     group = heads // p.case.k_shape[1]
-    step = max(1, SCORES_AT_A_TIME // (heads * p.case.keys))
     unit = WEIGHT_UNIT.get(p.case.dtype, 1.0)
-    for i in range(p.case.batch):
-        q = _meant(p, "q", i, group)
-        k, v = (_meant(p, name, i).repeat_interleave(group, dim=0) for name in "kv")
+    for i, first_query, queries, first_key, keys in _pieces(p.case):
+        step = max(1, SCORES_AT_A_TIME // (heads * keys))
+        q = _meant(p, "q", i, group)[:, first_query : first_query + queries]
+        k, v = (
+            _meant(p, name, i)[:, first_key : first_key + keys].repeat_interleave(group, dim=0)
+            for name in "kv"
+        )
         for first in range(0, queries, step):
             rows = slice(first, min(first + step, queries))
-            seen = _seen(p, rows)
+            seen = _seen(p, rows, queries, keys)
+            place = slice(first_query + rows.start, first_query + rows.stop)
             for into, work in ((expected, torch.float64), (same_precision, torch.float32)):
                 rounded = work if into is expected else p.q.dtype
-                into[i, :, rows] = _attend(torch, q[:, rows], k, v, seen, work, rounded, unit)
+                into[i, :, place] = _attend(torch, q[:, rows], k, v, seen, work, rounded, unit)
     return Reference(expected, relative_error(torch, same_precision, expected))
+
+
+def _pieces(case: AttentionCase) -> Iterator[tuple[int, int, int, int, int]]:
+    """Batches, or sequences: index of the batch, first query, queries, first key, keys."""
+    if not case.lengths:
+        yield from ((i, 0, case.q_shape[2], 0, case.keys) for i in range(case.batch))
+        return
+    first = 0
+    for length in case.lengths:
+        yield 0, first, length, first, length
+        first += length
 
 
 def _meant(p: Problem, name: str, batch: int, group: int = 1) -> Any:
@@ -165,16 +195,16 @@ def _attend(
     return result / (unit * total.where(total > 0, torch.ones_like(total)))
 
 
-def _seen(p: Problem, rows: slice) -> Any:
-    """Which keys these queries see: [rows, keys], or None for all."""
+def _seen(p: Problem, rows: slice, queries: int, keys: int) -> Any:
+    """Which of the keys these queries see: [rows, keys], or None for all."""
     torch, device = p.torch, p.q.device
     query = torch.arange(rows.start, rows.stop, device=device)[:, None]
-    key = torch.arange(p.case.keys, device=device)[None, :]
+    key = torch.arange(keys, device=device)[None, :]
     seen = None
     if p.blocks is not None:
         height, width = p.case.block
         seen = torch.from_numpy(p.blocks).to(device)[query // height, key // width]
     if p.case.causal:
-        before = key <= query + p.case.keys - p.case.q_shape[2]
+        before = key <= query + keys - queries
         seen = before if seen is None else seen & before
     return seen

@@ -345,7 +345,7 @@ def _gpu_attention(runs: list[Run]) -> Made:
     found = [
         (run, row)
         for run, row in _ours(runs, "sustained", op="attention")
-        if row["case"].startswith(("dense/", "decode/", "fp8/")) and not row.get("block")
+        if row["case"].startswith(("dense/", "decode/", "fp8/", "varlen/")) and not row.get("block")
     ]
     shown = {
         who: name for who, name in peers.items() if any(run.rival(row, who) for run, row in found)
@@ -388,7 +388,8 @@ def _attention_shape(row: Row) -> str:
     heads = str(row["heads"])
     if row["kv_heads"] != row["heads"]:
         heads += f" ({row['kv_heads']} of K and V)"
-    return f"{row['batch']} × {heads} × {row['keys']} × {row['size']}"
+    keys = f"{row['shortest']} to {row['keys']}" if "shortest" in row else row["keys"]
+    return f"{row['batch']} × {heads} × {keys} × {row['size']}"
 
 
 # name: (what makes it, folder of results, command that measures it)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,6 +45,10 @@ def test_useful_work() -> None:
     (decode,) = select(gpu_attention_cases(), "^decode/")
     assert decode.useful_flops == 4 * 16 * 32 * 8192 * 128
     assert decode.fields["bytes"] == 2 * 2 * 16 * 8 * 8192 * 128
+    full, causal = select(gpu_attention_cases(), "^varlen/bfloat16/32x16x256-8192x128/")
+    pairs = sum(n * n for n in full.lengths)
+    assert full.useful_flops == 2 * causal.useful_flops == pytest.approx(4 * 16 * pairs * 128)
+    assert full.q_shape == full.k_shape == (1, 16, sum(full.lengths), 128)
     (mask,) = select(gpu_attention_cases(), "^masks/.*16384x128/128x128/d0.125/uniform")
     assert mask.useful_flops == 4 * 16 * 128 * 16 * 128**2 * 128
 
@@ -77,6 +83,11 @@ def small_mask(pattern: str = "uniform", **changes: Any) -> AttentionCase:
     return small(**(mask | {"causal": pattern == "causal"} | changes))
 
 
+def small_packed(**changes: Any) -> AttentionCase:
+    packed = {"group": "varlen", "batch": 3, "lengths": (30, 256, 77)}
+    return small(**(packed | changes))
+
+
 def host_suite(**changes: Any) -> AttentionSuite:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     return AttentionSuite(torch, "cpu", HostTimer(), **changes)
@@ -100,8 +111,25 @@ def flash3_of_torch(torch: Any) -> ModuleType:
         out = attend(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
         return out.transpose(1, 2)
 
+    def flash_attn_varlen_func(
+        q: Any,
+        k: Any,
+        v: Any,
+        ends_q: Any,
+        ends_k: Any,
+        longest_q: int,
+        longest_k: int,
+        causal: bool,
+    ) -> Any:
+        assert ends_q.dtype == torch.int32 and torch.equal(ends_q, ends_k)
+        assert longest_q == longest_k == int(ends_q.diff().max())
+        rows = [slice(a, b) for a, b in itertools.pairwise(ends_q.tolist())]
+        found = [flash_attn_func(q[None, i], k[None, i], v[None, i], causal)[0] for i in rows]
+        return torch.cat(found)
+
     module = ModuleType("fa3_fwd_interface")
     module.flash_attn_func = flash_attn_func
+    module.flash_attn_varlen_func = flash_attn_varlen_func
     return module
 
 
@@ -160,6 +188,32 @@ def test_suite_measures_and_leaves_out(
     outcome = suite.run(small(dtype=dtype))
     assert any("flash3 left out: ModuleNotFoundError" in note for note in outcome.notes)
     assert not outcome.wrong and "flash3" not in {row["who"] for row in outcome.rows}
+
+
+def test_suite_measures_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = host_suite()
+    torch = suite.torch
+    monkeypatch.setitem(sys.modules, "fa3_fwd_interface", flash3_of_torch(torch))
+    for case in (
+        small_packed(),
+        small_packed(causal=True, dtype="bfloat16"),
+        small_packed(causal=True, heads=4, kv_heads=2),
+    ):
+        outcome = suite.run(case)
+        assert not outcome.wrong, outcome.notes
+        assert {row["who"] for row in outcome.rows} == {"bsrgemm", "flash3"}
+        assert not any("wrong" in row for row in outcome.rows)
+        # The reference is that of each sequence alone.
+        p = suite._problem(case)
+        assert attention_peers.packed(p.q).is_contiguous()
+        found, first = suite._reference(p), 0
+        for n in case.lengths:
+            one = suite._problem(small(batch=1, keys=n, heads=case.heads, kv_heads=case.kv_heads))
+            one = replace(one, case=replace(one.case, dtype=case.dtype, causal=case.causal))
+            one.q, one.k, one.v = (x[:, :, first : first + n] for x in (p.q, p.k, p.v))
+            expected = suite._reference(one).expected
+            assert torch.equal(found.expected[:, :, first : first + n], expected), case.name
+            first += n
 
 
 def test_suite_measures_eight_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +308,7 @@ def test_tables(tmp_path: Path) -> None:
     (decode,) = select(cases, "^decode/")
     (mask,) = select(cases, "^masks/.*16384x128/128x128/d0.125/zipf")
     (long,) = select(cases, "^masks/.*32768x128/128x128/d0.5/")
+    packed, _ = select(cases, "^varlen/")
     write_run(
         tmp_path,
         "h200",
@@ -267,6 +322,8 @@ def test_tables(tmp_path: Path) -> None:
             result(causal, "bsrgemm", "sustained", 2000.0),
             result(causal, "flash3", "burst", 1700.0),
             result(decode, "bsrgemm", "sustained", 268.0),
+            result(packed, "bsrgemm", "sustained", packed.useful_flops / 500e6),
+            result(packed, "flash3", "sustained", packed.useful_flops / 625e6),
             result(mask, "bsrgemm", "sustained", 625.0, plan_us=1234.0),
             result(mask, "bsrgemm", "burst", 500.0, plan_us=1234.0),
             result(mask, "flex", "sustained", 750.0),
@@ -274,13 +331,14 @@ def test_tables(tmp_path: Path) -> None:
         ],
     )
     folder = tmp_path / report.RESULTS
-    assert report.table(folder, "gpu-attention").splitlines()[:5] == [
+    assert report.table(folder, "gpu-attention").splitlines()[:6] == [
         "| batch × heads × length × size | dtype | seen | TF/s (burst) | of FlashAttention-3 | "
         "of cuDNN | K and V, TB/s |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         "| 1 × 16 × 16384 × 128 | bfloat16 | full | 550 (687) | 0.75 | wrong | - |",
         "| 1 × 16 × 16384 × 128 | bfloat16 | causal | 550 (-) | - | - | - |",
         "| 16 × 32 (8 of K and V) × 8192 × 128 | bfloat16 | decode | 8.01 (-) | - | - | 2.00 |",
+        "| 32 × 16 × 256 to 8192 × 128 | bfloat16 | full | 500 (-) | 0.80 | - | - |",
     ]
     assert report.table(folder, "gpu-attention-masks").splitlines()[:4] == [
         "| batch × heads × length × size | block | pattern | density | TF/s (burst) | "
