@@ -169,7 +169,12 @@ MALFORMED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "other number": (
         {"cu_seqlens_k": np.array([0, 10])},
         ValueError,
-        r"cu_seqlens_k has shape \(2,\), but must have shape",
+        r"cu_seqlens_k has shape \(2,\), but must have shape \(3,\), that of cu_seqlens_q",
+    ),
+    "strided": (
+        {"cu_seqlens_k": np.zeros(6, int)[::2]},
+        ValueError,
+        "cu_seqlens_k has strides of 2 elements, but must be C-contiguous",
     ),
     "two dimensions": (
         {"cu_seqlens_q": np.array([[0, 10]])},

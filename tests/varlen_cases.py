@@ -17,8 +17,9 @@ class Packed(NamedTuple):
     queries: tuple[int, ...]
     keys: tuple[int, ...]
     options: dict[str, Any] = {}
-    index: str = "int32"
-    rest: tuple[int, int] = (0, 0)  # rows of q and of k that belong to no sequence, at the end
+    index: tuple[str, str] = ("int32", "int32")  # dtypes of the offsets
+    before: int = 0  # rows of q and of k that belong to no sequence, before the first
+    rest: tuple[int, int] = (0, 0)  # and behind the last, of q and of k
     strided: bool = False  # a slice of a larger array
 
     @property
@@ -34,22 +35,24 @@ class Operands(NamedTuple):
     single: list[list[np.ndarray]]
 
 
-def pack(arrays: list[np.ndarray], rest: int) -> np.ndarray:
+def pack(arrays: list[np.ndarray], before: int, rest: int) -> np.ndarray:
+    """With NaN where no sequence is."""
     rows = [x[0].swapaxes(0, 1) for x in arrays]
-    heads, size = rows[0].shape[1:]
-    return np.concatenate([*rows, np.full((rest, heads, size), np.nan, rows[0].dtype)])
+    shape, dtype = rows[0].shape[1:], rows[0].dtype
+    first, last = (np.full((n, *shape), np.nan, dtype) for n in (before, rest))
+    return np.concatenate([first, *rows, last])
 
 
 def make(rng: np.random.Generator, case: Packed, dtype: str) -> Operands:
     single = [operands(rng, one, dtype) for one in case.cases]
     rests = (case.rest[0], case.rest[1], case.rest[1])
     columns = zip(*single, strict=True)
-    packed = [pack(list(x), rest) for x, rest in zip(columns, rests, strict=True)]
+    packed = [pack(list(x), case.before, rest) for x, rest in zip(columns, rests, strict=True)]
     return Operands(packed, single)
 
 
-def offsets(lengths: tuple[int, ...], index: str) -> np.ndarray:
-    return np.cumsum([0, *lengths]).astype(index)
+def offsets(lengths: tuple[int, ...], index: str, before: int = 0) -> np.ndarray:
+    return np.cumsum([before, *lengths]).astype(index)
 
 
 def place(space: Space, x: np.ndarray, strided: bool) -> tuple[Any, Any]:
@@ -70,8 +73,8 @@ def call(
     first = case.cases[0]
     return (function or bsrgemm.attention)(
         *arrays,
-        cu_seqlens_q=space.array(offsets(case.queries, case.index)),
-        cu_seqlens_k=space.array(offsets(case.keys, case.index)),
+        cu_seqlens_q=space.array(offsets(case.queries, case.index[0], case.before)),
+        cu_seqlens_k=space.array(offsets(case.keys, case.index[1], case.before)),
         max_seqlen_q=max(case.queries),
         max_seqlen_k=max(case.keys),
         is_causal=first.causal,
@@ -101,7 +104,7 @@ def check(space: Space, case: Packed, dtype: str, rng: np.random.Generator, **op
     size = int(np.prod(space.host(memory).shape))
     assert around == size - written, f"{what}: {size - written - around} elements too many written"
 
-    first = 0
+    first = case.before
     for one, single in zip(case.cases, given.single, strict=True):
         rows = slice(first, first + one.queries)
         first += one.queries
@@ -137,7 +140,15 @@ CASES = {
     ),
     "softcap": Packed((200, 0, 33), (210, 5, 65), {"softcap": 2.0, "spread": 2.0, "causal": True}),
     "grouped": Packed(LENGTHS, LENGTHS, {"heads": 6, "kv_heads": 2, "causal": True}),
-    "int64": Packed((64, 3), (70, 8), index="int64"),
+    "int64": Packed((64, 3), (70, 8), index=("int64", "int64")),
+    "int32, int64": Packed((64, 3), (70, 8), index=("int32", "int64")),
+    "int64, int32": Packed((64, 3), (70, 8), index=("int64", "int32")),
+    "before": Packed((200, 3, 100), (70, 8, 300), {"causal": True}, before=131, rest=(1, 200)),
+    "few queries": Packed(
+        (1, 1, 1, 0, 4, 1),
+        (700, 1, 33, 12, 300, 0),
+        {"heads": 8, "kv_heads": 2, "causal": True, "size": 128},
+    ),
     "rest": Packed((64, 3, 100), (70, 8, 100), rest=(50, 9)),
     "strided": Packed((64, 3, 100), (70, 8, 100), {"heads": 3}, strided=True, rest=(3, 0)),
     "size 128": Packed((200, 300, 1), (200, 300, 257), {"size": 128, "causal": True}),

@@ -117,7 +117,7 @@ static int import_topk(bsrg_state *state, PyObject *columns, PyObject *numbers, 
   return 0;
 }
 
-/* Offsets of sequences: count is set by the first of the two arrays, NULL is not accepted. */
+/* Offsets of sequences. *count is that of cu_seqlens_q; negative: this is cu_seqlens_q, which sets it. */
 static int import_offsets(bsrg_state *state, PyObject *obj, bsrg_work *work, bsrg_operand *operands,
                           int which, const void **offsets, bsrg_index_type *type, int64_t *count) {
   bsrg_operand *operand = &operands[which];
@@ -130,12 +130,19 @@ static int import_offsets(bsrg_state *state, PyObject *obj, bsrg_work *work, bsr
                  a->element->name);
     return -1;
   }
-  if (a->ndim != 1 || a->shape[0] < 1 || (*count >= 0 && a->shape[0] != *count + 1) ||
-      !bsrg_is_contiguous(a)) {
-    PyErr_Format(
-        PyExc_ValueError,
-        "%s has shape %s, but must have shape (sequences + 1,), as many as cu_seqlens_q, C-contiguous",
-        operand->name, bsrg_format_shape(a->ndim, a->shape).text);
+  if (a->ndim != 1 || a->shape[0] < 1) {
+    PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have shape (sequences + 1,)", operand->name,
+                 bsrg_format_shape(a->ndim, a->shape).text);
+    return -1;
+  }
+  if (*count >= 0 && a->shape[0] != *count + 1) {
+    PyErr_Format(PyExc_ValueError, "%s has shape (%lld,), but must have shape (%lld,), that of cu_seqlens_q",
+                 operand->name, (long long)a->shape[0], (long long)*count + 1);
+    return -1;
+  }
+  if (!bsrg_is_contiguous(a)) {
+    PyErr_Format(PyExc_ValueError, "%s has strides of %lld elements, but must be C-contiguous", operand->name,
+                 (long long)a->strides[0]);
     return -1;
   }
   *offsets = a->data;

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import varlen_cases as table
 from bsrgemm import BlockMask, attention
+from device_cases import reduced, repeats
 from spaces import GPU_SPACES, Space, Torch
 from varlen_cases import Packed, check
 
@@ -39,7 +40,7 @@ def test_cases(name: str, dtype: str, backend: str, torch: Any, rng: np.random.G
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_lengths(size: int, dtype: str, backend: str, torch: Any, rng: np.random.Generator) -> None:
     """Random lengths, with keys and values of other lengths than queries."""
-    for _ in range(4):
+    for _ in repeats(4):
         count = int(rng.integers(1, 30))
         queries, keys = (
             tuple(int(n) for n in rng.integers(0, 400, count) * (rng.random(count) < 0.8))
@@ -56,7 +57,9 @@ def test_lengths(size: int, dtype: str, backend: str, torch: Any, rng: np.random
             ],
         }
         queries, keys = (*queries, 5), (*keys, 7)
-        check(SPACE, Packed(queries, keys, options), dtype, rng, backend=backend)
+        before, *rest = (int(n) for n in rng.integers(0, 200, 3))
+        case = Packed(queries, keys, options, before=before, rest=(rest[0], rest[1]))
+        check(SPACE, case, dtype, rng, backend=backend)
 
 
 @pytest.mark.parametrize("space", GPU_SPACES, ids=repr)
@@ -84,14 +87,14 @@ def test_same_bits_every_time(backend: str, torch: Any, rng: np.random.Generator
     case = table.CASES["grouped"]
     arrays = [SPACE.array(x) for x in table.make(rng, case, "bfloat16").packed]
     expected = table.call(SPACE, case, arrays, backend=backend, return_lse=True)
-    for _ in range(20):
+    for _ in repeats(20):
         found = table.call(SPACE, case, arrays, backend=backend, return_lse=True)
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_many_tiles(backend: str, torch: Any) -> None:
     """More than the GPU has SMs, and long ones: as each sequence alone."""
-    lengths = [5000, 1, 1000, 0, 3000, 129, 64]
+    lengths = [reduced(5000), 1, 1000, 0, reduced(3000), 129, 64]
     ends = torch.tensor([0, *lengths], device="cuda").cumsum(0).to(torch.int32)
     q, k, v = (
         torch.randn(sum(lengths), heads, 128, device="cuda", dtype=torch.bfloat16)
@@ -123,7 +126,7 @@ def test_malformed_lengths_stay_within_the_arrays(
     kind: str, backend: str, torch: Any, rng: np.random.Generator
 ) -> None:
     """Results mean nothing then; compute-sanitizer says whether memory was respected."""
-    for _ in range(20):
+    for _ in repeats(20):
         q, k, v = (torch.zeros(300, 2, 64, device="cuda").half() for _ in range(3))
         lengths = rng.integers(-1000, 1000, 9)
         if kind == "int64":
@@ -191,6 +194,16 @@ def test_compiled(mode: str, torch: Any, rng: np.random.Generator) -> None:
             torch.compiler.cudagraph_mark_step_begin()
             found = compiled(q, k, v, **given).clone()
             assert torch.equal(found, bsrgemm.attention(q, k, v, **given))
+
+
+def test_nothing_to_compute(torch: Any) -> None:
+    options = {"device": "cuda", "dtype": torch.float16}
+    for rows, ends in ((0, [0]), (0, [0, 0]), (9, [0]), (9, [4, 4])):
+        q, k = torch.ones(rows, 2, 64, **options), torch.ones(0, 2, 64, **options)
+        out = torch.full_like(q, torch.nan)
+        cu_q = torch.tensor(ends, device="cuda")
+        found = attention(q, k, k, cu_seqlens_q=cu_q, cu_seqlens_k=torch.zeros_like(cu_q), out=out)
+        assert found is out and out.isnan().all()
 
 
 def test_decode_says_what_is_supported(torch: Any) -> None:
