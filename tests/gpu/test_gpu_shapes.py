@@ -227,6 +227,19 @@ def test_large(
     check(torch, random_problem(torch, mask, (block, block), dtype), reduced(4096), family=family)
 
 
+@pytest.mark.parametrize(
+    "family, block", [("tall", 128), ("tall", 64), ("stream", 32), ("stream", 16)]
+)
+def test_skewed_panels(
+    torch: Any, rng: np.random.Generator, family: str, block: int, hopper: None
+) -> None:
+    """X larger than L2: long row tiles have sweeps of their own, the last one of fewer columns."""
+    rows, cols, columns = reduced(8192) // block, 16384 // block, reduced(3016 // 4) * 4
+    chance = rng.permutation(np.where(np.arange(rows) < rows * 5 // 16, 0.25, 0.04))
+    mask = rng.random((rows, cols)) < chance[:, None]
+    check(torch, random_problem(torch, mask, (block,) * 2, "float16"), columns, family=family)
+
+
 def test_families_say_what_they_need(torch: Any, rng: np.random.Generator, hopper: None) -> None:
     p = random_problem(torch, np.ones((2, 2), bool), (48, 16), "float16")
     x = torch.ones(32, 64, device="cuda", dtype=torch.float16)
