@@ -9,13 +9,17 @@
 /* The order of query tiles of `rows` rows. */
 bsrg_attention_order bsrg_attention_make_order(const bsrg_attention_args *args, int32_t rows);
 bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args);
+/* The head behind the last one of the section that begins with head `first`. */
+int64_t bsrg_attention_section_end(const bsrg_attention_order *order, int64_t first);
 
-/* For the kinds with blocks: every query tile with its list of key tiles, longest first in each section. */
+/* For the kinds with blocks: every query tile with its list of key tiles, longest first in each section. Lists that are
+ * no pairs may be cut along the keys: their parts come as tiles of their own. */
 typedef struct bsrg_attention_plan {
   bsrg_attention_item *tiles;
   bsrg_attention_entry *entries;  /* NULL for pairs */
   bsrg_attention_key_pair *pairs; /* NULL for the others */
-  int64_t tile_count, entry_count;
+  bsrg_attention_cut *cuts;       /* of tiles in parts; NULL if there are none */
+  int64_t tile_count, entry_count, cut_count, part_count;
 } bsrg_attention_plan;
 
 /* attention_values.c: packs the values of a call with 8-bit elements for a kernel with these head and key tiles, on the
@@ -32,12 +36,16 @@ typedef struct bsrg_attention_plan_key {
   int32_t heads;
   int32_t tile_keys; /* of an entry; a pair has 2 * BSRG_ATTENTION_PAIR_ROWS */
   bool pairs;
+  int32_t sms, step_ns; /* of the GPU, and about what a key tile takes there */
 } bsrg_attention_plan_key;
 void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t options[BSRG_MASK_OPTIONS]);
 
 /* A bsrg_mask_plan_maker. */
 void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *options);
 void bsrg_attention_free_plan(void *plan);
+
+/* attention_cut.c: cuts query tiles of a plan in order, without pairs. false: no memory. */
+bool bsrg_attention_cut_tiles(const bsrg_attention_plan_key *key, bsrg_attention_plan *plan);
 
 /* attention_pairs.c: whether a mask of these blocks is one that pairs are for. */
 bool bsrg_attention_suits_pairs(bsrg_block_shape block);

@@ -216,7 +216,8 @@ static bool list_query_tile(builder *b, const int32_t *block, bsrg_attention_ite
                                 .steps = bsrg_max(steps, 1),
                                 .entry_begin = (int32_t)begin,
                                 .entry_count = (int32_t)(plan->entry_count - begin),
-                                .passes_first = !(plan->pairs[begin].flags[1] & TAKES)};
+                                .passes_first = !(plan->pairs[begin].flags[1] & TAKES),
+                                .slot = -1};
   return true;
 }
 

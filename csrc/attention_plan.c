@@ -42,13 +42,26 @@ bsrg_attention_order bsrg_attention_make_order(const bsrg_attention_args *args, 
       .tail_begin = (int32_t)(tail ? bsrg_max(0, heads - tail) / section * section : heads)};
 }
 
+int64_t bsrg_attention_section_end(const bsrg_attention_order *order, int64_t first) {
+  if (first >= order->tail_begin) return order->heads;
+  return bsrg_min(first + order->section, order->tail_begin);
+}
+
 /* ---- plans of masks -------------------------------------------------------------------------- */
 
 void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t options[BSRG_MASK_OPTIONS]) {
-  const int64_t numbers[BSRG_MASK_OPTIONS] = {
-      key->order.heads,    key->heads,       key->order.section,     key->order.tail_begin,
-      key->bounds.queries, key->bounds.keys, key->bounds.low_offset, key->bounds.high_offset,
-      key->tile_keys,      key->pairs};
+  const int64_t numbers[BSRG_MASK_OPTIONS] = {key->order.heads,
+                                              key->heads,
+                                              key->order.section,
+                                              key->order.tail_begin,
+                                              key->bounds.queries,
+                                              key->bounds.keys,
+                                              key->bounds.low_offset,
+                                              key->bounds.high_offset,
+                                              key->tile_keys,
+                                              key->pairs,
+                                              key->sms,
+                                              key->step_ns};
   memcpy(options, numbers, sizeof(numbers));
 }
 
@@ -65,7 +78,9 @@ static bsrg_attention_plan_key key_of(const int64_t *options) {
                  .high_offset = (int32_t)options[7]},
       .heads = (int32_t)options[1],
       .tile_keys = (int32_t)options[8],
-      .pairs = options[9] != 0};
+      .pairs = options[9] != 0,
+      .sms = (int32_t)options[10],
+      .step_ns = (int32_t)options[11]};
 }
 
 typedef struct builder {
@@ -156,7 +171,8 @@ static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t
   *list = (bsrg_attention_item){.first_row = {first_row, first_row + BSRG_ATTENTION_LIST_ROWS / 2},
                                 .entry_begin = (int32_t)begin,
                                 .entry_count = count,
-                                .steps = count};
+                                .steps = count,
+                                .slot = -1};
   return true;
 }
 
@@ -191,7 +207,7 @@ static bool order_tiles(builder *b, const bsrg_attention_args *args) {
   }
   bool done = true;
   for (int64_t first = 0, end; first < order->heads && done; first = end) {
-    end = first < order->tail_begin ? bsrg_min(first + order->section, order->tail_begin) : order->heads;
+    end = bsrg_attention_section_end(order, first);
     const int64_t begin = first * order->query_tiles, count = (end - first) * order->query_tiles;
     done = bsrg_sort_records(tiles + begin, sizeof(*tiles), length + begin, count, longest);
   }
@@ -205,6 +221,7 @@ void bsrg_attention_free_plan(void *plan) {
   free(p->tiles);
   free(p->entries);
   free(p->pairs);
+  free(p->cuts);
   free(p);
 }
 
@@ -219,7 +236,8 @@ void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *o
                .plan = plan,
                .groups = malloc(sizeof(*b.groups) * (size_t)bsrg_ceil_div(key.bounds.keys, key.tile_keys)),
                .lists = malloc(sizeof(*b.lists) * (size_t)lists)};
-  const bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args);
+  const bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args) &&
+                    (key.pairs || bsrg_attention_cut_tiles(&key, plan));
   free(b.groups);
   free(b.lists);
   if (done) return plan;

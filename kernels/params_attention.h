@@ -204,7 +204,7 @@ typedef struct bsrg_attention_item {
   int32_t steps;                    /* entries that a warpgroup computes, as many for both */
   int32_t entry_begin, entry_count; /* at least one */
   int32_t passes_first;             /* pairs: the second warpgroup does not take the first entry */
-  int32_t pad;
+  int32_t slot;                     /* of a part of a query tile, where its sums go; -1: the whole tile */
 } bsrg_attention_item;
 
 enum { BSRG_ATTENTION_ABOVE = 1, BSRG_ATTENTION_BELOW = 2, BSRG_ATTENTION_PARTIAL = 4 };
@@ -229,6 +229,14 @@ enum {
   BSRG_ATTENTION_HIDES_FIRST = 32, /* it sees none of the first 64 keys */
   BSRG_ATTENTION_HIDES_SECOND = 64
 };
+
+/* Parts of query tiles that lists cut along the keys. A part leaves BSRG_ATTENTION_LIST_ROWS rows of `size` sums, the
+ * head size of the kernel, and for each row the shift and the sum of its exponentials. The sums lie as in WGMMA
+ * accumulators: [slot][16 rows of a warp][8 elements][lane][row lane / 4, row lane / 4 + 8][2 elements]. */
+typedef struct bsrg_attention_parts {
+  float *sums;
+  float *stats; /* [slot][row][2]; the shift of a row that sees no key is -FLT_MAX */
+} bsrg_attention_parts;
 
 /* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor.
  *
@@ -278,6 +286,7 @@ typedef struct bsrg_attention_params {
   bsrg_attention_factors q_factors, k_factors, v_factors;
   int32_t group;                      /* heads of q that share one of k */
   bsrg_attention_sequences sequences; /* kinds by sequence, whose order.query_tiles are slots */
+  bsrg_attention_parts parts;         /* where some tile has a slot */
 } bsrg_attention_params;
 
 /* ---- sm80/attention_values.cu ---------------------------------------------------------------- */
@@ -294,6 +303,31 @@ typedef struct bsrg_attention_values_params {
   int32_t size;         /* of the kernel that reads them */
   int32_t chunks, ctas; /* of a head */
 } bsrg_attention_values_params;
+
+/* Element (b, h, i, d) is data[b * batch_stride + h * head_stride + i * row_stride + d * element_stride]. */
+typedef struct bsrg_attention_operand {
+  void *data;
+  int64_t batch_stride, head_stride, row_stride, element_stride;
+} bsrg_attention_operand;
+
+/* ---- sm80/attention_parts.cu ----------------------------------------------------------------- */
+
+enum { BSRG_ATTENTION_JOIN_WARPS = 4 };
+
+/* A query tile in parts, in the order of their keys. */
+typedef struct bsrg_attention_cut {
+  int32_t first_row, head; /* as in bsrg_attention_item */
+  int32_t first_slot, slot_count;
+} bsrg_attention_cut;
+
+/* A warp joins 16 rows x 32 elements of a query tile: warps = cuts * (BSRG_ATTENTION_LIST_ROWS / 16) * (size / 32). */
+typedef struct bsrg_attention_join_params {
+  const bsrg_attention_cut *cuts;
+  bsrg_attention_parts parts;
+  bsrg_attention_operand out; /* unit stride of elements, rows at multiples of 16 bytes */
+  float *lse;                 /* NULL, or [batch][head][row] */
+  int32_t heads, queries, size, value_size;
+} bsrg_attention_join_params;
 
 /* ---- sm80/attention.cuh ---------------------------------------------------------------------- */
 
@@ -319,12 +353,6 @@ enum { BSRG_ATTENTION_WARPS = 4 };
 /* Shared memory: the queries of a tile, its present keys and their values. */
 #define BSRG_ATTENTION_SHARED_BYTES(size, warp_rows) \
   (2 * (size) * (BSRG_ATTENTION_WARPS * (warp_rows) + 2 * BSRG_ATTENTION_KEYS))
-
-/* Element (b, h, i, d) is data[b * batch_stride + h * head_stride + i * row_stride + d * element_stride]. */
-typedef struct bsrg_attention_operand {
-  void *data;
-  int64_t batch_stride, head_stride, row_stride, element_stride;
-} bsrg_attention_operand;
 
 /* A tile of keys that some query of a tile may see. words + bits: one word for each of the mask's block rows that the
  * queries are in, whose bit c is set if they see key tile * BSRG_ATTENTION_KEYS + c. bits < 0: all see all of them. */

@@ -48,6 +48,7 @@ struct HopperList {
     const int heads = p.mask_heads == 1 ? p.heads : 1, batches = p.mask_batch == 1 ? p.batch : 1;
     const int first_head = pattern % p.mask_heads, first_batch = pattern / p.mask_heads;
     item.entry_begin = begin;
+    item.slot = -1;
     for (int i = threadIdx.x; i < heads * batches; i += BSRG_TOPK_THREADS) {
       item.head = (first_batch + i / heads) * p.heads + first_head + i % heads;
       p.tiles[bsrg_attention_tile_index(&p.order, item.head, query_tile)] = item;

@@ -52,7 +52,7 @@ struct Producers {
     if constexpr (Shape::kBlocks) {
       const int4 *record = reinterpret_cast<const int4 *>(p.tiles + t);
       const int4 a = __ldg(record), b = __ldg(record + 1);
-      tile = {{a.x, a.y}, a.z, a.w, b.x, b.y, b.z, 0};
+      tile = {{a.x, a.y}, a.z, a.w, b.x, b.y, b.z, b.w};
     } else {
       const bsrg_attention_position at = bsrg_attention_tile_position(&p.order, t);
       const bsrg_attention_range range =
@@ -72,6 +72,7 @@ struct Producers {
     m.count = tile.entry_count;
     m.steps = tile.steps;
     m.passes_first = tile.passes_first;
+    if constexpr (Shape::kParts) m.slot = tile.slot;
     if constexpr (Shape::kEight) {
       m.score_factor = factor(p.q_factors, m) * factor(p.k_factors, m);
       m.value_factor = factor(p.v_factors, m);

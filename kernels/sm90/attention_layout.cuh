@@ -20,7 +20,8 @@ struct Shape {
   static constexpr int kKeys = kKeys_;  // keys of a tile
   static constexpr bool kPairs = kListing == BSRG_ATTENTION_BY_PAIRS,
                         kBlocks = kPairs || kListing == BSRG_ATTENTION_BY_LIST,
-                        kSequences = kListing == BSRG_ATTENTION_BY_SEQUENCE;
+                        kSequences = kListing == BSRG_ATTENTION_BY_SEQUENCE,
+                        kParts = kListing == BSRG_ATTENTION_BY_LIST;  // some query tiles may be parts
   static constexpr bool kCapped = kCapped_;
   // float8_e4m3fn: operands come with factors, values packed by attention_values.cu, and results are bfloat16.
   static constexpr bool kEight = sizeof(T) == 1;
@@ -86,6 +87,8 @@ struct Message {
   // i + low_offset .. i + high_offset of the sequence, which has `keys` from first_key on. Without initial
   // values, with which kernels of other kinds would compile to other code.
   int end_row, low_offset, high_offset, first_key, keys;
+  // Parts: as in bsrg_attention_item.
+  int slot;
   __device__ bool last() const { return count == 0; }
 };
 
@@ -134,7 +137,8 @@ struct Shared {
   __device__ void write(const Message &m) const {
     ptx::store_shared(base + L::kMessage,
                       make_int4(m.first_row[0], m.head, Shape::kSequences ? m.end_row : m.batch, m.count));
-    ptx::store_shared(base + L::kMessage + 16, make_int4(m.begin, m.above_begin, m.below_end, m.steps));
+    ptx::store_shared(base + L::kMessage + 16,
+                      make_int4(m.begin, Shape::kParts ? m.slot : m.above_begin, m.below_end, m.steps));
     if constexpr (Shape::kPairs || Shape::kEight)
       ptx::store_shared(
           base + L::kMessage + 32,
@@ -155,7 +159,7 @@ struct Shared {
     (Shape::kSequences ? m.end_row : m.batch) = a.z;
     m.count = a.w;
     m.begin = b.x;
-    m.above_begin = b.y;
+    (Shape::kParts ? m.slot : m.above_begin) = b.y;
     m.below_end = b.z;
     m.steps = b.w;
     if constexpr (Shape::kPairs || Shape::kEight) {
@@ -196,6 +200,7 @@ struct Shared {
     m.count = __shfl_sync(~0u, read.count, 0);
     m.begin = __shfl_sync(~0u, read.begin, 0);
     m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
+    if constexpr (Shape::kParts) m.slot = __shfl_sync(~0u, read.slot, 0);
     m.below_end = __shfl_sync(~0u, read.below_end, 0);
     if constexpr (Shape::kEight) {
       m.score_factor = __shfl_sync(~0u, read.score_factor, 0);

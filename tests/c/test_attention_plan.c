@@ -115,7 +115,7 @@ static char *dense_mask(const bsrg_structure_view *v, const problem *p) {
 static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item *tile,
                       const bsrg_attention_bounds *bounds, int32_t tile_keys, char *dense) {
   const int64_t first = tile->first_row[0];
-  CHECK(tile->first_row[1] == first + 64 && tile->steps == tile->entry_count);
+  CHECK(tile->first_row[1] == first + 64 && tile->steps == tile->entry_count && tile->slot == -1);
   CHECK(tile->entry_count > 0 && tile->entry_begin + tile->entry_count <= plan->entry_count);
   for (int32_t e = 0; e < tile->entry_count; ++e) {
     const bsrg_attention_entry *entry = &plan->entries[tile->entry_begin + e];
@@ -184,7 +184,9 @@ static void check(const problem *p) {
                                        .bounds = bsrg_attention_make_bounds(&args),
                                        .heads = (int32_t)p->heads,
                                        .tile_keys = p->tile_keys,
-                                       .pairs = p->pairs};
+                                       .pairs = p->pairs,
+                                       .sms = 1, /* nothing to gain by cuts, see test_attention_cut.c */
+                                       .step_ns = 1000};
   int64_t options[BSRG_MASK_OPTIONS];
   bsrg_attention_key_options(&key, options);
   bsrg_attention_plan *plan = bsrg_attention_make_plan(&args, options);
