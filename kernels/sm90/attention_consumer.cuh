@@ -12,8 +12,6 @@
 // when the other warpgroup has used them; so nobody waits, and the buffers become free no later than by their user.
 #pragma once
 
-#include <cfloat>
-
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/math.cuh"
@@ -21,6 +19,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma_attention.cuh"
 #include "sm90/attention_layout.cuh"
+#include "sm90/attention_parts.cuh"
 #include "sm90/attention_softmax.cuh"
 
 namespace bsrg::attention {
@@ -397,7 +396,8 @@ class Consumer {
     }
     if constexpr (Shape::kParts) {
       if (m.slot >= 0) {
-        store_part(m, shift, sum);
+        store_part(p.parts, static_cast<int64_t>(m.slot) * (Shape::kRows / 16) + warp, sums,
+                   kEight ? m.value_factor : 1.f, shift, sum);
         return;
       }
     }
@@ -445,26 +445,6 @@ class Consumer {
       float *lse = p.lse + (static_cast<int64_t>(m.batch) * p.heads + m.head) * p.bounds.queries + mine;
       if (mine < end) lse[0] = (shift[0] + ptx::log2(sum[0])) * kLn2;
       if (mine + 8 < end) lse[8] = (shift[1] + ptx::log2(sum[1])) * kLn2;
-    }
-  }
-
-  // For sm80/attention_parts.cu, as the sums lie: 512 bytes a store and warp.
-  __device__ void store_part(const Message &m, const float (&shift)[2], const float (&sum)[2]) const {
-    constexpr int kWarps = Shape::kRows / 16, kChunks = kSize / 8;
-    const int64_t part = static_cast<int64_t>(m.slot) * kWarps + warp;
-    const float factor = kEight ? m.value_factor : 1.f;
-    float4 *to = reinterpret_cast<float4 *>(p.parts.sums) + part * (kChunks * 32) + lane;
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      float v[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) v[j] = sum[j / 2] == 0.f ? 0.f : sums[4 * i + j] * factor;
-      to[i * 32] = make_float4(v[0], v[1], v[2], v[3]);
-    }
-    if (lane % 4 == 0) {
-      float2 *stats = reinterpret_cast<float2 *>(p.parts.stats) + part * 16 + lane / 4;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) stats[8 * r] = make_float2(sum[r] == 0.f ? -FLT_MAX : shift[r], sum[r]);
     }
   }
 };

@@ -90,6 +90,19 @@ def test_views(torch: Any) -> None:
 # ---- attention -----------------------------------------------------------------------------------
 
 
+# The host's plan may cut longer lists of key tiles along the keys, which the GPU's never does.
+LEAST_CUT = 8
+
+
+def most_key_tiles(keys: int, size: int, block_shape: tuple[int, int], k: int) -> int:
+    """That a tile of 128 queries can meet, for float16."""
+    height, width = block_shape
+    tile = 128 if size <= 128 else 64
+    rows = 1 if height % 128 == 0 else 128 // height + 2
+    of_block = 1 if tile % width == 0 else width // tile + (2 if width % tile else 0)
+    return min(-(-keys // tile), rows * k * of_block)
+
+
 def compare(
     torch: Any,
     backend: str,
@@ -99,7 +112,7 @@ def compare(
     k: int,
     *,
     lead: tuple[int, int] = (1, 1),
-    exact: bool = True,
+    exact: bool | None = None,
     chosen: dict[str, Any] | None = None,
     **options: Any,
 ) -> None:
@@ -129,6 +142,8 @@ def compare(
         results.append((out, lse))
     (expected, expected_lse), (found, found_lse) = results
     what = f"{backend} {lengths} {size} {block_shape} k={k} {lead} {rule} {options}"
+    if exact is None:
+        exact = backend == "portable" or most_key_tiles(keys, size, block_shape, k) < LEAST_CUT
     assert not found.isnan().any(), what
     assert torch.equal(found_lse == -torch.inf, expected_lse == -torch.inf), what
     if exact:
