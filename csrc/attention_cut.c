@@ -76,7 +76,7 @@ static int64_t jitter(int64_t time, int64_t place) {
   uint32_t hash = (uint32_t)place * 0x9e3779b1u;
   hash = (hash ^ hash >> 15) * 0x85ebca6bu;
   hash = (hash ^ hash >> 13) * 0xc2b2ae35u;
-  return time + time / 1024 * ((int64_t)(hash >> 22) - 512) * 89 / 512;
+  return time + time * ((int64_t)(hash >> 22) - 512) * 89 / (1024 * 512);
 }
 
 /* Until when `count` tiles take. place: of the first one in the order, or -1 for exact times. */
