@@ -32,8 +32,8 @@ def with_rows(rng: np.random.Generator, case: Case, lengths: tuple[int, ...], si
 
 def cut_cases(rng: np.random.Generator, size: int) -> list[Case]:
     """Far fewer tiles than any GPU has SMs, so that lists of many key tiles are cut."""
-    one, few = Case(128, 4000, size=size, heads=1), Case(500, 3000, size=size, batch=2)
-    rows = (24, 3, 0, 9)
+    one, few = Case(128, 4000, size=size, heads=1), Case(450, 2000, size=size, batch=2)
+    rows = (15, 3, 0, 9)
     return [
         with_rows(rng, one, (31,), 128),
         with_rows(rng, one._replace(queries=1), (32,), 128),
@@ -41,13 +41,13 @@ def cut_cases(rng: np.random.Generator, size: int) -> list[Case]:
         with_rows(rng, few, rows, 128),
         with_rows(rng, few._replace(causal=True), rows, 128),
         with_rows(
-            rng, few._replace(queries=900, keys=900, causal=True), (2, 9, 3, 8) * 7 + (9,), 32
+            rng, few._replace(queries=900, keys=1700, causal=True), (2, 9, 3, 8) * 7 + (9,), 32
         ),
-        with_rows(rng, few._replace(window=(1400, 90)), rows, 128),
+        with_rows(rng, few._replace(window=(900, 90)), rows, 128),
         with_rows(rng, few._replace(softcap=3.0, spread=2.0), rows, 128),
         with_rows(rng, few._replace(heads=4, kv_heads=2, placed="bshd"), rows, 128),
         with_rows(rng, few._replace(value_size=size - 16, placed="bshd"), rows, 128),
-        with_rows(rng, few._replace(queries=60), (150, 20, 99, 0), 16),
+        with_rows(rng, few._replace(queries=60), (99, 20, 70, 0), 16),
         with_rows(rng, few._replace(spread=12.0), rows, 128),
     ]
 
