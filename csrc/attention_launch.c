@@ -111,26 +111,23 @@ static bsrg_map_shape map_shape(const bsrg_tensor *t, uint32_t panel, uint32_t r
       .swizzle = swizzle};
 }
 
-/* A row further on for every window, see bsrg_attention_map. */
-static bsrg_map_shape window_shape(const bsrg_tensor *t, uint32_t panel, uint32_t rows, int swizzle) {
-  return (bsrg_map_shape){
-      .rank = 4,
-      .dims = {(uint64_t)t->size, rows, (uint64_t)t->heads, (uint64_t)t->rows + 1},
-      .strides = {(uint64_t)t->row_stride, (uint64_t)t->head_stride, (uint64_t)t->row_stride},
-      .box = {panel, rows, 1, 1},
-      .swizzle = swizzle};
-}
-
+/* single: of sequences, the map of rows one by one. */
 static bsrg_status encode(const bsrg_attention_args *args, bsrg_dtype dtype, const bsrg_tensor *t,
-                          int32_t span, int32_t rows, bsrg_gpu gpu, bsrg_tensor_map *map, bsrg_error *error) {
-  const int32_t item = (int32_t)bsrg_dtype_size(dtype);
+                          int32_t span, int32_t rows, bsrg_gpu gpu, bsrg_tensor_map *map,
+                          bsrg_tensor_map *single, bsrg_error *error) {
   const int swizzle = span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
-  const uint32_t panel = (uint32_t)(span / item);
-  const bsrg_map_shape shape = args->sequences ? window_shape(t, panel, (uint32_t)rows, swizzle)
-                                               : map_shape(t, panel, (uint32_t)rows, swizzle);
-  /* The first window ends before the first row; nothing is read or written there. */
-  const uintptr_t before = args->sequences ? (uintptr_t)(item * rows * t->row_stride) : 0;
-  return bsrg_encode_map(gpu.api, dtype, (const void *)((uintptr_t)t->data - before), &shape, map, error);
+  const uint32_t panel = (uint32_t)(span / (int32_t)bsrg_dtype_size(dtype));
+  bsrg_map_shape shape = map_shape(t, panel, (uint32_t)rows, swizzle);
+  if (!args->sequences) return bsrg_encode_map(gpu.api, dtype, t->data, &shape, map, error);
+  /* Windows, a row further on each, see bsrg_attention_map. Without rows enough for one, none is asked for. */
+  shape.strides[2] = (uint64_t)t->row_stride;
+  shape.dims[1] = (uint64_t)rows;
+  shape.dims[3] = (uint64_t)bsrg_max(1, t->rows + 1 - rows);
+  const bsrg_status status = bsrg_encode_map(gpu.api, dtype, t->data, &shape, map, error);
+  if (status != BSRG_OK) return status;
+  shape.dims[1] = (uint64_t)t->rows;
+  shape.dims[3] = shape.box[1] = 1;
+  return bsrg_encode_map(gpu.api, dtype, t->data, &shape, single, error);
 }
 
 /* Heads or batches that are all the same memory become one. */
@@ -152,10 +149,11 @@ static bsrg_tensor distinct_of(const bsrg_attention_args *args, const bsrg_tenso
 
 /* In panels that kernels swizzle whole: 128 bytes, or 64 where rows of the kernel's heads are no multiple of that. */
 static bsrg_status describe(const bsrg_attention_args *args, const bsrg_tensor *t, const variant *v,
-                            int32_t rows, bsrg_gpu gpu, bsrg_attention_map *operand, bsrg_error *error) {
+                            int32_t rows, bsrg_gpu gpu, bsrg_attention_map *operand, bsrg_tensor_map *single,
+                            bsrg_error *error) {
   const bsrg_tensor distinct = distinct_of(args, t, operand);
   const int32_t span = v->size * (int32_t)bsrg_dtype_size(args->dtype) % 128 ? 64 : 128;
-  return encode(args, args->dtype, &distinct, span, rows, gpu, &operand->map, error);
+  return encode(args, args->dtype, &distinct, span, rows, gpu, &operand->map, single, error);
 }
 
 static bsrg_attention_factors factors_of(const bsrg_factors *f) {
@@ -269,11 +267,12 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   const bool pairs = v->listing == BSRG_ATTENTION_BY_PAIRS, packs = args->dtype == BSRG_F8_E4M3;
   const int32_t query_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : v->rows;
   const int32_t key_box = pairs ? BSRG_ATTENTION_PAIR_ROWS : v->keys;
-  if (status == BSRG_OK) status = describe(args, &args->q, v, query_box, gpu, &p.q, error);
-  if (status == BSRG_OK) status = describe(args, &args->k, v, key_box, gpu, &p.k, error);
-  if (status == BSRG_OK && !packs) status = describe(args, &args->v, v, key_box, gpu, &p.v, error);
+  if (status == BSRG_OK) status = describe(args, &args->q, v, query_box, gpu, &p.q, &p.q_rows, error);
+  if (status == BSRG_OK) status = describe(args, &args->k, v, key_box, gpu, &p.k, &p.k_rows, error);
+  if (status == BSRG_OK && !packs) status = describe(args, &args->v, v, key_box, gpu, &p.v, &p.v_rows, error);
   if (status == BSRG_OK)
-    status = encode(args, bsrg_attention_out_dtype(args), &args->out, 128, 16, gpu, &p.out, error);
+    status =
+        encode(args, bsrg_attention_out_dtype(args), &args->out, 128, 16, gpu, &p.out, &p.out_rows, error);
   CUdeviceptr scratch = 0, values = 0;
   cuts_of_plan cut = {0};
   if (status == BSRG_OK && bsrg_attention_is_masked(args))

@@ -240,9 +240,10 @@ typedef struct bsrg_attention_parts {
 
 /* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor.
  *
- * Of sequences: {size, box rows, heads, rows + 1}, where row r of the last dimension's w is row w - box rows + r of all.
- * A box from row r = box rows - n on takes the n rows before row w, and nothing behind them: loads get zeros there, and
- * stores leave the next sequence alone. */
+ * Of sequences: {size, box rows, heads, windows}, of which window w is box rows from row w of all on. A box from row r of
+ * it takes what is left of the window and nothing behind it: loads get zeros there, and stores leave the next sequence
+ * alone. Windows do not begin before the first row, since TMA fails where no memory is mapped at a map's address, even
+ * if nothing there is asked for. So rows that end before the first window does are taken one by one. */
 typedef struct bsrg_attention_map {
   bsrg_tensor_map map; /* {size, rows, heads, batches}, box a panel x the rows of a tile, or 64 */
   int32_t head_divisor, batch_factor;
@@ -287,6 +288,8 @@ typedef struct bsrg_attention_params {
   int32_t group;                      /* heads of q that share one of k */
   bsrg_attention_sequences sequences; /* kinds by sequence, whose order.query_tiles are slots */
   bsrg_attention_parts parts;         /* where some tile has a slot */
+  /* Kinds by sequence: {size, rows, heads, 1}, box a panel of one row. */
+  bsrg_tensor_map q_rows, k_rows, v_rows, out_rows;
 } bsrg_attention_params;
 
 /* ---- sm80/attention_values.cu ---------------------------------------------------------------- */

@@ -33,6 +33,7 @@
 #include "ptx/tma.cuh"
 #include "sm90/attention_consumer.cuh"
 #include "sm90/attention_layout.cuh"
+#include "sm90/attention_sequences.cuh"
 #include "sm90/persistent.cuh"
 
 namespace bsrg::attention {
@@ -142,15 +143,6 @@ struct Producers {
     return {from.map, m.head / from.head_divisor, m.batch * from.batch_factor};
   }
 
-  // Turns `row` of all rows, or of the keys of a sequence from `begin` on, into coordinates of a map whose windows have
-  // kRows rows.
-  template <int kRows>
-  static __device__ void to_window(int begin, int end, int &row, Source &from) {
-    const int count = min(max(end - row, 0), kRows);
-    from.batch = begin + row + count;
-    row = kRows - count;
-  }
-
   // All of a tile's rows, a panel a box; what lies beyond the last row or element becomes zeros. Pairs have two boxes of
   // 64 rows one below the other, the others one.
   template <int kRows>
@@ -189,17 +181,16 @@ struct Producers {
       if constexpr (kIsKeys) {
         ptx::barrier_wait(shared.query_empty(query.slot), query.parity);
         if constexpr (Shape::kSequences) {
-          Source queries = source(p.q, m);
-          int row[2] = {m.first_row[0], 0};
-          to_window<Shape::kRows>(0, m.end_row, row[0], queries);
-          load<Shape::kRows>(queries, shared.queries(query.slot), row, shared.query_full(query.slot));
+          load_of_sequence<Shape, Shape::kRows>(source(p.q, m).map, p.q_rows, source(p.q, m).head,
+                                                {m.first_row[0], m.end_row}, shared.queries(query.slot),
+                                                shared.query_full(query.slot));
         } else {
           load<Shape::kRows>(source(p.q, m), shared.queries(query.slot), m.first_row,
                              shared.query_full(query.slot));
         }
         query.advance();
       }
-      Source from = source(kIsKeys ? p.k : p.v, m);
+      const Source from = source(kIsKeys ? p.k : p.v, m);
       // One entry ahead: a global load in this lane's path would cost 0.3 us a tile.
       const int4 *entries = static_cast<const int4 *>(p.entries) + m.begin;
       int4 next = make_int4(0, 0, 0, 0);
@@ -217,15 +208,22 @@ struct Producers {
           row[0] = entry.x * BSRG_ATTENTION_PAIR_ROWS;
           row[1] = entry.y * BSRG_ATTENTION_PAIR_ROWS;
         }
-        if constexpr (Shape::kSequences) to_window<Shape::kKeys>(m.first_key, m.keys, row[0], from);
+        const SequenceRows keys = {m.first_key + row[0], m.first_key + m.keys};
         if constexpr (kIsKeys) {
           ptx::barrier_wait(shared.key_empty(stage.slot), stage.parity);
           if constexpr (Shape::kBlocks) ptx::store_shared(shared.entry(stage.slot), entry);
-          load<Shape::kKeys>(from, shared.keys(stage.slot), row, shared.key_full(stage.slot));
+          if constexpr (Shape::kSequences)
+            load_of_sequence<Shape, Shape::kKeys>(from.map, p.k_rows, from.head, keys,
+                                                  shared.keys(stage.slot), shared.key_full(stage.slot));
+          else
+            load<Shape::kKeys>(from, shared.keys(stage.slot), row, shared.key_full(stage.slot));
         } else {
           ptx::barrier_wait(shared.value_empty(stage.slot), stage.parity);
           if constexpr (Shape::kEight)
             load_packed(from, shared.values(stage.slot), row, shared.value_full(stage.slot));
+          else if constexpr (Shape::kSequences)
+            load_of_sequence<Shape, Shape::kKeys>(from.map, p.v_rows, from.head, keys,
+                                                  shared.values(stage.slot), shared.value_full(stage.slot));
           else
             load<Shape::kKeys>(from, shared.values(stage.slot), row, shared.value_full(stage.slot));
         }

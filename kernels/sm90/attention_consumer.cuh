@@ -20,6 +20,7 @@
 #include "ptx/wgmma_attention.cuh"
 #include "sm90/attention_layout.cuh"
 #include "sm90/attention_parts.cuh"
+#include "sm90/attention_sequences.cuh"
 #include "sm90/attention_softmax.cuh"
 
 namespace bsrg::attention {
@@ -401,10 +402,6 @@ class Consumer {
         return;
       }
     }
-    // Sequences: the map's window of the 16 rows that end with the sequence's last one, or sooner.
-    const int count = min(max(m.end_row - row, 0), 16);
-    const int store_row = Shape::kSequences ? 16 - count : row,
-              store_batch = Shape::kSequences ? row + count : m.batch;
     const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
     const uint64_t stream_out = ptx::policy_evict_first();
 #pragma unroll
@@ -434,7 +431,10 @@ class Consumer {
       ptx::fence_async_proxy();
       __syncwarp();
       if (lane == 0) {
-        ptx::tma_store_4d(p.out, piece, panel * 64, store_row, m.head, store_batch, stream_out);
+        if constexpr (Shape::kSequences)
+          store_of_sequence(p.out, p.out_rows, m.head, {row, m.end_row}, piece, panel * 64, stream_out);
+        else
+          ptx::tma_store_4d(p.out, piece, panel * 64, row, m.head, m.batch, stream_out);
         ptx::bulk_commit();
       }
     }
