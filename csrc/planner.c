@@ -92,33 +92,6 @@ bool bsrg_row_order(const bsrg_structure_view *v, int32_t *order) {
   return done;
 }
 
-/* Of X that is swept over together by long row tiles, which read all of it: as much as stays in L2. Modelled. */
-static const int64_t lead_panel_bytes = 34 << 20;
-
-static double length_of(const bsrg_row_tiles *t, int64_t i) {
-  return *(const int32_t *)((const char *)t->length + (size_t)i * t->stride);
-}
-
-bsrg_lead bsrg_lead_of(const bsrg_row_tiles *t) {
-  const double sweeps = (double)bsrg_ceil_div(t->n_tiles, t->group), share = t->total / (double)t->workers;
-  bsrg_lead long_ones = {.group = t->n_tiles};
-  if (t->count == 0 || sweeps == 1) return long_ones;
-  /* All that are longer than the mean, in sweeps of their own, whose X then stays in L2. */
-  bsrg_lead lead = {.group = (int32_t)bsrg_max(1, lead_panel_bytes / t->panel_bytes)};
-  double work = 0;
-  for (; lead.rows < t->count && length_of(t, lead.rows) * (double)t->count > t->total; ++lead.rows)
-    work += length_of(t, lead.rows);
-  if (lead.group < t->n_tiles) {
-    /* Where the last of these sweeps does not start too late for the longest tile. */
-    const double last_begin = work / (double)t->workers * (t->n_tiles - lead.group);
-    if (last_begin + length_of(t, 0) <= share * t->n_tiles) return lead;
-  }
-  /* Else the longest ones over all columns: those that take longer than one and a half sweeps of all row tiles, in which
-   * every worker has an equal share. Modelled for rows of Zipf's lengths: 1.2 to 2 come out alike. */
-  while (long_ones.rows < t->count && length_of(t, long_ones.rows) > 1.5 * share * t->group) ++long_ones.rows;
-  return long_ones;
-}
-
 /* ---- choice ---------------------------------------------------------------------------------- */
 
 /* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. */

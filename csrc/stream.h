@@ -58,6 +58,6 @@ bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_s
 /* Column tiles swept together down all row tiles. */
 int32_t bsrg_stream_group(int32_t n_tiles);
 /* Row tiles that go before these sweeps. */
-bsrg_lead bsrg_stream_lead(const bsrg_stream_plan *plan, int64_t k, int32_t n_tiles, int64_t sm_count);
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count);
 
 #endif

@@ -70,7 +70,6 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                             const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
   const int32_t n_tiles = column_tiles(args);
-  const bsrg_lead lead = bsrg_stream_lead(stream, args->x.rows, n_tiles, gpu.device->info.sm_count);
   bsrg_stream_params p = {
       .packed = (const void *)(uintptr_t)packed,
       .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
@@ -82,8 +81,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
       .tile_count = stream->tile_count,
       .n_tile_count = n_tiles,
       .group = bsrg_stream_group(n_tiles),
-      .lead = lead.rows,
-      .lead_group = lead.group,
+      .lead = bsrg_stream_lead(stream, n_tiles, gpu.device->info.sm_count),
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)args->x.cols,
       .alpha = (float)args->alpha,

@@ -210,16 +210,13 @@ int32_t bsrg_stream_group(int32_t n_tiles) {
   return (int32_t)bsrg_min(4, n_tiles);
 }
 
-bsrg_lead bsrg_stream_lead(const bsrg_stream_plan *plan, int64_t k, int32_t n_tiles, int64_t sm_count) {
-  if (!plan->skewed) return (bsrg_lead){.group = n_tiles};
-  return bsrg_lead_of(&(bsrg_row_tiles){.length = &plan->tiles->parts,
-                                        .stride = sizeof(*plan->tiles),
-                                        .count = plan->tile_count,
-                                        .total = (double)plan->part_count,
-                                        .n_tiles = n_tiles,
-                                        .group = bsrg_stream_group(n_tiles),
-                                        .panel_bytes = 2 * k * BSRG_STREAM_TILE_N,
-                                        .workers = sm_count});
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
+  const int32_t group = bsrg_stream_group(n_tiles);
+  int32_t lead = 0;
+  while (plan->skewed && lead < plan->tile_count &&
+         bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count))
+    ++lead;
+  return lead;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */

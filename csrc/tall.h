@@ -53,7 +53,7 @@ typedef struct bsrg_tall_schedule {
   bsrg_tall_cluster cluster;
   int32_t n_tiles;              /* column tiles of a cluster */
   int32_t group;                /* of these, as many are swept together down all row tiles */
-  bsrg_lead lead;               /* row tiles (of a cluster) that go before these sweeps */
+  int32_t lead;                 /* row tiles (of a cluster) that go before these sweeps */
   const bsrg_tall_level *level; /* NULL: no tile is cut */
   double seconds;
   const char *limit; /* what takes them */

@@ -29,20 +29,16 @@ static int32_t group_for(const bsrg_structure_view *v, const bsrg_tall_plan *pla
   return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
 }
 
-static bsrg_lead lead_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
-                          const bsrg_tall_schedule *s, int64_t sm_count) {
-  /* Parts take the place of the first tiles, over all columns. */
-  if (s->level) return (bsrg_lead){.rows = s->level->tiles, .group = s->n_tiles};
-  if (!plan->skewed) return (bsrg_lead){.group = s->n_tiles};
-  const bsrg_tall_cluster *cluster = &s->cluster;
-  return bsrg_lead_of(&(bsrg_row_tiles){.length = &plan->tiles->entry_count,
-                                        .stride = sizeof(*plan->tiles) * (size_t)cluster->rows,
-                                        .count = plan->tile_count / cluster->rows,
-                                        .total = (double)plan->tile_entries / cluster->rows,
-                                        .n_tiles = s->n_tiles,
-                                        .group = s->group,
-                                        .panel_bytes = 2 * v->cols * BSRG_TALL_TILE_N * cluster->columns,
-                                        .workers = sm_count / (cluster->columns * cluster->rows)});
+static int32_t lead_for(const bsrg_tall_plan *plan, bsrg_tall_cluster cluster, int32_t group, int32_t n_tiles,
+                        int64_t sm_count) {
+  const int32_t rows = plan->tile_count / cluster.rows;
+  const double total = (double)plan->tile_entries / cluster.rows;
+  const int64_t clusters = sm_count / (cluster.columns * cluster.rows);
+  int32_t lead = 0;
+  while (plan->skewed && lead < rows &&
+         bsrg_goes_first(plan->tiles[lead * cluster.rows].entry_count, total, group, n_tiles, clusters))
+    ++lead;
+  return lead;
 }
 
 /* ---- cost -------------------------------------------------------------------------------------- */
@@ -143,7 +139,8 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   }
   s.n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns);
   s.group = group_for(v, plan, s.cluster, s.n_tiles);
-  s.lead = lead_for(v, plan, &s, chip->sm_count);
+  s.lead = lead_for(plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
+  if (s.level) s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
   return s;
 }
 

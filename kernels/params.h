@@ -81,19 +81,18 @@ typedef struct bsrg_tall_params {
   int64_t c_row_stride;
   void *y_data; /* for the kernels of tall_parts.cuh, as is empty_tiles */
   int64_t y_row_stride;
-  int32_t tile_count;       /* tiles to compute; even for a pair along rows, which takes 2i and 2i + 1 */
-  int32_t n_tile_count;     /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
-  int32_t group;            /* of these column tiles, as many are swept together down all row tiles */
-  int32_t lead;             /* row tiles (or pairs of them) at the start of the list that go first */
-  int32_t lead_group;       /* column tiles that are swept together then */
-  int32_t strips_per_block; /* bh / 64 */
-  int32_t steps;            /* stages per block, ceil(bw / stage k) */
-  int32_t tail_k16;         /* k16 instructions in a block's last stage */
-  int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
-  int32_t keep_a;           /* ask L2 to keep A rather than X: A is small and read once a column group */
-  int32_t rows, n;          /* of Y and C; the last strips may reach beyond */
-  int32_t empty_tiles;      /* of the list, behind these: their rows of Y become zeros */
-  int32_t part_count, cut_tiles; /* cut_tiles <= lead, which goes over all columns at once */
+  int32_t tile_count;   /* tiles to compute; even for a pair along rows, which takes 2i and 2i + 1 */
+  int32_t n_tile_count; /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
+  int32_t group;        /* of these column tiles, as many are swept together down all row tiles */
+  int32_t lead; /* row tiles (or pairs of them) at the start of the list that go first, over all columns */
+  int32_t strips_per_block;      /* bh / 64 */
+  int32_t steps;                 /* stages per block, ceil(bw / stage k) */
+  int32_t tail_k16;              /* k16 instructions in a block's last stage */
+  int32_t x_as_box;              /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
+  int32_t keep_a;                /* ask L2 to keep A rather than X: A is small and read once a column group */
+  int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
+  int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
+  int32_t part_count, cut_tiles; /* cut_tiles <= lead */
   float alpha, beta;
 } bsrg_tall_params;
 
@@ -155,10 +154,9 @@ typedef struct bsrg_stream_params {
   const void *c;
   int64_t c_row_stride;
   int32_t tile_count, n_tile_count;
-  int32_t group;      /* column tiles that are swept together down all row tiles */
-  int32_t lead;       /* row tiles at the start of the list that go first */
-  int32_t lead_group; /* column tiles that are swept together then */
-  int32_t rows, n;    /* of Y and C; the last block rows may reach beyond */
+  int32_t group;   /* column tiles that are swept together down all row tiles */
+  int32_t lead;    /* row tiles at the start of the list that go first, over all columns */
+  int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
 } bsrg_stream_params;
 

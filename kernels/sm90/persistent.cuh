@@ -32,28 +32,20 @@ struct TilePosition {
   int row, column;
 };
 
-// Position t of sweeps down `rows` row tiles, one for each group of column tiles.
-__device__ __forceinline__ TilePosition sweep_position(int t, int rows, int columns, int group_size) {
+// Tile t of the order in which the chip works. The first `lead` row tiles, much longer than others, pass over all
+// columns one after the other. Then come groups of column tiles, all other row tiles down a group, back up the next, so
+// that the panel of X in use stays in L2; down the last one, since the longest row tiles come first in a sorted list.
+__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size,
+                                                      int lead) {
+  if (t < lead * columns) return {t / columns, t % columns};
+  t -= lead * columns;
+  rows -= lead;
   const int per_group = rows * group_size;
   const int group = t / per_group, within = t % per_group;
   const int width = min(group_size, columns - group * group_size);
-  return {within / width, group * group_size + within % width};
-}
-
-// Tile t of the order in which the chip works: sweeps over groups of column tiles, so that the panel of X in use stays
-// in L2. The first `lead` row tiles, longer than others, have sweeps of their own before the others, in groups of
-// another size and from the last column to the first, where the others begin. These go down a group, back up the next,
-// and down the last one, since the longest row tiles come first in a sorted list.
-__device__ __forceinline__ TilePosition tile_position(int t, int rows, int columns, int group_size, int lead,
-                                                      int lead_group) {
-  if (t < lead * columns) {
-    const TilePosition at = sweep_position(t, lead, columns, lead_group);
-    return {at.row, columns - 1 - at.column};
-  }
-  rows -= lead;
-  const TilePosition at = sweep_position(t - lead * columns, rows, columns, group_size);
-  const bool up = (columns - 1) / group_size - at.column / group_size & 1;
-  return {lead + (up ? rows - 1 - at.row : at.row), at.column};
+  const int row = within / width;
+  const bool up = (columns - 1) / group_size - group & 1;
+  return {lead + (up ? rows - 1 - row : row), group * group_size + within % width};
 }
 
 // The tile that a worker does after tile t: the next that nobody has drawn, or, without a counter, that of its

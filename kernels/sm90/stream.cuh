@@ -129,7 +129,7 @@ struct Kernel {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       int4 m = make_int4(0, 0, 0, -1);
       if (t < tiles) {
-        const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead, p.lead_group);
+        const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
         m = __ldg(reinterpret_cast<const int4 *>(p.tiles) + at.row);
         m.w = at.column;
       }

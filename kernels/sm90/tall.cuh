@@ -96,7 +96,7 @@ struct Kernel {
       if (t < parts) return {t / p.n_tile_count - p.part_count, t % p.n_tile_count};
       t += p.cut_tiles * p.n_tile_count - parts;
     }
-    return tile_position(t, rows, p.n_tile_count, p.group, p.lead, p.lead_group);
+    return tile_position(t, rows, p.n_tile_count, p.group, p.lead);
   }
 
   // What CTA `r` computes where its cluster is at a position of the order.

@@ -83,8 +83,8 @@ static void check_cost(bsrg_structure *structure, const bsrg_tall_plan *plan, in
   CHECK(s.cluster.rows == 1 || s.cluster.columns == 1);
   CHECK(s.n_tiles == bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns));
   CHECK(s.group >= 1 && s.group <= s.n_tiles);
-  CHECK(s.lead.rows >= (s.level ? s.level->tiles : 0) && s.lead.rows <= plan->tile_count / s.cluster.rows);
-  CHECK(plan->skewed || s.level || s.lead.rows == 0);
+  CHECK(s.lead >= (s.level ? s.level->tiles : 0) && s.lead <= plan->tile_count / s.cluster.rows);
+  CHECK(plan->skewed || s.level || s.lead == 0);
 
   const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x.cols = n};
   bsrg_candidate candidate = {0};

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import varlen_cases as table
 from bsrgemm import BlockMask, attention
-from device_cases import reduced, repeats
+from device_cases import need_graph_trees, reduced, repeats
 from spaces import GPU_SPACES, Space, Torch
 from varlen_cases import Packed, check
 
@@ -184,6 +184,8 @@ def test_lengths_are_not_waited_for(backend: str, torch: Any) -> None:
 def test_compiled(mode: str, torch: Any, rng: np.random.Generator) -> None:
     import bsrgemm.torch
 
+    if mode == "reduce-overhead":
+        need_graph_trees()
     torch._dynamo.reset()
     compiled = torch.compile(bsrgemm.torch.attention, fullgraph=True, mode=mode)
     with torch.no_grad():

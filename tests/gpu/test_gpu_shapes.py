@@ -233,7 +233,7 @@ def test_large(
 def test_skewed_panels(
     torch: Any, rng: np.random.Generator, family: str, block: int, hopper: None
 ) -> None:
-    """X larger than L2: long row tiles have sweeps of their own, the last one of fewer columns."""
+    """X larger than L2: long row tiles go first, then sweeps by panels, the last one narrower."""
     rows, cols, columns = reduced(8192) // block, 16384 // block, reduced(3016 // 4) * 4
     chance = rng.permutation(np.where(np.arange(rows) < rows * 5 // 16, 0.25, 0.04))
     mask = rng.random((rows, cols)) < chance[:, None]
