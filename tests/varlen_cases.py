@@ -96,7 +96,8 @@ def check(space: Space, case: Packed, dtype: str, rng: np.random.Generator, **op
     out, memory = place(space, poison, case.strided)
     result, lse = call(space, case, arrays, out=out, return_lse=True, **options)
     assert result is out
-    found, sums = space.host(out).astype(np.float64), space.host(lse).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # whatever the memory of rows in no sequence held before
+        found, sums = (space.host(x).astype(np.float64) for x in (out, lse))
     assert sums.shape == q.shape[1::-1]
     what = f"{case} {dtype} {space!r} {options}"
     around = np.isnan(space.host(memory).astype(np.float64)).sum()

@@ -29,8 +29,8 @@ def reduced(number: int) -> int:
 
 
 def need_graph_trees() -> None:
-    """Of torch.compile, mode "reduce-overhead". Under compute-sanitizer torch takes a tensor that is
-    gone for one that is left in its graphs' memory; the tests that capture graphs run there, too."""
+    """Of torch.compile, mode "reduce-overhead". Under compute-sanitizer torch takes a tensor that
+    is gone for one left in its graphs' memory; the tests that capture graphs run there, too."""
     if brief:
         pytest.skip("torch's CUDA graph trees do not work under compute-sanitizer")
 
