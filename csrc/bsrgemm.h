@@ -77,10 +77,17 @@ typedef struct bsrg_structure_view {
   const int32_t *indices;
   const int64_t *indptr;
   int64_t longest_row; /* blocks in the longest block row */
+  /* NULL, or this is the transposed reading of another structure: block b is block order[b] of values, which hold it
+   * as the other has it, [block_width][block_height]. */
+  const int64_t *order;
 } bsrg_structure_view;
 bsrg_structure_view bsrg_structure_get(const bsrg_structure *structure);
 
-/* The transposed pattern, and for each of its blocks the index of the block in the original (order has nnzb
+/* The transposed matrix around the same values: its view has an order. Made at the first call; it belongs to the
+ * structure, lives as long as that and must not be destroyed. Transposed again, it is the structure. */
+bsrg_status bsrg_structure_transposed(bsrg_structure *structure, bsrg_structure **out, bsrg_error *error);
+
+/* The transposed pattern by itself, and for each of its blocks the index of the block in the original (order has nnzb
  * entries). */
 bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_structure **out, int64_t *order,
                                      bsrg_error *error);
@@ -111,18 +118,25 @@ typedef enum bsrg_family {
 /* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode" */
 const char *bsrg_family_name(bsrg_family family);
 
-/* Y = alpha * A @ X + beta * C, all operands of one dtype, float32 accumulation for 16-bit dtypes. */
+/* On which side of the product the block-sparse matrix A stands. */
+typedef enum bsrg_side { BSRG_A_LEFT = 0, BSRG_A_RIGHT } bsrg_side;
+
+/* Y = alpha * A @ X + beta * C or, with A on the right, alpha * X @ A + beta * C; all operands of one dtype, float32
+ * accumulation for 16-bit dtypes. */
 typedef struct bsrg_matmul_args {
-  bsrg_structure *a;
-  const void *values; /* [nnzb][block_height][block_width], contiguous */
+  bsrg_structure *a; /* or the transposed of one: values are the same */
+  const void
+      *values; /* [nnzb][block_height][block_width] of the structure that is no transposed one, contiguous */
   bsrg_dtype dtype;
-  bsrg_dense x; /* A.cols x N */
-  bsrg_dense c; /* A.rows x N; data may be NULL, and is not read, when beta == 0 */
-  bsrg_dense y; /* A.rows x N; may be exactly c, must not overlap any other operand */
+  bsrg_dense x; /* A.cols x N; A on the right: N x A.rows */
+  bsrg_dense
+      c; /* A.rows x N; A on the right: N x A.cols; data may be NULL, and is not read, when beta == 0 */
+  bsrg_dense y; /* of c's shape; may be exactly c, must not overlap any other operand */
   double alpha, beta;
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family family;
+  bsrg_side side;
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);

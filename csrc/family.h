@@ -66,6 +66,8 @@ bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longe
 bool bsrg_sort_records(void *records, size_t size, const int64_t *length, int64_t count, int64_t longest);
 /* The block rows, longest first where their lengths differ much, else in their order. */
 bool bsrg_row_order(const bsrg_structure_view *view, int32_t *order);
+/* What families say that only read blocks as they are stored. */
+#define BSRG_ORDER_OBSTACLE "needs blocks as they are stored, not those of a transposed view"
 /* A launch's fixed cost, fitted on an H200. */
 #define BSRG_LAUNCH_SECONDS 4e-6
 /* What every family must bring from device memory at least: A, X and Y once. */

@@ -29,7 +29,9 @@ typedef struct bsrg_uploads bsrg_uploads;     /* uploads.h */
 typedef struct bsrg_mask_plan bsrg_mask_plan; /* attention.h */
 
 struct bsrg_structure {
-  bsrg_structure_view view; /* owns view.indices and view.indptr */
+  bsrg_structure_view view;             /* owns its arrays */
+  _Atomic(bsrg_structure *) transposed; /* made at the first call that wants it */
+  bsrg_structure *original;             /* of a transposed one, which belongs to it; else NULL */
   /* Of each family, made at the first product or question that needs it. */
   _Atomic(void *) plans[BSRG_FAMILY_COUNT];
   _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
@@ -43,7 +45,8 @@ void bsrg_plans_destroy(bsrg_structure *structure);
 void bsrg_uploads_destroy(bsrg_uploads *uploads);
 void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
 
-/* cpu/cpu.c: args have been validated by bsrg_matmul. */
+/* cpu/cpu.c: args have been validated by bsrg_matmul, which turns products with A on the right into ones with the
+ * transposed A on the left. */
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 /* gpu.c: likewise. */
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);

@@ -1,11 +1,22 @@
-/* BSR x dense: checks everything that a backend relies on, then hands over to the backend of the device.
+/* BSR x dense and dense x BSR: checks everything that a backend relies on, then hands over to the backend of the
+ * device, which knows the former only: X @ A is the transpose of A^T @ X^T, and views of transposes cost nothing.
  *
- * Messages call the operands what users of the Python package call them: a, a.data, b (the dense operand,
- * x in the C structs), c and out (y).
+ * Messages call the operands what users of the Python package call them: a and b in the order of the product, the
+ * block-sparse one's values a.data or b.data, c and out (y).
  */
 #include "views.h"
 
 #include <inttypes.h>
+
+/* The operands' names in messages. */
+typedef struct operand_names {
+  const char *sparse, *values, *dense;
+} operand_names;
+
+static operand_names names_of(const bsrg_matmul_args *args) {
+  return args->side == BSRG_A_LEFT ? (operand_names){"a", "a.data", "b"}
+                                   : (operand_names){"b", "b.data", "a"};
+}
 
 static bool is_empty(const bsrg_dense *dense) { return dense->rows == 0 || dense->cols == 0; }
 
@@ -49,20 +60,34 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
   return BSRG_OK;
 }
 
+static bsrg_status check_side(const bsrg_matmul_args *args, bsrg_error *error) {
+  if (args->side == BSRG_A_LEFT || args->side == BSRG_A_RIGHT) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE, "side is %d, but must be BSRG_A_LEFT or BSRG_A_RIGHT",
+                   (int)args->side);
+}
+
 static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structure_view *a,
                                 bsrg_error *error) {
   const bsrg_dense *x = &args->x, *y = &args->y, *c = &args->c;
-  if (x->rows != a->cols) {
+  const bool left = args->side == BSRG_A_LEFT;
+  if (left && x->rows != a->cols) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has shape (K, N) = (%" PRId64 ", %" PRId64 "), but a has %" PRId64
                      " columns: b must have %" PRId64 " rows",
                      x->rows, x->cols, a->cols, a->cols);
   }
-  if (y->rows != a->rows || y->cols != x->cols) {
+  if (!left && x->cols != a->rows) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "a has shape (N, K) = (%" PRId64 ", %" PRId64 "), but b has %" PRId64
+                     " rows: a must have %" PRId64 " columns",
+                     x->rows, x->cols, a->rows, a->rows);
+  }
+  const int64_t rows = left ? a->rows : x->rows, cols = left ? x->cols : a->cols;
+  if (y->rows != rows || y->cols != cols) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "out has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
                      "), which out must have too",
-                     y->rows, y->cols, a->rows, x->cols);
+                     y->rows, y->cols, rows, cols);
   }
   const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
   if (!given && args->beta != 0 && !is_empty(y)) {
@@ -83,14 +108,17 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   /* The product fits: bsrg_structure_create has made sure. */
   const bsrg_dense all = {(void *)args->values, 1, a->nnzb * a->block_height * a->block_width, 0, 1};
-  bsrg_view values = view_of("a.data", &all, item), x = view_of("b", &args->x, item);
+  const operand_names names = names_of(args);
+  bsrg_view values = view_of(names.values, &all, item), x = view_of(names.dense, &args->x, item);
   bsrg_view y = view_of("out", &args->y, item), c = view_of("c", &args->c, item);
   bsrg_status status = bsrg_view_check(&values, error);
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
   if (status == BSRG_OK) status = bsrg_view_check_distinct(&y, error);
   if (status != BSRG_OK) return status;
-  const char *shared = bsrg_views_overlap(&y, &x) ? "b" : bsrg_views_overlap(&y, &values) ? "a.data" : NULL;
+  const char *shared = bsrg_views_overlap(&y, &x)        ? names.dense
+                       : bsrg_views_overlap(&y, &values) ? names.values
+                                                         : NULL;
   if (shared != NULL) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "out overlaps %s in memory, but must share memory with no operand except c", shared);
@@ -119,16 +147,31 @@ static void settle_strides(bsrg_dense *view) {
   }
 }
 
+static void turn(bsrg_dense *view) {
+  *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
+}
+
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
-  if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
+  bsrg_status status = check_side(args, error);
+  if (status != BSRG_OK) return status;
+  if (args->a == NULL)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure", names_of(args).sparse);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
+  status = bsrg_check_place(args->dtype, false, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || is_empty(&args->y)) return status;
 
   bsrg_matmul_args settled = *args;
+  if (args->side == BSRG_A_RIGHT) {
+    settled.side = BSRG_A_LEFT;
+    turn(&settled.x);
+    turn(&settled.c);
+    turn(&settled.y);
+    status = bsrg_structure_transposed(args->a, &settled.a, error);
+    if (status != BSRG_OK) return status;
+  }
   settle_strides(&settled.x);
   settle_strides(&settled.c);
   settle_strides(&settled.y);

@@ -6,6 +6,7 @@ static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)po
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (v->order) return BSRG_ORDER_OBSTACLE;
   if (v->block_width % BSRG_NARROW_CHUNK) return "needs a block width that is a multiple of 8";
   if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
   if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";

@@ -164,8 +164,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 /* ---- the family ------------------------------------------------------------------------------- */
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
-  (void)v, (void)dtype;
-  return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
+  (void)dtype;
+  if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
+  return v->order ? BSRG_ORDER_OBSTACLE : NULL;
 }
 
 /* The plan is the order of the block rows. */

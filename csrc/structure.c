@@ -245,11 +245,13 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
 
 void bsrg_structure_destroy(bsrg_structure *structure) {
   if (structure == NULL) return;
+  bsrg_structure_destroy(atomic_load(&structure->transposed));
   bsrg_mask_plans_destroy(atomic_load(&structure->mask_plans));
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
   bsrg_plans_destroy(structure);
   free((void *)structure->view.indptr);
   free((void *)structure->view.indices);
+  free((void *)structure->view.order);
   free(structure);
 }
 
@@ -292,5 +294,28 @@ bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_struc
     }
   }
   *out = transposed;
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_structure_transposed(bsrg_structure *structure, bsrg_structure **out, bsrg_error *error) {
+  *out = structure->original;
+  if (*out == NULL) *out = atomic_load(&structure->transposed);
+  if (*out != NULL) return BSRG_OK;
+  const bsrg_structure_view *a = &structure->view;
+  int64_t *order = malloc(((size_t)a->nnzb + 1) * sizeof *order);
+  if (order == NULL) return fail_memory(a->block_cols, a->nnzb, error);
+  bsrg_structure *made;
+  const bsrg_status status = bsrg_structure_transpose(structure, &made, order, error);
+  if (status != BSRG_OK) {
+    free(order);
+    return status;
+  }
+  made->view.order = order;
+  made->original = structure;
+  if (atomic_compare_exchange_strong(&structure->transposed, out, made)) {
+    *out = made;
+  } else { /* another thread was faster: *out is what it made */
+    bsrg_structure_destroy(made);
+  }
   return BSRG_OK;
 }

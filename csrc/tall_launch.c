@@ -6,6 +6,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   int64_t a_rows;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
+  if (v->order) return BSRG_ORDER_OBSTACLE;
   if (v->block_height % BSRG_TALL_STRIP) return "needs a block height that is a multiple of 64";
   if (v->block_width % 16) return "needs a block width that is a multiple of 16";
   if (v->rows > INT32_MAX || v->cols > INT32_MAX || !bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) ||

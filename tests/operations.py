@@ -100,6 +100,83 @@ def _transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     return Outcome(space.host(found), p.dense.T, x)
 
 
+def _transposed_alpha_beta_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = added(p, rng), right(p, rng)
+    out = space.poisoned(c.shape, p.dtype)
+    a = matrix(space, p).T
+    bsrgemm.matmul(a, space.array(x), space.array(c), alpha=0.5, beta=-2.0, out=out)
+    return Outcome(space.host(out), p.dense.T, x, c, alpha=0.5, beta=-2.0)
+
+
+def _left(p: Problem, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Dense operands of products with the matrix on the right: N x M, and N x K for the result."""
+    return normal(rng, (p.n, p.shape[0]), p.dtype), normal(rng, (p.n, p.shape[1]), p.dtype)
+
+
+def _turned(
+    found: np.ndarray, dense: np.ndarray, x: np.ndarray, c: np.ndarray | None = None, **scalars: Any
+) -> Outcome:
+    """The outcome of x @ dense + c as that of its transpose."""
+    return Outcome(found.T, dense.T, x.T, None if c is None else c.T, **scalars)
+
+
+def _right_operator(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, _ = _left(p, rng)
+    return _turned(space.host(space.array(x) @ matrix(space, p)), p.dense, x)
+
+
+def _right_transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    _, x = _left(p, rng)
+    return _turned(space.host(space.array(x) @ matrix(space, p).T), p.dense.T, x)
+
+
+def _right_alpha_beta_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = _left(p, rng)
+    out = space.poisoned(c.shape, p.dtype)
+    given = space.array(c)
+    bsrgemm.matmul(space.array(x), matrix(space, p), given, alpha=0.5, beta=-2.0, out=out)
+    assert np.array_equal(space.host(given).view(np.uint8), c.view(np.uint8)), "c was written to"
+    return _turned(space.host(out), p.dense, x, c, alpha=0.5, beta=-2.0)
+
+
+def _right_in_place(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    c, x = _left(p, rng)
+    out = space.array(c.copy())
+    bsrgemm.matmul(space.array(x), matrix(space, p).T, out, beta=0.75, out=out)
+    return _turned(space.host(out), p.dense.T, x, c, beta=0.75)
+
+
+def _right_vector(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = normal(rng, (p.shape[0],), p.dtype), normal(rng, (p.shape[1],), p.dtype)
+    out = space.poisoned(c.shape, p.dtype)
+    bsrgemm.matmul(space.array(x), matrix(space, p), space.array(c), beta=2, out=out)
+    return Outcome(space.host(out), p.dense.T, x, c, beta=2.0)
+
+
+def _right_column_major(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = _left(p, rng)
+    out = space.column_major(np.full_like(c, np.nan))
+    left, given = space.column_major(x), space.column_major(c)
+    bsrgemm.matmul(left, matrix(space, p), given, beta=1, out=out)
+    return _turned(space.host(out), p.dense, x, c, beta=1.0)
+
+
+def _right_padded(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """Rows longer than they need be, those of out at multiples of 16 bytes of any dtype."""
+    c, x = _left(p, rng)
+    wide_x = normal(rng, (p.n, x.shape[1] + 3), p.dtype)
+    wide_x[:, 1 : x.shape[1] + 1] = x
+    width = -(-c.shape[1] // 8) * 8 + 8
+    wide_out = space.poisoned((p.n + 1, width), p.dtype)
+    out = wide_out[: p.n, : c.shape[1]]
+    bsrgemm.matmul(space.array(wide_x)[:, 1 : x.shape[1] + 1], matrix(space, p).T, out=out)
+    after = space.host(wide_out).astype(np.float64)
+    found = after[: p.n, : c.shape[1]].copy()
+    after[: p.n, : c.shape[1]] = np.nan
+    assert np.isnan(after).all(), "something outside out was written to"
+    return _turned(found, p.dense.T, x)
+
+
 def _matvec(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x = normal(rng, (p.shape[1],), p.dtype)
     found = matrix(space, p) @ space.array(x)
@@ -161,11 +238,19 @@ OPERATIONS = (
     Operation("in_place", _in_place),
     Operation("beta_zero", _beta_zero),
     Operation("transposed", _transposed),
+    Operation("transposed_alpha_beta_out", _transposed_alpha_beta_out),
+    Operation("right_operator", _right_operator),
+    Operation("right_transposed", _right_transposed),
+    Operation("right_alpha_beta_out", _right_alpha_beta_out),
+    Operation("right_in_place", _right_in_place),
+    Operation("right_vector", _right_vector),
     Operation("matvec", _matvec),
     Operation("matvec_out", _matvec_out),
     Operation("column_major", _column_major, strided=True),
     Operation("strided", _strided, strided=True),
     Operation("padded", _padded, strided=True),
+    Operation("right_column_major", _right_column_major, strided=True),
+    Operation("right_padded", _right_padded, strided=True),
 )
 
 

@@ -100,16 +100,36 @@ def test_dense_of_any_strides(order: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_transpose(space: Space, dtype: str, rng: np.random.Generator) -> None:
+    """A view of the values, which other forms copy."""
     space.check()
     p = sample(rng, dtype)
-    a = matrix(space, p).T
-    assert (
-        a.shape == p.shape[::-1]
-        and a.blocksize == (5, 3)
-        and type(a.data) is type(space.array(p.data))
-    )
-    assert np.array_equal(space.host(a.todense()).astype(np.float64), p.dense.T)
-    assert np.array_equal(space.host(a.T.todense()).astype(np.float64), p.dense)
+    a = matrix(space, p)
+    view = a.T
+    assert view.is_transposed and view.shape == p.shape[::-1] and view.blocksize == (5, 3)
+    assert view.nnzb == a.nnzb and view.dtype == a.dtype and repr(view).endswith("transposed>")
+    assert not view.T.is_transposed and view.T.data is a.data and view.T.shape == p.shape
+    for other in (view, bsr_array(view), view.astype("float64"), pickle.loads(pickle.dumps(view))):
+        assert other.is_transposed
+        assert np.array_equal(space.host(other.todense()).astype(np.float64), p.dense.T)
+    for name in ("data", "indices", "indptr"):
+        with pytest.raises(AttributeError, match=f"has no {name}: .*Use view.T.{name}, or view.c"):
+            getattr(view, name)
+    made = view.copy()
+    assert not made.is_transposed and type(made.data) is type(space.array(p.data))
+    assert np.array_equal(space.host(made.todense()).astype(np.float64), p.dense.T)
+    a.data[0] = 7  # seen by the view alone
+    assert not np.array_equal(space.host(view.todense()), space.host(made.todense()))
+
+
+def test_files_and_other_forms_of_a_transposed_view(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    p = sample(rng)
+    view = matrix(CPU_SPACES[0], p).T
+    view.save(tmp_path / "view.npz")
+    assert np.array_equal(bsrgemm.load(tmp_path / "view.npz").todense(), p.dense.T)
+    pytest.importorskip("scipy")
+    assert np.array_equal(view.to_scipy().toarray(), p.dense.T)
 
 
 def test_empty_matrices() -> None:

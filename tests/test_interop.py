@@ -133,8 +133,8 @@ def test_torch_results(torch: Any, rng: np.random.Generator) -> None:
     assert isinstance(y, torch.Tensor) and y.dtype is torch.float32 and y.shape == (28, 3)
     numpy_result = a @ x.numpy()
     assert isinstance(numpy_result, np.ndarray) and np.array_equal(numpy_result, y.numpy())
-    with pytest.raises(TypeError, match="Tensor @ bsr_array is not supported yet"):
-        x.T @ a
+    left = torch.from_numpy(normal(rng, (3, p.shape[0]), "float32")) @ a
+    assert isinstance(left, torch.Tensor) and left.dtype is torch.float32 and left.shape[0] == 3
 
 
 def test_torch_that_requires_grad(torch: Any, rng: np.random.Generator) -> None:

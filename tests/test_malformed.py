@@ -315,7 +315,7 @@ PRODUCTS = (
     ),
     Bad("b complex", lambda: build() @ x(6, 3, dtype=np.complex64), TypeError, ("b", "complex64")),
     Bad("b is a list", lambda: build() @ [[1.0]] * 6, TypeError, ("b", "list")),
-    Bad("b is sparse", lambda: build() @ build(), TypeError, ("b is a bsr_array", "dense")),
+    Bad("b is sparse", lambda: build() @ build(), TypeError, ("a and b are bsr_arrays", "dense")),
     Bad(
         "b masked",
         lambda: build() @ np.ma.masked_equal(x(6, 3), 1),

@@ -190,13 +190,49 @@ def test_fork() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
 
 
-def test_dense_at_bsr_says_what_works(rng: np.random.Generator) -> None:
+def test_kinds_of_operands(rng: np.random.Generator) -> None:
     p = make(rng, "odd", "float32")
     a = operations.matrix(CPU_SPACES[0], p)
-    with pytest.raises(TypeError, match="ndarray @ bsr_array is not supported yet; accepted"):
-        np.ones((2, p.shape[0]), np.float32) @ a
-    with pytest.raises(TypeError, match="dense @ bsr_array is not supported yet"):
-        bsrgemm.matmul(np.ones((2, p.shape[0]), np.float32), a)
+    with pytest.raises(TypeError, match="a and b are bsr_arrays; accepted: one bsr_array and a"):
+        a @ a.T
+    with pytest.raises(TypeError, match="a is a ndarray and b is a ndarray; accepted: a bsr_array"):
+        bsrgemm.matmul(p.dense, p.dense.T)
+
+
+def test_shapes_of_a_dense_left_operand(rng: np.random.Generator) -> None:
+    p = make(rng, "odd", "float32")  # 15 x 35
+    a = operations.matrix(CPU_SPACES[0], p)
+    for x, what in (
+        (np.ones((2, 16), np.float32), r"a has shape \(N, K\) = \(2, 16\), but b has 15 rows"),
+        (np.ones(16, np.float32), r"a has shape \(N, K\) = \(1, 16\), but b has 15 rows"),
+        (np.float32(1), r"a has shape \(\); accepted: \(N, K\) or \(K,\), with K = 15"),
+        (np.ones((2, 2, 15), np.float32), r"a has shape \(2, 2, 15\); accepted: \(N, K\) or"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            bsrgemm.matmul(x, a)
+    x, out = np.ones((2, 15), np.float32), np.empty((2, 15), np.float32)
+    with pytest.raises(ValueError, match=r"out has shape \(2, 15\); accepted: \(2, 35\)"):
+        bsrgemm.matmul(x, a, out=out)
+    with pytest.raises(
+        TypeError,
+        match="a has dtype float64, but b.data has dtype float32|"
+        "b.data has dtype float32, but a has dtype float64",
+    ):
+        bsrgemm.matmul(x.astype(np.float64), a)
+    square = np.zeros((15, 35), np.float32)
+    with pytest.raises(ValueError, match="out overlaps a in memory"):
+        bsrgemm.matmul(square[:, :15], a, out=square)
+
+
+def test_the_four_forms_are_one_product(rng: np.random.Generator) -> None:
+    """X @ A has the bits of the transpose of A.T @ X.T, whichever way the operands lie."""
+    p = make(rng, "64", "float32")
+    a = operations.matrix(CPU_SPACES[0], p)
+    x = normal(rng, (p.n, p.shape[0]), "float32")
+    found = x @ a
+    assert np.array_equal(found, (a.T @ x.T).T)
+    assert np.array_equal(found, np.asfortranarray(x) @ a)
+    assert np.array_equal(found, x @ a.T.T)
 
 
 def test_beta_without_c_and_c_without_beta(rng: np.random.Generator) -> None:

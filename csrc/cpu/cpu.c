@@ -195,8 +195,8 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const double pack_bytes =
       dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
   const double a_bytes = rows * (double)a.block_width * (double)ops->element_size + 4 * (double)a.nnzb;
-  const bool dot = a.nnzb > 0 && n <= BSRG_DOT_MAX_COLUMNS && dot_cost <= DOT_FAVOUR * panel_cost &&
-                   pack_bytes <= a_bytes / 8;
+  const bool dot = a.nnzb > 0 && !a.order && n <= BSRG_DOT_MAX_COLUMNS &&
+                   dot_cost <= DOT_FAVOUR * panel_cost && pack_bytes <= a_bytes / 8;
 
   const int threads = bsrg_cpu_threads(dot ? dot_cost : panel_cost);
   return dot ? dot_matmul(args, &a, ops, threads, error) : bsrg_panel_matmul(args, ops, threads, error);

@@ -31,7 +31,7 @@ typedef struct bsrg_tile_run {
   int64_t segment_blocks;     /* that are summed before being added to sums */
   int64_t depth;              /* k of a block */
   const void *a;              /* sum[block][rows][depth], by strides */
-  int64_t a_row_stride, a_block_stride;
+  int64_t a_row_stride, a_k_stride, a_block_stride;
   const void *b; /* block p meets b + (columns[p] - first_column) * b_block_stride */
   int64_t b_row_stride, b_block_stride;
   const int32_t *columns;

@@ -35,12 +35,12 @@ typedef struct panel_job {
   const bsrg_cpu_ops *ops;
   bsrg_structure_view a;
   b_source source;
-  bool widen_a;
-  int64_t vectors, panels;               /* vectors of columns, and the panels they are dealt to */
-  int64_t max_width;                     /* sums in a row of the widest panel */
-  int64_t chunks, chunk_cols;            /* block columns of a packed chunk */
-  int64_t ranges;                        /* of row units, in each panel */
-  int64_t pass_units;                    /* units whose sums wait between chunks */
+  bool copy_a;                /* to widen its elements, or as it is the transposed of what is stored */
+  int64_t vectors, panels;    /* vectors of columns, and the panels they are dealt to */
+  int64_t max_width;          /* sums in a row of the widest panel */
+  int64_t chunks, chunk_cols; /* block columns of a packed chunk */
+  int64_t ranges;             /* of row units, in each panel */
+  int64_t pass_units;         /* units whose sums wait between chunks */
   int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
   bool small;                            /* block rows are of one tile and may be multiplied together */
   char *slots;                           /* scratch memory, one slot a thread */
@@ -54,7 +54,7 @@ typedef struct worker {
   panel_job *job;
   void *b;          /* the packed chunk, or gathered rows */
   char *sums;       /* of a group, or of a pass */
-  void *a;          /* widened blocks */
+  void *a;          /* copied blocks */
   int64_t *cursors; /* of each block row of a pass: where its next chunk begins */
   int64_t first_vector, panel_vectors, columns, width; /* of the present panel */
   int64_t direct_end; /* block columns before this one are read in place, all vectors being X's own memory */
@@ -95,9 +95,34 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 
 /* ---- One group of rows --------------------------------------------------------------------------------- */
 
-/* Sets where a segment finds A: blocks [p, p + count) from k on, in place or widened. */
+/* As find_a, where A is the transposed of what is stored: its blocks lie anywhere, the rows of each beside one another.
+ * So they do in the copy. */
+static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k,
+                              bsrg_tile_run *run) {
+  const panel_job *job = w->job;
+  const int64_t height = job->a.block_height, area = height * job->a.block_width;
+  run->a = w->a;
+  run->a_row_stride = 1;
+  run->a_k_stride = g->rows;
+  run->a_block_stride = run->depth * g->rows;
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t element = job->a.order[p + i] * area + k * height + g->first;
+    job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size,
+                    (const char *)job->args->values + element * job->ops->element_size, height, run->depth,
+                    g->rows);
+  }
+  /* The processor's own prefetchers see the copies coming. */
+  run->ahead = (uintptr_t)w->a;
+  run->ahead_step = run->ahead_block_stride = 0;
+}
+
+/* Sets where a segment finds A: blocks [p, p + count) from k on, in place or copied. ahead_step is for one row. */
 static void find_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k, bsrg_tile_run *run) {
   const panel_job *job = w->job;
+  if (job->a.order) {
+    find_transposed_a(w, g, p, count, k, run);
+    return;
+  }
   const int64_t width = job->a.block_width, area = job->a.block_height * width;
   const int64_t element_size = job->ops->element_size;
   const int64_t element = p * area + g->first * width;
@@ -106,8 +131,10 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t count, in
    * piece: all of them in time. */
   const int64_t next = p + count < g->end ? element + count * area : g->next;
   run->ahead = (uintptr_t)job->args->values + (uintptr_t)((next + k * g->rows) * element_size);
+  run->ahead_step = element_size;
   run->ahead_block_stride = area * element_size;
-  if (!job->widen_a) {
+  run->a_k_stride = 1;
+  if (!job->copy_a) {
     run->a = values;
     run->a_row_stride = width;
     run->a_block_stride = area;
@@ -184,12 +211,13 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
       }
       const char *a = run.a;
       const uintptr_t ahead = run.ahead;
+      const int64_t ahead_item = run.ahead_step;
       int64_t tiles = bsrg_ceil_div(g->rows, ops->tile_rows);
       for (int64_t r = 0; r < g->rows; tiles--) {
         const int64_t rows = bsrg_ceil_div(g->rows - r, tiles);
         run.a = a + r * run.a_row_stride * ops->sum_size;
-        run.ahead = ahead + (uintptr_t)(r * run.depth * ops->element_size);
-        run.ahead_step = rows * ops->element_size;
+        run.ahead = ahead + (uintptr_t)(r * run.depth * ahead_item);
+        run.ahead_step = rows * ahead_item;
         run.sums = sums + r * w->width * ops->sum_size;
         kernel_of(w, rows)(&run);
         r += rows;
@@ -224,6 +252,7 @@ static void multiply_together(const worker *w, int64_t block_row, int64_t count)
       .depth = width,
       .a = job->args->values,
       .a_row_stride = width,
+      .a_k_stride = 1,
       .a_block_stride = height * width,
       .columns = job->a.indices,
       .sums = w->sums,
@@ -410,7 +439,8 @@ static void plan_source(panel_job *job) {
   const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
                     (chunks == 1 || a->block_rows * chunks <= used / share);
   const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
-  const bool loadable = !job->widen_a && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
+  const bool loadable = job->ops->element_size == job->ops->sum_size && x->col_stride == 1 &&
+                        x->row_stride >= x->cols && vectors_fit;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
@@ -428,7 +458,7 @@ static void plan_segments(panel_job *job) {
   job->segment_blocks = bsrg_max(1, segment / width);
   job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, segment));
   for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
-  job->small = job->a.nnzb > 0 && !job->widen_a && job->source != GATHERED && job->chunks == 1 &&
+  job->small = job->a.nnzb > 0 && !job->copy_a && job->source != GATHERED && job->chunks == 1 &&
                width <= segment && job->a.block_height <= job->ops->tile_rows;
 }
 
@@ -468,7 +498,7 @@ static void plan_memory(panel_job *job) {
   if (job->source == PACKED) b_rows = bsrg_min(job->chunk_cols * a->block_width, a->cols);
   const int64_t segment_k = job->segment_blocks * job->segment_depth;
   if (job->source != PACKED) b_rows = segment_k;
-  if (job->widen_a) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
+  if (job->copy_a) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
   if (job->chunks > 1) {
     sums_rows = bsrg_min(a->rows, CHUNK_ROWS);
     cursors = bsrg_min(a->block_rows, job->pass_units + 1);
@@ -484,7 +514,7 @@ static void plan_memory(panel_job *job) {
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error) {
   panel_job job = {.args = args, .ops = ops, .a = bsrg_structure_get(args->a)};
-  job.widen_a = ops->element_size != ops->sum_size;
+  job.copy_a = ops->element_size != ops->sum_size || job.a.order;
   job.vectors = bsrg_ceil_div(args->x.cols, ops->lanes);
   job.panels = bsrg_ceil_div(job.vectors, ops->tile_vectors);
   job.max_width = bsrg_ceil_div(job.vectors, job.panels) * ops->lanes;

@@ -6,18 +6,20 @@
 
 typedef struct structure_object {
   PyObject_HEAD bsrg_structure *structure;
+  PyObject *original; /* NULL, or the Structure to which `structure` belongs as its transposed */
 } structure_object;
 
 bsrg_structure *bsrg_structure_of(PyObject *structure) { return ((structure_object *)structure)->structure; }
 
-/* Makes an object that owns `structure`, which is destroyed when that fails. */
-static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure) {
+/* Makes an object that owns `structure`, which is destroyed when that fails. With an original, that one owns it. */
+static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure, PyObject *original) {
   allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
   structure_object *self = (structure_object *)allocate(type, 0);
-  if (self == NULL) {
-    bsrg_structure_destroy(structure);
-  } else {
+  if (self != NULL) {
     self->structure = structure;
+    self->original = Py_XNewRef(original);
+  } else if (original == NULL) {
+    bsrg_structure_destroy(structure);
   }
   return (PyObject *)self;
 }
@@ -168,7 +170,7 @@ static PyObject *structure_new(PyTypeObject *type, PyObject *args, PyObject *key
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_structure_create(&pattern, check, &structure, &error);
     Py_END_ALLOW_THREADS;
-    self = status == BSRG_OK ? wrap(type, structure) : bsrg_raise(state, status, &error);
+    self = status == BSRG_OK ? wrap(type, structure, NULL) : bsrg_raise(state, status, &error);
   }
   release_index(&indptr);
   release_index(&indices);
@@ -177,7 +179,9 @@ static PyObject *structure_new(PyTypeObject *type, PyObject *args, PyObject *key
 
 static void structure_dealloc(PyObject *obj) {
   PyTypeObject *type = Py_TYPE(obj);
-  bsrg_structure_destroy(((structure_object *)obj)->structure);
+  structure_object *self = (structure_object *)obj;
+  if (self->original == NULL) bsrg_structure_destroy(self->structure);
+  Py_XDECREF(self->original);
   freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
   release(obj);
   Py_DECREF(type);
@@ -228,6 +232,11 @@ static PyObject *get_indptr(PyObject *obj, void *Py_UNUSED(closure)) {
   return view_memory(obj, view.indptr, view.block_rows + 1, NPY_INT64);
 }
 
+static PyObject *get_order(PyObject *obj, void *Py_UNUSED(closure)) {
+  const bsrg_structure_view view = view_of(obj);
+  return view.order == NULL ? Py_NewRef(Py_None) : view_memory(obj, view.order, view.nnzb, NPY_INT64);
+}
+
 static PyObject *structure_repr(PyObject *obj) {
   const bsrg_structure_view view = view_of(obj);
   return PyUnicode_FromFormat("Structure(shape=(%lld, %lld), blocksize=(%lld, %lld), nnzb=%lld)",
@@ -237,25 +246,17 @@ static PyObject *structure_repr(PyObject *obj) {
 
 /* ---- methods -------------------------------------------------------------------------------------- */
 
-static PyObject *structure_transpose(PyObject *obj, PyObject *Py_UNUSED(unused)) {
-  npy_intp length[1] = {(npy_intp)view_of(obj).nnzb};
-  PyObject *order = PyArray_SimpleNew(1, length, NPY_INT64);
-  if (order == NULL) return NULL;
-  int64_t *to = PyArray_DATA((PyArrayObject *)order);
-  const bsrg_structure *structure = bsrg_structure_of(obj);
+static PyObject *structure_transposed(PyObject *obj, PyObject *Py_UNUSED(unused)) {
+  structure_object *self = (structure_object *)obj;
+  if (self->original != NULL) return Py_NewRef(self->original);
   bsrg_structure *transposed;
   bsrg_error error;
   bsrg_status status;
   Py_BEGIN_ALLOW_THREADS;
-  status = bsrg_structure_transpose(structure, &transposed, to, &error);
+  status = bsrg_structure_transposed(self->structure, &transposed, &error);
   Py_END_ALLOW_THREADS;
-  PyObject *wrapped = status == BSRG_OK ? wrap(Py_TYPE(obj), transposed)
-                                        : bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
-  if (wrapped == NULL) {
-    Py_DECREF(order);
-    return NULL;
-  }
-  return Py_BuildValue("(NN)", wrapped, order);
+  return status == BSRG_OK ? wrap(Py_TYPE(obj), transposed, obj)
+                           : bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
 }
 
 static PyGetSetDef structure_attributes[] = {
@@ -270,14 +271,17 @@ static PyGetSetDef structure_attributes[] = {
      "of\n"
      "block rows, over the copy inside.",
      NULL},
+    {"order", get_order, NULL,
+     "None or, of a transposed structure, for each block its index in the values, which hold it transposed: "
+     "a\n"
+     "read-only int64 NumPy array of length nnzb.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef structure_methods[] = {
-    {"transpose", structure_transpose, METH_NOARGS,
-     "transpose($self, /)\n--\n\n"
-     "(transposed, order): the Structure of the transposed matrix, and for each of its blocks the index of "
-     "the\n"
-     "block in this one, as an int64 NumPy array of length nnzb."},
+    {"transposed", structure_transposed, METH_NOARGS,
+     "transposed($self, /)\n--\n\n"
+     "The Structure of the transposed matrix around the same values; transposed again, it is this one."},
     {"explain", (PyCFunction)(void (*)(void))bsrg_structure_explain, METH_VARARGS | METH_KEYWORDS,
      "explain($self, /, n, dtype, chip=None)\n--\n\n"
      "What the planner predicts for the product with a dense matrix of n columns of dtype.\n\n"

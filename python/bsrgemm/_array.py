@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import warnings
 from typing import IO, Any
@@ -85,7 +86,7 @@ class bsr_array(BlockSparse):
         check: bool = True,
     ) -> None:
         if isinstance(arg, bsr_array):
-            arg = Parts(arg.data, arg.indices, arg.indptr, arg.shape, arg._structure)
+            arg = Parts(arg._data, arg._indices, arg._indptr, arg.shape, arg._structure)
             if shape is not None and tuple(shape) != arg.shape:
                 raise ValueError(
                     f"shape is {tuple(shape)}, but the bsr_array given has {arg.shape}"
@@ -125,18 +126,34 @@ class bsr_array(BlockSparse):
 
     @property
     def data(self) -> Any:
-        """Values of shape (nnzb, bh, bw): the array that was given, not a copy of it."""
-        return self._data
+        """Values of shape (nnzb, bh, bw): the array that was given, not a copy of it.
+
+        A transposed view has no ``data``, ``indices`` and ``indptr`` (AttributeError).
+        """
+        return self._own(self._data, "data")
 
     @property
     def indices(self) -> Any:
         """Block columns, shape (nnzb,): the array that was given, or a host array made here."""
-        return self._indices
+        return self._own(self._indices, "indices")
 
     @property
     def indptr(self) -> Any:
         """Where block rows begin, shape (M / bh + 1,): as given, or a host array made here."""
-        return self._indptr
+        return self._own(self._indptr, "indptr")
+
+    def _own(self, array: Any, name: str) -> Any:
+        if not self.is_transposed:
+            return array
+        raise AttributeError(
+            f"a transposed view has no {name}: it shares the arrays of the matrix that it views. "
+            f"Use view.T.{name}, or view.copy(), which has arrays of its own"
+        )
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether this is the transposed view of a matrix, as ``A.T`` is."""
+        return self._structure.order is not None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -172,7 +189,7 @@ class bsr_array(BlockSparse):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of data, indices and indptr."""
+        """Bytes of data, indices and indptr; of a transposed view, those that it shares."""
         height, width = self.blocksize
         size = dtype_size(self._dtype)
         index_bytes = 0
@@ -184,22 +201,29 @@ class bsr_array(BlockSparse):
     def __repr__(self) -> str:
         rows, cols = self.shape
         height, width = self.blocksize
+        kind = ", transposed" if self.is_transposed else ""
         return (
             f"<bsr_array {rows}x{cols}, blocksize {height}x{width}, nnzb {self.nnzb}, "
-            f"density {self.density:.4g}, {self._dtype}, {self._device}>"
+            f"density {self.density:.4g}, {self._dtype}, {self._device}{kind}>"
         )
 
     # ---- other forms ---------------------------------------------------------------------------
 
     @property
     def T(self) -> bsr_array:
-        """The transpose, with values of its own (a copy, as in SciPy)."""
-        structure, order = self._structure.transpose()
-        data = library_of(self._data).transpose_blocks(self._data, order)
-        return bsr_array._from_parts(_parts(data, structure))
+        """The transpose: a view that shares the values, of which ``.T`` is the matrix again.
+
+        Products take it as it is, and copy neither values nor operands for it. ``A.T.copy()``
+        has values of its own, in the order of its rows.
+        """
+        structure = self._structure.transposed()
+        parts = Parts(self._data, self._indices, self._indptr, structure.shape, structure)
+        return bsr_array._from_parts(parts)
 
     def todense(self) -> Any:
         """A dense array of shape (M, K), in the library, dtype and device of ``data``."""
+        if self.is_transposed:
+            return self.copy().todense()
         indptr = self._structure.indptr
         rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         cols = self._structure.indices.astype(np.int64)
@@ -208,7 +232,7 @@ class bsr_array(BlockSparse):
     toarray = todense
 
     def to_scipy(self) -> Any:
-        """A ``scipy.sparse.bsr_array`` that shares the values. Imports SciPy.
+        """A ``scipy.sparse.bsr_array`` that shares the values; of a transposed view, a copy.
 
         Raises
         ------
@@ -225,13 +249,20 @@ class bsr_array(BlockSparse):
                 f"the matrix has dtype {self._dtype}; SciPy's sparse matrices have float32 and "
                 "float64, so use A.astype('float32').to_scipy()"
             )
+        if self.is_transposed:
+            return self.copy().to_scipy()
         import scipy.sparse
 
         arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
         return scipy.sparse.bsr_array(tuple(arrays), shape=self.shape, copy=False)
 
     def to_torch(self) -> Any:
-        """A torch tensor of layout ``torch.sparse_bsr`` that shares the values. Imports torch."""
+        """A torch tensor of layout ``torch.sparse_bsr`` that shares the values. Imports torch.
+
+        Of a transposed view it is a copy.
+        """
+        if self.is_transposed:
+            return self.copy().to_torch()
         import torch
 
         library = library_of(self._data)
@@ -270,17 +301,26 @@ class bsr_array(BlockSparse):
         device = device_name(device)
         if device == self._device:
             return self
+        if self.is_transposed:
+            return self.T.to(device).T
         data = library_of(self._data).to_device(self._data, device)
         return bsr_array._from_parts(self._with_data(data, device))
 
     def astype(self, dtype: Any) -> bsr_array:
         """A copy with values of another dtype, given by name, NumPy dtype or torch dtype."""
         name = dtype_name(dtype)
+        if self.is_transposed:
+            return self.T.astype(name).T
         data = library_of(self._data).astype(self._data, name)
         return bsr_array._from_parts(self._with_data(data, self._device))
 
     def copy(self) -> bsr_array:
-        """A matrix with values and index arrays of its own."""
+        """A matrix with values and index arrays of its own, no view."""
+        if self.is_transposed:
+            indices, indptr = _index_arrays(self._structure)
+            order = self._structure.order.copy()
+            data = library_of(self._data).transpose_blocks(self._data, order)
+            return bsr_array((data, indices, indptr), self.shape, check=False)
         data, indices, indptr = (
             library_of(x).copy(x) for x in (self._data, self._indices, self._indptr)
         )
@@ -310,6 +350,9 @@ class bsr_array(BlockSparse):
         which :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to
         a name that lacks it.
         """
+        if self.is_transposed:
+            self.copy().save(path)
+            return
         library = library_of(self._data)
         data = self._data
         if self._dtype in ("float16", "bfloat16"):
@@ -324,6 +367,8 @@ class bsr_array(BlockSparse):
         return self.copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self.is_transposed:
+            return operator.attrgetter("T"), (self.T,)
         if isinstance(self._data, _core.DeviceArray):
             indices, indptr = _index_arrays(self._structure)
             host = (self._data.to_host(), indices, indptr)
@@ -361,10 +406,7 @@ class bsr_array(BlockSparse):
         return matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:
-        raise TypeError(
-            f"{type(other).__name__} @ bsr_array is not supported yet; accepted: "
-            "bsr_array @ dense, so write X @ A as (A.T @ X.T).T"
-        )
+        return matmul(other, self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError("a bsr_array does not turn into a dense array silently; use A.todense()")
@@ -443,11 +485,6 @@ def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
     """Copies of indices and indptr on the host, of one dtype, int32 where it holds them."""
     dtype = np.int32 if structure.nnzb <= np.iinfo(np.int32).max else np.int64
     return structure.indices.astype(dtype), structure.indptr.astype(dtype)
-
-
-def _parts(data: Any, structure: _core.Structure) -> Parts:
-    indices, indptr = _index_arrays(structure)
-    return Parts(data, indices, indptr, structure.shape, structure)
 
 
 def _on_device(host: tuple, shape: tuple[int, int], device: str) -> bsr_array:

@@ -1,4 +1,4 @@
-"""``matmul``: a block-sparse matrix times a dense one."""
+"""``matmul``: a block-sparse matrix times a dense one, or a dense one times a block-sparse one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def matmul(
-    a: bsr_array,
-    b: Any,
+    a: bsr_array | Any,
+    b: bsr_array | Any,
     /,
     c: Any = None,
     *,
@@ -23,7 +23,7 @@ def matmul(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """``alpha * a @ b + beta * c`` for a block-sparse ``a`` and dense ``b`` and ``c``.
+    """``alpha * a @ b + beta * c``, one of ``a`` and ``b`` block-sparse and all else dense.
 
     All operands have one dtype and live on one device, which computes the product: nothing is cast
     or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
@@ -33,19 +33,18 @@ def matmul(
     of dense operands, and perhaps of the blocks, where it is ``'align'``, and for partial sums of
     long rows where it is ``'narrow'``. All can be captured in CUDA graphs.
 
-    Blocks that are not stored contribute nothing, whatever ``b`` holds there, with one exception:
-    with the choice ``'regroup'``, also within ``'align'``, some of them are multiplied as zeros,
-    so an infinity or NaN in ``b`` may turn rows whose blocks do not meet it into NaN, as it does in
-    a dense product.
+    Blocks that are not stored contribute nothing, whatever the dense operand holds there, with one
+    exception: with the choice ``'regroup'``, also within ``'align'``, some of them are multiplied
+    as zeros, so an infinity or NaN there may turn rows (of ``a @ b``; columns where ``b`` is the
+    block-sparse one) whose blocks do not meet it into NaN, as it does in a dense product.
 
     Parameters
     ----------
-    a : bsr_array
-        Shape (M, K).
-    b : array
-        Shape (K, N) or (K,), any strides.
+    a, b : bsr_array and array, or array and bsr_array
+        Shapes (M, K) and (K, N). The bsr_array may be a transposed view, ``A.T``, which shares
+        the values of ``A``. The array has any strides; it may have one dimension, (K,).
     c : array, optional
-        Shape (M, N), or (M,) where ``b`` has one dimension.
+        Shape (M, N), without the dimension that the array lacks.
     alpha : float
         Factor of the product.
     beta : float, optional
@@ -56,15 +55,17 @@ def matmul(
         overlap nothing else. Without it the result is made new.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
         The CUDA stream that the work is put on, behind what the operands' libraries have pending.
-        Without it, torch's or CuPy's current stream if ``b`` is theirs, else the stream that ``b``
-        names, else the legacy default stream. Another stream than the library's current one is
-        unknown to its allocator: keep the operands until the work is done. Ignored on the CPU.
+        Without it, torch's or CuPy's current stream if the dense operand is theirs, else the
+        stream that it names, else the legacy default stream. Another stream than the library's
+        current one is unknown to its allocator: keep the operands until the work is done. Ignored
+        on the CPU.
 
     Returns
     -------
     array
-        ``out`` if given. Otherwise of shape (M, N) or (M,), in the library of ``b``: NumPy, torch
-        or CuPy; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        ``out`` if given. Otherwise of the shape that ``c`` would have, in the library of the dense
+        operand: NumPy, torch or CuPy; for other arrays NumPy on the host and
+        :class:`DeviceArray` on a GPU.
 
     Raises
     ------
@@ -80,8 +81,8 @@ def matmul(
 
 
 def product(
-    a: bsr_array,
-    b: Any,
+    a: bsr_array | Any,
+    b: bsr_array | Any,
     c: Any,
     alpha: float,
     beta: float | None,
@@ -90,36 +91,50 @@ def product(
     family: str = "auto",
 ) -> Any:
     """``matmul`` with the kernel family of the caller's choice."""
-    if not isinstance(a, BlockSparse) or isinstance(b, BlockSparse) or is_scipy_sparse(b):
-        raise _wrong_kinds(a, b)
+    _check_kinds(a, b)
     beta = real_number(beta, "beta") if beta is not None else float(c is not None)
     if c is None and beta != 0.0:
         raise ValueError(f"beta is {beta} and c is not given; accepted: c, or beta = 0")
-    library = library_of(b)
-    shape = library.shape(b, "b")
+    right = isinstance(b, BlockSparse)
+    sparse, dense, sparse_name, name = (b, a, "b", "a") if right else (a, b, "a", "b")
+    library = library_of(dense)
+    shape = library.shape(dense, name)
     if len(shape) not in (1, 2):
-        raise ValueError(f"b has shape {shape}; accepted: (K, N) or (K,), with K = {a.shape[1]}")
-    result_shape = (a.shape[0], *shape[1:])
-    values = library_of(a.data).importable(a.data, "a.data")
-    x = library.importable(b, "b")
+        accepted = "(N, K) or (K,)" if right else "(K, N) or (K,)"
+        inner = sparse.shape[0] if right else sparse.shape[1]
+        raise ValueError(f"{name} has shape {shape}; accepted: {accepted}, with K = {inner}")
+    result_shape = (*shape[:-1], sparse.shape[1]) if right else (sparse.shape[0], *shape[1:])
+    values = library_of(sparse._data).importable(sparse._data, f"{sparse_name}.data")
+    x = library.importable(dense, name)
     added = None if c is None else _of_shape(c, "c", result_shape)
-    handle = library.current_stream(b) if stream is None else stream_handle(stream)
+    handle = library.current_stream(dense) if stream is None else stream_handle(stream)
     alpha = real_number(alpha, "alpha")
     if out is None:
-        result = y = library.empty(result_shape, b, "b")
+        result = y = library.empty(result_shape, dense, name)
     else:
         result, y = out, added if out is c else _of_shape(out, "out", result_shape)
-    _core.matmul(a._structure, values, x, y, added, alpha, beta, handle, family)
+    _core.matmul(sparse._structure, values, x, y, added, alpha, beta, handle, family, right)
     return result
 
 
-def _wrong_kinds(a: Any, b: Any) -> TypeError:
-    if not isinstance(a, BlockSparse):
-        hint = "; dense @ bsr_array is not supported yet" if isinstance(b, BlockSparse) else ""
-        return TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
-    return TypeError(
-        f"b is a {type(b).__name__}; accepted: a dense array, so use b.todense(); products of two "
-        "sparse matrices are not supported yet"
+def _check_kinds(a: Any, b: Any) -> None:
+    """One operand is block-sparse and the other dense."""
+    if isinstance(a, BlockSparse) != isinstance(b, BlockSparse):
+        other, name = (b, "b") if isinstance(a, BlockSparse) else (a, "a")
+        if not is_scipy_sparse(other):
+            return
+        raise TypeError(
+            f"{name} is a {type(other).__name__}; accepted: a dense array, so use "
+            f"{name}.todense(); products of two sparse matrices are not supported yet"
+        )
+    if isinstance(a, BlockSparse):
+        raise TypeError(
+            "a and b are bsr_arrays; accepted: one bsr_array and a dense array, so use "
+            "b.todense(); products of two sparse matrices are not supported yet"
+        )
+    raise TypeError(
+        f"a is a {type(a).__name__} and b is a {type(b).__name__}; accepted: a "
+        "bsr_array and a dense array, in either order"
     )
 
 

@@ -280,6 +280,26 @@ static void test_transpose(void) {
   }
 }
 
+/* The transposed one belongs to the structure, which it gives back. */
+static void test_transposed(void) {
+  uint32_t seed = 5;
+  for (int round = 0; round < 100; ++round) {
+    bsrg_structure *structure = random_structure(&seed, next_random(&seed) % 12, next_random(&seed) % 12);
+    const bsrg_structure_view a = bsrg_structure_get(structure);
+    CHECK(a.order == NULL);
+    bsrg_structure *transposed = NULL, *again = NULL;
+    CHECK(bsrg_structure_transposed(structure, &transposed, NULL) == BSRG_OK);
+    CHECK(bsrg_structure_transposed(structure, &again, NULL) == BSRG_OK && again == transposed);
+    CHECK(bsrg_structure_transposed(transposed, &again, NULL) == BSRG_OK && again == structure);
+    const bsrg_structure_view t = bsrg_structure_get(transposed);
+    CHECK(t.rows == a.cols && t.block_rows == a.block_cols && t.nnzb == a.nnzb && t.order != NULL);
+    for (int64_t row = 0; row < t.block_rows; ++row)
+      for (int64_t k = t.indptr[row]; k < t.indptr[row + 1]; ++k)
+        CHECK(a.indices[t.order[k]] == row && row_of(&a, t.order[k]) == t.indices[k]);
+    bsrg_structure_destroy(structure);
+  }
+}
+
 /* A transpose that needs 2 GiB for its indptr fails cleanly where there is none. */
 static void test_memory(void) {
 #ifndef __SANITIZE_ADDRESS__ /* the sanitizer itself maps more than any limit */
@@ -308,6 +328,7 @@ int main(void) {
   test_pointers();
   test_empty();
   test_transpose();
+  test_transposed();
   test_memory();
   if (failures > 0) fprintf(stderr, "%d failures\n", failures);
   return failures > 0;
