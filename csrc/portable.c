@@ -32,7 +32,7 @@ _Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT
 
 static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
 
-static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t n) {
+static portable_tile choose_tile(const bsrg_structure_view *v, bsrg_dtype dtype, int64_t n) {
   const bool half = is_half(dtype), single = dtype == BSRG_F32;
   const int64_t (*shape)[3] = half ? mma_shape : single ? f32_shape : f64_shape;
   const double *cost = half ? mma_cost : simt_cost;
@@ -44,13 +44,14 @@ static portable_tile choose_tile(bsrg_dtype dtype, int64_t block_height, int64_t
   portable_tile best = {-1, 0, 0, 0, 1};
   double least = INFINITY;
   for (int i = 0; i < count; ++i) {
-    const double rows = (double)(bsrg_ceil_div(block_height, shape[i][0]) * shape[i][0]);
+    const double rows = (double)(bsrg_ceil_div(v->block_height, shape[i][0]) * shape[i][0]);
     const double columns = (double)(bsrg_ceil_div(n, shape[i][1]) * shape[i][1]);
     /* Narrow tiles read A more often: they must save most of the columns to be worth it. */
     const double narrow = shape[i][1] <= 64 && n > 64 ? 2 : 1;
     if (rows * columns * cost[i] * narrow < least) {
       least = rows * columns * cost[i] * narrow;
-      best = (portable_tile){first + i, shape[i][0], shape[i][1], cost[i], shape[i][2]};
+      best = (portable_tile){v->order ? first + count + i : first + i, shape[i][0], shape[i][1], cost[i],
+                             shape[i][2]};
     }
   }
   return best;
@@ -85,7 +86,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   const int64_t n = args->x.cols;
   (void)plan;
   const double size = (double)bsrg_dtype_size(dtype);
-  const portable_tile tile = choose_tile(dtype, v->block_height, n);
+  const portable_tile tile = choose_tile(v, dtype, n);
   const double row_tiles = (double)bsrg_ceil_div(v->block_height, tile.rows);
   const double column_tiles = (double)bsrg_ceil_div(n, tile.columns);
   const double columns = column_tiles * (double)tile.columns;
@@ -111,7 +112,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), n = args->x.cols;
-  const portable_tile tile = choose_tile(args->dtype, v->block_height, n);
+  const portable_tile tile = choose_tile(v, args->dtype, n);
   const int64_t tiles_per_block_row = bsrg_ceil_div(v->block_height, tile.rows);
   const int64_t row_tiles = v->block_rows * tiles_per_block_row;
   /* The kernels count rows and k of a block row in 32 bits; the margins keep rounding up to a tile in range. */
@@ -121,15 +122,19 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
         "a has %lld block rows in blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 row "
         "tiles and block sides below 2^31 - 256",
         (long long)v->block_rows, (long long)v->block_height, (long long)v->block_width);
-  enum { INDPTR, INDICES, ROW_ORDER, PARTS };
+  enum { INDPTR, INDICES, ROW_ORDER, ORDER, PARTS };
   const bsrg_upload_part parts[PARTS] = {
       [INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
       [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
-      [ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows}};
+      [ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows},
+      [ORDER] = {v->order, sizeof(*v->order) * (size_t)v->nnzb}};
   const CUdeviceptr *uploads;
-  const bsrg_status status = bsrg_uploads_get(args->a, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
+  const bsrg_status status =
+      bsrg_uploads_get(args->a, BSRG_PORTABLE, parts, v->order ? PARTS : ORDER, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
+  const bool whole_chunks =
+      v->block_width * size % 16 == 0 && (!v->order || v->block_height * size % 16 == 0);
   bsrg_portable_params p = {
       .values = args->values,
       .indptr = (const int64_t *)(uintptr_t)uploads[INDPTR],
@@ -150,9 +155,10 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .block_width = (int32_t)v->block_width,
       .tiles_per_block_row = (int32_t)tiles_per_block_row,
       .vector_x = has_vectors(args),
-      .vector_a = v->block_width * size % 16 == 0 && (uintptr_t)args->values % 16 == 0,
+      .vector_a = whole_chunks && (uintptr_t)args->values % 16 == 0,
       .alpha = args->alpha,
       .beta = args->beta,
+      .order = v->order ? (const int64_t *)(uintptr_t)uploads[ORDER] : NULL,
   };
   /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the
    * column tiles that grid.y, which ends at 65535, leaves out. */
@@ -164,9 +170,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 /* ---- the family ------------------------------------------------------------------------------- */
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
-  (void)dtype;
-  if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
-  return v->order ? BSRG_ORDER_OBSTACLE : NULL;
+  (void)v, (void)dtype;
+  return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
 }
 
 /* The plan is the order of the block rows. */

@@ -199,7 +199,8 @@ enum { BSRG_PACK_THREADS = 256 };
 
 /* A block row is seen as a dense [bh, blocks * bw] matrix times the rows of X that its block columns select:
  * element (r, kk) of block row i is values[((indptr[i] + kk / bw) * bh + r) * bw + kk % bw], and it meets row
- * indices[indptr[i] + kk / bw] * bw + kk % bw of X. */
+ * indices[indptr[i] + kk / bw] * bw + kk % bw of X. The kernels for transposed views find the element, of a block that
+ * is stored as [bw, bh], at values[(order[indptr[i] + kk / bw] * bw + kk % bw) * bh + r]. */
 typedef struct bsrg_portable_params {
   const void *values;
   const int64_t *indptr;
@@ -213,8 +214,9 @@ typedef struct bsrg_portable_params {
   int32_t block_height, block_width;
   int32_t tiles_per_block_row; /* ceil(bh / tile rows) */
   int32_t vector_x;            /* X, C and Y: unit column stride, 16-byte aligned rows */
-  int32_t vector_a;            /* bw * size is a multiple of 16 bytes and values are 16-byte aligned */
-  double alpha, beta;          /* beta == 0: c is not read */
+  int32_t vector_a;   /* bw (of transposed views bh too) counts whole 16 bytes, values are aligned to 16 */
+  double alpha, beta; /* beta == 0: c is not read */
+  const int64_t *order;
 } bsrg_portable_params;
 
 /* The tiles that are compiled, one row a kernel, for kernels and host alike. Each takes any N.

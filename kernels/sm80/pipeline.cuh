@@ -31,7 +31,7 @@ __device__ __forceinline__ RowTile row_tile(const bsrg_portable_params &p, int t
 }
 
 // Where the operands of one k lie, in elements: row k of X starts at x, and row r of the tile has its
-// element k of A at a + r * block_width. a is negative beyond the block row's K.
+// element k of A at a + r * block_width, in a transposed view at a + r. a is negative beyond the block row's K.
 struct KEntry {
   int64_t x, a;
 };
@@ -39,7 +39,7 @@ struct KEntry {
 // Computes the entries k, k + kStageK, k + 2 * kStageK, ... of a block row, with the block column of the
 // next one already under way. Subtracting widths instead of dividing keeps three registers less alive; it
 // loops only where blocks are narrower than a stage.
-template <int kStageK>
+template <int kStageK, bool kTransposed>
 class KWalker {
  public:
   __device__ __forceinline__ KWalker(const bsrg_portable_params &p, const RowTile &tile, int k)
@@ -51,7 +51,10 @@ class KWalker {
     KEntry entry = {0, -1};
     if (block_ < tile_.blocks) {
       entry.x = (static_cast<int64_t>(column_) * p_.block_width + offset_) * p_.x_row_stride;
-      entry.a = ((tile_.first_block + block_) * p_.block_height + tile_.row) * p_.block_width + offset_;
+      if constexpr (kTransposed)
+        entry.a = (stored_ * p_.block_width + offset_) * p_.block_height + tile_.row;
+      else
+        entry.a = ((tile_.first_block + block_) * p_.block_height + tile_.row) * p_.block_width + offset_;
     }
     offset_ += kStageK;
     settle();
@@ -63,17 +66,20 @@ class KWalker {
 #pragma unroll 1
     for (; offset_ >= p_.block_width; ++block_) offset_ -= p_.block_width;
     column_ = block_ < tile_.blocks ? __ldg(p_.indices + tile_.first_block + block_) : 0;
+    if constexpr (kTransposed)
+      stored_ = block_ < tile_.blocks ? __ldg(p_.order + tile_.first_block + block_) : 0;
   }
 
   const bsrg_portable_params &p_;
   const RowTile &tile_;
   int block_ = 0, offset_, column_;
+  int64_t stored_ = 0;  // the block's index in the values of a transposed view
 };
 
 // Calls multiply(slot) for each stage of kStageK k of the tile's block row, with load(slot, entries), which
 // starts the copies of a stage, running kStages - 1 stages ahead. tables: 2 * kStageK entries in shared
 // memory, one table read by the loads while the next is written.
-template <int kStages, int kStageK, typename Load, typename Multiply>
+template <int kStages, int kStageK, bool kTransposed, typename Load, typename Multiply>
 __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowTile &tile, KEntry *tables,
                                        const Load &load, const Multiply &multiply) {
   static_assert(kStages >= 2, "a stage is loaded while another is multiplied");
@@ -81,7 +87,7 @@ __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowT
   const int steps =
       static_cast<int>((static_cast<int64_t>(tile.blocks) * p.block_width + kStageK - 1) / kStageK);
 
-  KWalker<kStageK> walker(p, tile, thread);
+  KWalker<kStageK, kTransposed> walker(p, tile, thread);
   const auto write_table = [&](int step) {
     if (thread < kStageK) tables[step % 2 * kStageK + thread] = walker.next();
   };

@@ -22,7 +22,10 @@
 
 namespace bsrg::portable {
 
-template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
+// kTransposed: A is the transposed of what is stored. A stage then has it as [stage k][tile rows], and ldmatrix
+// transposes it on the way to the registers.
+template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages,
+          bool kTransposed>
 class Kernel {
  public:
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
@@ -56,6 +59,7 @@ class Kernel {
   static constexpr int kChunksA = kStageK / kChunk, kChunksX = kTileN / kChunk;
   static constexpr int kRowBytesA = kStageK * 2, kRowBytesX = kTileN * 2;
   static constexpr int kRowsPerLine = 128 / kRowBytesA;
+  static constexpr int kChunksAT = kTileM / kChunk, kRowBytesAT = kTileM * 2;  // transposed
   static constexpr int kOffsetX = kTileM * kRowBytesA;
   static constexpr int kStageBytes = kOffsetX + kStageK * kRowBytesX;
 
@@ -71,6 +75,13 @@ class Kernel {
   __device__ static constexpr int offset_a(int row, int chunk) {
     return row * kRowBytesA + ((chunk ^ (row / kRowsPerLine % kChunksA)) << 4);
   }
+  __device__ static constexpr int offset_at(int k, int chunk) {
+    constexpr int kPeriod = kRowBytesAT >= 128  ? 1
+                            : kRowBytesAT == 64 ? 2
+                                                : 4;  // k, until a bank comes again
+    constexpr int kSpread = kRowBytesAT >= 128 ? 8 : kRowBytesAT == 64 ? 4 : 2;
+    return k * kRowBytesAT + ((chunk ^ (k / kPeriod % kSpread)) << 4);
+  }
   __device__ static constexpr int offset_x(int k, int chunk) {
     return k * kRowBytesX + ((chunk ^ (k % 8)) << 4);
   }
@@ -82,10 +93,15 @@ class Kernel {
       unsigned char *const a = shared_ + slot * kStageBytes;
       unsigned char *const x = a + kOffsetX;
       if constexpr (kFast) {
-        copy_a(ptx::shared_address(a), entries);
+        if constexpr (kTransposed)
+          copy_at(ptx::shared_address(a), entries);
+        else
+          copy_a(ptx::shared_address(a), entries);
         copy_x(ptx::shared_address(x), entries);
       } else {
-        if (p_.vector_a)
+        if constexpr (kTransposed)
+          load_at(a, entries);
+        else if (p_.vector_a)
           copy_a(ptx::shared_address(a), entries);
         else
           gather_a(a, entries);
@@ -98,8 +114,43 @@ class Kernel {
     const auto multiply = [&](int slot) {
       multiply_stage(ptx::shared_address(shared_) + slot * kStageBytes, sums);
     };
-    walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(shared_ + kStages * kStageBytes), load,
-                             multiply);
+    walk_k<kStages, kStageK, kTransposed>(
+        p_, tile_, reinterpret_cast<KEntry *>(shared_ + kStages * kStageBytes), load, multiply);
+  }
+
+  // ---- loads of a transposed A ------------------------------------------------------------------
+
+  // Block height a multiple of 8: the 8 rows of a chunk exist, or none.
+  __device__ __forceinline__ void copy_at(uint32_t stage, const KEntry *entries) const {
+    constexpr int kCopies = kStageK * kChunksAT;
+#pragma unroll 2
+    for (int copy = threadIdx.x; copy < kCopies; copy += kThreads) {
+      const int k = copy / kChunksAT, chunk = copy % kChunksAT;
+      const int64_t a = entries[k].a;
+      ptx::cp_async<16>(stage + offset_at(k, chunk), static_cast<const T *>(p_.values) + a + chunk * kChunk,
+                        a >= 0 && chunk * kChunk < tile_.rows);
+    }
+  }
+
+  __device__ __forceinline__ void gather_at(unsigned char *stage, const KEntry *entries) const {
+    constexpr int kPairs = kTileM * kStageK / 2;
+    const auto *values = static_cast<const uint16_t *>(p_.values);
+#pragma unroll 2
+    for (int pair = threadIdx.x; pair < kPairs; pair += kThreads) {
+      const int k = pair / (kTileM / 2), row = pair % (kTileM / 2) * 2;
+      const int64_t a = entries[k].a;
+      uint32_t packed = 0;
+      if (a >= 0 && row < tile_.rows) packed = __ldg(values + a + row);
+      if (a >= 0 && row + 1 < tile_.rows) packed |= static_cast<uint32_t>(__ldg(values + a + row + 1)) << 16;
+      *reinterpret_cast<uint32_t *>(stage + offset_at(k, row / kChunk) + row % kChunk * 2) = packed;
+    }
+  }
+
+  __device__ __forceinline__ void load_at(unsigned char *stage, const KEntry *entries) const {
+    if (p_.vector_a)
+      copy_at(ptx::shared_address(stage), entries);
+    else
+      gather_at(stage, entries);
   }
 
   // ---- loads, block width a multiple of 8: the 8 k of a chunk lie in one block ------------------
@@ -206,8 +257,12 @@ class Kernel {
     for (int k = 0; k < kStageK; k += 16) {
       uint32_t a[kFragmentsM][4];
 #pragma unroll
-      for (int i = 0; i < kFragmentsM; ++i)
-        ptx::load_matrix_x4(a[i], (a0 ^ (k / kChunk << 4)) + i * (16 * kRowBytesA));
+      for (int i = 0; i < kFragmentsM; ++i) {
+        if constexpr (kTransposed)
+          ptx::load_matrix_x4_trans(a[i], fragment_at(stage, i) + k * kRowBytesAT);
+        else
+          ptx::load_matrix_x4(a[i], (a0 ^ (k / kChunk << 4)) + i * (16 * kRowBytesA));
+      }
 #pragma unroll
       for (int j = 0; j < kFragmentsN; j += 2) {
         uint32_t b[4];
@@ -219,6 +274,14 @@ class Kernel {
         }
       }
     }
+  }
+
+  // Where a lane's row of fragment i, first k, lies in a transposed stage: matrices 0 and 1 are eight k of 16 rows, 2 and
+  // 3 the next eight. Fragments are two chunks apart, a flip of bits where the swizzle may reach these.
+  __device__ __forceinline__ uint32_t fragment_at(uint32_t stage, int i) const {
+    const int chunk = warp_ / kWarpsN * (kWarpM / kChunk) + lane_ / 8 % 2;
+    const uint32_t first = stage + offset_at(lane_ / 16 * 8 + lane_ % 8, chunk);
+    return kRowBytesAT == 96 ? first + i * 32 : first ^ (i * 32);
   }
 
   // ---- output -----------------------------------------------------------------------------------
@@ -294,11 +357,14 @@ class Kernel {
 
 }  // namespace bsrg::portable
 
-// One kernel, portable_<dtype>_m<rows>n<columns>, a row of BSRG_MMA_TILES.
-#define BSRG_MMA_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)             \
-  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                          \
-      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                 \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                                       \
-    bsrg::portable::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory) \
-        .run();                                                                                           \
+// One kernel, <prefix>_m<rows>n<columns>, a row of BSRG_MMA_TILES.
+#define BSRG_MMA_KERNEL_OF(prefix, type, transposed, rows, columns, warps_m, warps_n, stage_k, stages, ctas) \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                             \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                    \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                          \
+    bsrg::portable::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed>(              \
+        params, shared_memory)                                                                               \
+        .run();                                                                                              \
   }
+#define BSRG_MMA_KERNEL(prefix, type, ...) BSRG_MMA_KERNEL_OF(prefix, type, false, __VA_ARGS__)
+#define BSRG_MMA_TRANSPOSED(prefix, type, ...) BSRG_MMA_KERNEL_OF(prefix, type, true, __VA_ARGS__)

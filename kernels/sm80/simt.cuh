@@ -23,7 +23,9 @@ namespace bsrg::simt {
 
 using portable::KEntry;
 
-template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
+// kTransposed: A is the transposed of what is stored; the copies turn it.
+template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages,
+          bool kTransposed>
 class Kernel {
  public:
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
@@ -42,7 +44,9 @@ class Kernel {
       int stages = 0;
       const auto load = [&](int slot, const KEntry *entries) {
         T *const a = stage_a(slot), *const x = a + kElementsA;
-        if (p_.vector_a)
+        if constexpr (kTransposed)
+          copy_at(a, entries);
+        else if (p_.vector_a)
           copy_a<kVector>(a, entries);
         else
           copy_a<1>(a, entries);
@@ -57,8 +61,8 @@ class Kernel {
         multiply_stage(stage_a(slot), sums);
         if (++stages % (kChunkK / kStageK) == 0) add_chunk(sums, totals);
       };
-      portable::walk_k<kStages, kStageK>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)), load,
-                                         multiply);
+      portable::walk_k<kStages, kStageK, kTransposed>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)),
+                                                      load, multiply);
       add_chunk(sums, totals);
       store(totals);
     }
@@ -107,6 +111,17 @@ class Kernel {
         ptx::cp_async<kWidth * sizeof(T)>(destination + row * kPitchA * sizeof(T), source,
                                           a >= 0 && first_row + row < tile_.rows);
       source += static_cast<int64_t>(kRowStep) * p_.block_width;
+    }
+  }
+
+  // Neighbouring lanes read neighbouring rows, which are adjacent in memory.
+  __device__ __forceinline__ void copy_at(T *stage, const KEntry *entries) const {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < kTileM * kStageK; i += kThreads) {
+      const int row = i % kTileM, k = i / kTileM;
+      const int64_t a = entries[k].a;
+      ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + row * kPitchA + k),
+                               static_cast<const T *>(p_.values) + a + row, a >= 0 && row < tile_.rows);
     }
   }
 
@@ -224,9 +239,14 @@ class Kernel {
 }  // namespace bsrg::simt
 
 // One kernel, <prefix>_m<rows>n<columns>, a row of BSRG_SIMT_F32_TILES or BSRG_SIMT_F64_TILES.
-#define BSRG_SIMT_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)               \
-  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                             \
-      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                    \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                                          \
-    bsrg::simt::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory).run(); \
+#define BSRG_SIMT_KERNEL_OF(prefix, type, transposed, rows, columns, warps_m, warps_n, stage_k, stages,   \
+                            ctas)                                                                         \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                          \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                 \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                       \
+    bsrg::simt::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed>(params,        \
+                                                                                           shared_memory) \
+        .run();                                                                                           \
   }
+#define BSRG_SIMT_KERNEL(prefix, type, ...) BSRG_SIMT_KERNEL_OF(prefix, type, false, __VA_ARGS__)
+#define BSRG_SIMT_TRANSPOSED(prefix, type, ...) BSRG_SIMT_KERNEL_OF(prefix, type, true, __VA_ARGS__)
