@@ -2,58 +2,135 @@
 #include "tensor_map.h"
 #include "uploads.h"
 
+/* Of a block as it lies in values. */
+static int64_t stored_height(const bsrg_structure_view *v) {
+  return v->order ? v->block_width : v->block_height;
+}
+static int64_t stored_width(const bsrg_structure_view *v) {
+  return v->order ? v->block_height : v->block_width;
+}
+
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   int64_t a_rows;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
-  if (v->order) return BSRG_ORDER_OBSTACLE;
   if (v->block_height % BSRG_TALL_STRIP) return "needs a block height that is a multiple of 64";
   if (v->block_width % 16) return "needs a block width that is a multiple of 16";
-  if (v->rows > INT32_MAX || v->cols > INT32_MAX || !bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) ||
+  if (v->rows > INT32_MAX || v->cols > INT32_MAX || !bsrg_mul_ok(v->nnzb, stored_height(v), &a_rows) ||
       a_rows > INT32_MAX)
     return "needs fewer than 2^31 rows, columns and stored block rows";
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
   return NULL;
 }
 
+static const char *columns_obstacle(int64_t n) {
+  return n > INT32_MAX ? "needs fewer than 2^31 columns" : NULL;
+}
+
+static bsrg_dense turned(const bsrg_dense *d) {
+  return (bsrg_dense){d->data, d->cols, d->rows, d->col_stride, d->row_stride};
+}
+
+bool bsrg_tall_has_transposed_x(const bsrg_matmul_args *args) {
+  const bsrg_dense x = turned(&args->x), y = turned(&args->y);
+  const bool by_rows = bsrg_map_can_describe(&args->x) && bsrg_map_can_describe(&args->y);
+  return !by_rows && bsrg_map_can_describe(&x) && bsrg_map_can_describe(&y);
+}
+
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
+  if (bsrg_tall_has_transposed_x(args)) /* n and the layout of C do not matter then */
+    return (uintptr_t)args->values % 16 ? "needs a.data to start at a multiple of 16 bytes" : NULL;
   const bsrg_dense *c = &args->c;
+  const char *columns = bsrg_map_columns_obstacle(args->x.cols);
+  if (columns) return columns;
   if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || (uintptr_t)c->data % 4))
     return "needs c in row-major order, its rows at multiples of 4 bytes";
   return bsrg_map_layout_obstacle(args);
 }
 
-/* Rows of X as one box of 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
- * that TMA clips at column n. */
-static bsrg_map_shape x_shape(const bsrg_dense *x, uint32_t rows, uint32_t panels) {
-  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
-  if (n % 64 == 0)
-    return (bsrg_map_shape){3, {64, k, n / 64}, {stride, 64}, {64, rows, panels}, CU_TENSOR_MAP_SWIZZLE_128B};
-  return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
-}
+/* The operands that lie transposed. */
+typedef struct tall_form {
+  bool a, x;
+} tall_form;
 
-static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype, int step_k,
+static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype, tall_form form, int step_k,
                                  const bsrg_tall_schedule *s) {
-  const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2;
+  const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2, pairing = s->cluster.columns - 1;
+  const bool f16 = dtype == BSRG_F16;
+  if (form.a || form.x) {
+    const bsrg_kernel_id first =
+        form.a && form.x ? (f16 ? BSRG_KERNEL_TALL_F16_TAX_K64_C1 : BSRG_KERNEL_TALL_BF16_TAX_K64_C1)
+        : form.a         ? (f16 ? BSRG_KERNEL_TALL_F16_TA_K64_C1 : BSRG_KERNEL_TALL_BF16_TA_K64_C1)
+                         : (f16 ? BSRG_KERNEL_TALL_F16_TX_K64_C1 : BSRG_KERNEL_TALL_BF16_TX_K64_C1);
+    return (bsrg_kernel_id)((int)first + 2 * width + pairing);
+  }
   if (s->cluster.rows == 2)
-    return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_WHOLE_K64_R2
-                                                    : BSRG_KERNEL_TALL_BF16_WHOLE_K64_R2) +
-                            width);
+    return (
+        bsrg_kernel_id)((int)(f16 ? BSRG_KERNEL_TALL_F16_WHOLE_K64_R2 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_R2) +
+                        width);
   if (s->level)
-    return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_PARTS_K64_C1
-                                                    : BSRG_KERNEL_TALL_BF16_PARTS_K64_C1) +
-                            2 * width + s->cluster.columns - 1);
+    return (
+        bsrg_kernel_id)((int)(f16 ? BSRG_KERNEL_TALL_F16_PARTS_K64_C1 : BSRG_KERNEL_TALL_BF16_PARTS_K64_C1) +
+                        2 * width + pairing);
   /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
   const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
   const bsrg_kernel_id first =
-      dtype == BSRG_F16
-          ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
+      f16 ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
           : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
-  return (bsrg_kernel_id)((int)first + 2 * width + s->cluster.columns - 1);
+  return (bsrg_kernel_id)((int)first + 2 * width + pairing);
+}
+
+/* The swizzle of rows that are the k of a stage. */
+static int swizzle_of(uint32_t step_k) {
+  return step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                        : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
+  const uint64_t width = (uint64_t)stored_width(v), rows = (uint64_t)(v->nnzb * stored_height(v));
+  bsrg_map_shape shape = {2, {width, rows, 0}, {width, 0}, {step_k, BSRG_TALL_STRIP, 0}, swizzle_of(step_k)};
+  if (v->order) {
+    shape.box[0] = BSRG_TALL_STRIP;
+    shape.box[1] = step_k;
+    shape.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  }
+  return shape;
+}
+
+/* Rows of X as one box of 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
+ * that TMA clips at column n. A transposed X: all columns of a tile as one box. */
+static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step_k, uint32_t panels) {
+  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
+  if (form.x)
+    return (bsrg_map_shape){
+        2, {k, n, 0}, {(uint64_t)x->col_stride, 0}, {step_k, BSRG_TALL_TILE_N, 0}, swizzle_of(step_k)};
+  if (n % 64 == 0)
+    return (bsrg_map_shape){
+        3, {64, k, n / 64}, {stride, 64}, {64, step_k, panels}, CU_TENSOR_MAP_SWIZZLE_128B};
+  return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, step_k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form) {
+  const uint64_t m = (uint64_t)y->rows, n = (uint64_t)y->cols;
+  if (form.x)
+    return (bsrg_map_shape){
+        2, {m, n, 0}, {(uint64_t)y->col_stride, 0}, {BSRG_TALL_STRIP, 64, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+  return (bsrg_map_shape){
+      2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, 16, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* k of a stage. By rows of X, the narrowest stage that a block fills, so that no stage is mostly empty. A transposed X
+ * has whole stages always, of which that is best that rounds the block's width up by no more than a third. */
+static int stage_k(int64_t block_width, tall_form form) {
+  if (!form.x) return block_width >= 48 ? 64 : (int)block_width;
+  for (int k = 64; k > 16; k /= 2)
+    if (3 * bsrg_ceil_div(block_width, k) * k <= 4 * block_width) return k;
+  return 16;
 }
 
 /* The second pass: the sums of the parts, in their order, to Y. */
-static bsrg_status add_parts(const bsrg_matmul_args *args, const bsrg_tall_level *level,
+static bsrg_status add_parts(const bsrg_matmul_args *args, bool transposed, const bsrg_tall_level *level,
                              const bsrg_tall_cut *cuts, const float *partial, bsrg_gpu gpu,
                              bsrg_error *error) {
   bsrg_tall_add_params p = {.cuts = cuts,
@@ -65,12 +142,21 @@ static bsrg_status add_parts(const bsrg_matmul_args *args, const bsrg_tall_level
                             .rows = (int32_t)args->y.rows,
                             .n = (int32_t)args->x.cols,
                             .alpha = (float)args->alpha,
-                            .beta = (float)args->beta};
+                            .beta = (float)args->beta,
+                            .c_col_stride = args->c.col_stride,
+                            .y_col_stride = args->y.col_stride};
+  const bool f16 = args->dtype == BSRG_F16;
+  if (transposed) { /* a CTA has eight columns of a tile at once, and loops beyond a few CTAs a tile */
+    const int64_t across = bsrg_min(256, bsrg_ceil_div(args->x.cols, BSRG_TALL_ADD_THREADS / 16));
+    return bsrg_launch(gpu.api, gpu.device,
+                       f16 ? BSRG_KERNEL_TALL_F16_ADD_TRANSPOSED : BSRG_KERNEL_TALL_BF16_ADD_TRANSPOSED,
+                       level->cut_count, across, (CUstream)args->stream, &p, error);
+  }
   /* Eight columns a thread. Beyond a few CTAs a row they loop. */
   const int64_t across = bsrg_min(8, bsrg_ceil_div(args->x.cols, 8 * BSRG_TALL_ADD_THREADS));
-  return bsrg_launch(
-      gpu.api, gpu.device, args->dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_ADD : BSRG_KERNEL_TALL_BF16_ADD,
-      (int64_t)level->cut_count * 2 * BSRG_TALL_STRIP, across, (CUstream)args->stream, &p, error);
+  return bsrg_launch(gpu.api, gpu.device, f16 ? BSRG_KERNEL_TALL_F16_ADD : BSRG_KERNEL_TALL_BF16_ADD,
+                     (int64_t)level->cut_count * 2 * BSRG_TALL_STRIP, across, (CUstream)args->stream, &p,
+                     error);
 }
 
 /* Up to this size A is worth keeping in L2 at the cost of X: at 8192^3, 128x128 blocks, it gained at density
@@ -85,7 +171,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int64_t n = args->x.cols;
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_count = gpu.device->info.sm_count;
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, &chip);
+  const tall_form form = {.a = v->order, .x = bsrg_tall_has_transposed_x(args)};
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, form.x, &chip);
   const bsrg_tall_level *level = s.level;
   /* The kernels for parts write zeros aside; with beta, empty tiles are tiles like others. */
   const int32_t empty_tiles = level && args->beta == 0 ? tall->empty_tiles : 0;
@@ -106,8 +193,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   bsrg_status status = bsrg_uploads_get(args->a, BSRG_TALL, lists, UPLOADS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
-  /* The narrowest stage that a block fills, so that no stage is mostly empty. */
-  const int step_k = v->block_width >= 48 ? 64 : (int)v->block_width;
+  const int step_k = stage_k(v->block_width, form);
   const int32_t steps = (int32_t)bsrg_ceil_div(v->block_width, step_k);
   const int32_t tail_k = (int32_t)v->block_width - (steps - 1) * step_k;
   bsrg_tall_params p = {
@@ -131,24 +217,13 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)n,
       .alpha = (float)args->alpha,
-      .beta = (float)args->beta};
+      .beta = (float)args->beta,
+      .c_col_stride = args->c.col_stride};
 
-  const int swizzle = step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                      : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                     : CU_TENSOR_MAP_SWIZZLE_32B;
-  const bsrg_map_shape a = {2,
-                            {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
-                            {(uint64_t)v->block_width, 0},
-                            {(uint32_t)step_k, BSRG_TALL_STRIP, 0},
-                            swizzle};
-  const bsrg_map_shape y = {2,
-                            {(uint64_t)n, (uint64_t)args->y.rows, 0},
-                            {(uint64_t)args->y.row_stride, 0},
-                            {64, 16, 0},
-                            CU_TENSOR_MAP_SWIZZLE_128B};
+  const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
   const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)s.cluster.rows;
-  const bsrg_map_shape x = x_shape(&args->x, (uint32_t)step_k, panels),
-                       x_tail = x_shape(&args->x, (uint32_t)tail_k, panels);
+  const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, panels);
+  const bsrg_map_shape x_tail = form.x ? x : x_shape(&args->x, form, (uint32_t)tail_k, panels);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK)
@@ -169,18 +244,19 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   }
   const int32_t ctas = s.cluster.columns * s.cluster.rows; /* of a cluster */
   const int64_t clusters = bsrg_min(gpu.device->info.sm_count / ctas, tiles);
-  status = bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, step_k, &s), clusters * ctas, 1,
+  status = bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, form, step_k, &s), clusters * ctas, 1,
                        stream, &p, error);
   if (!level) return status;
   if (status == BSRG_OK)
-    status = add_parts(args, level, (const bsrg_tall_cut *)(uintptr_t)uploads[CUTS] + level->cut_begin,
-                       p.partial, gpu, error);
+    status =
+        add_parts(args, form.x, level, (const bsrg_tall_cut *)(uintptr_t)uploads[CUTS] + level->cut_begin,
+                  p.partial, gpu, error);
   return bsrg_scratch_free(gpu.api, partial, stream, status, error);
 }
 
 const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,
                                           .obstacle = obstacle,
-                                          .columns_obstacle = bsrg_map_columns_obstacle,
+                                          .columns_obstacle = columns_obstacle,
                                           .layout_obstacle = layout_obstacle,
                                           .make_plan = bsrg_tall_make_plan,
                                           .free_plan = bsrg_tall_free_plan,

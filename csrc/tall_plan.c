@@ -55,6 +55,11 @@ static bool pair_rows(const bsrg_structure_view *v, const int32_t *order, int32_
   return true;
 }
 
+/* Where block b of the structure begins in values, as entries say it. */
+static int32_t block_at(const bsrg_structure_view *v, int64_t b) {
+  return (int32_t)(v->order ? v->order[b] * v->block_width : b * v->block_height);
+}
+
 /* Appends the union of the columns of block rows i and j (j < 0: i alone; j == i: both strips in one block
  * row). */
 static void append_entries(const bsrg_structure_view *v, int64_t i, int64_t j, bsrg_tall_plan *plan) {
@@ -65,8 +70,8 @@ static void append_entries(const bsrg_structure_view *v, int64_t i, int64_t j, b
     const int32_t column_b = b < b_end ? v->indices[b] : INT32_MAX;
     const int32_t column = column_a < column_b ? column_a : column_b;
     bsrg_tall_entry entry = {(int32_t)(column * v->block_width), {-1, -1}, 0};
-    if (a < a_end && column_a == column) entry.a_block[0] = (int32_t)(a++ * v->block_height);
-    if (b < b_end && column_b == column) entry.a_block[1] = (int32_t)(b++ * v->block_height);
+    if (a < a_end && column_a == column) entry.a_block[0] = block_at(v, a++);
+    if (b < b_end && column_b == column) entry.a_block[1] = block_at(v, b++);
     if (i == j) entry.a_block[1] = entry.a_block[0];
     plan->entries[plan->entry_count++] = entry;
   }

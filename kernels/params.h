@@ -41,8 +41,10 @@ enum {
 
 /* One step of a tile: the rows of X that a block column selects, and the A blocks that multiply them. */
 typedef struct bsrg_tall_entry {
-  int32_t x_row;      /* first row of X */
-  int32_t a_block[2]; /* first row, in values viewed as [nnzb * bh, bw], of each strip's block; -1: none */
+  int32_t x_row; /* first row of X */
+  /* first row, in values viewed as [nnzb * bh, bw], of transposed views as [nnzb * bw, bh], of each strip's block; -1:
+   * none */
+  int32_t a_block[2];
   int32_t pad;
 } bsrg_tall_entry;
 
@@ -67,6 +69,9 @@ typedef struct bsrg_tall_cut {
 } bsrg_tall_cut;
 
 typedef struct bsrg_tall_params {
+  /* As described here for rows of X that are contiguous. With a transposed A, `a` is [nnzb * bw, bh], box STAGE k x 64
+   * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x 256 columns, and `y` {M, N}, box 64 rows x
+   * 64 columns. */
   bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k */
   bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
   bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
@@ -94,9 +99,11 @@ typedef struct bsrg_tall_params {
   int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
   float alpha, beta;
+  int64_t c_col_stride; /* for a transposed X; without one it is 1 */
 } bsrg_tall_params;
 
-/* sm80/tall_add.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. */
+/* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a
+ * transposed X, slots of partial are [n][128]. */
 typedef struct bsrg_tall_add_params {
   const bsrg_tall_cut *cuts;
   const float *partial;
@@ -105,6 +112,8 @@ typedef struct bsrg_tall_add_params {
   int64_t c_row_stride, y_row_stride;
   int32_t rows, n; /* n is a multiple of 8 */
   float alpha, beta;
+  int64_t c_col_stride,
+      y_col_stride; /* with a transposed X; columns of y begin at multiples of 16 bytes then, n is any */
 } bsrg_tall_add_params;
 
 enum { BSRG_TALL_ADD_THREADS = 128 };

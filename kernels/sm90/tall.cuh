@@ -10,6 +10,9 @@
 // Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2
 // multiply and store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a
 // message slot. CTAs may work in pairs (Pairing) that load for both what both need.
+//
+// A transposed A comes as it is stored, k along the rows of a block, and WGMMA reads it so. A transposed X, the rows of
+// which are adjacent in memory instead of its columns, likewise; Y is then stored in the same way.
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -18,14 +21,17 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/persistent.cuh"
 #include "sm90/tall_layout.cuh"
+#include "sm90/tall_output.cuh"
 
 namespace bsrg::tall {
 
 // kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
-template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts>
-struct Kernel {
+template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts, bool kTransposedA,
+          bool kTransposedX>
+struct Kernel : Output<T, kTransposedX> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
+  static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
   static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
   static constexpr uint16_t kBoth = 3;                                  // the CTAs that a multicast reaches
@@ -33,9 +39,12 @@ struct Kernel {
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
 
-  const bsrg_tall_params &p;
-  const uint32_t shared;
-  const int warp, lane, rank;
+  using Base = Output<T, kTransposedX>;
+  using Base::lane;
+  using Base::p;
+  using Base::shared;
+  using Base::warp;
+  const int rank;
 
   __device__ uint32_t full(int stage) const { return shared + L::kFull + 8 * stage; }
   __device__ uint32_t empty(int stage) const { return shared + L::kEmpty + 8 * stage; }
@@ -157,7 +166,9 @@ struct Kernel {
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
                          uint32_t barrier) const {
     constexpr int kPanels = kTileN / kPanel / kRowTiles;
-    if constexpr (kPairing == Pairing::kRows) {
+    if constexpr (kTransposedX) {
+      ptx::tma_load_2d(target, map, x_row, column, barrier);
+    } else if constexpr (kPairing == Pairing::kRows) {
       target += rank * kPanels * rows * (kPanel * 2);
       column += rank * kPanels * kPanel;
       if (p.x_as_box) {
@@ -175,12 +186,12 @@ struct Kernel {
     }
   }
 
-  __device__ void load_strip(int strip, int stage, int k, int row, uint64_t policy) const {
+  __device__ void load_strip(int strip, int stage, int x, int y, uint64_t policy) const {
     const uint32_t target = shared + L::kA + stage * L::kStageA + strip * L::kStripBytes;
     if constexpr (kPairing == Pairing::kColumns) {
-      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), kBoth, policy);
+      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, x, y, full(stage), kBoth, policy);
     } else {
-      ptx::tma_load_2d(target, p.a, k, row, full(stage), policy);
+      ptx::tma_load_2d(target, p.a, x, y, full(stage), policy);
     }
   }
 
@@ -204,13 +215,18 @@ struct Kernel {
         const int bytes_a = __popc(present) * L::kStripBytes;
         for (int step = 0; step < p.steps; ++step, stage.advance()) {
           const bool tail = step == p.steps - 1;
-          const int rows = tail ? p.tail_k16 * 16 : kStepK;
+          const int rows = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK;
           const int k = step * kStepK;
           ptx::barrier_wait(empty(stage.slot), stage.parity);
           if constexpr (kUnion) ptx::store_shared(mask(stage.slot), present);
           ptx::barrier_arrive_expect(full(stage.slot), bytes_a + rows * (kTileN * 2));
-          if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy_a);
-          if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy_a);
+          if constexpr (kTransposedA) {
+            if (present & 1) load_strip(0, stage.slot, offset0, entry.y + k, policy_a);
+            if (present & 2) load_strip(1, stage.slot, offset1, entry.z + k, policy_a);
+          } else {
+            if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy_a);
+            if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy_a);
+          }
           load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
                  full(stage.slot));
         }
@@ -242,18 +258,23 @@ struct Kernel {
   // branch between two WGMMAs of a group makes ptxas wait for each of them.
   template <int kSteps>
   __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
-    constexpr ptx::Swizzle kSwizzleA = kStepK == 64   ? ptx::Swizzle::k128
+    constexpr ptx::Swizzle kSwizzleK = kStepK == 64   ? ptx::Swizzle::k128
                                        : kStepK == 32 ? ptx::Swizzle::k64
                                                       : ptx::Swizzle::k32;
+    // K-major operands have rows of a stage's k, the others rows of 64 elements for each k. Descriptors count 16 bytes:
+    // to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes.
+    constexpr int kNextA = kTransposedA ? 128 : 2, kNextX = kTransposedX ? 2 : 128;
     const uint64_t a = ptx::matrix_descriptor(shared + L::kA + stage * L::kStageA + strip * L::kStripBytes,
-                                              16, 8 * kStepK * 2, kSwizzleA);
-    const uint64_t x = ptx::matrix_descriptor(shared + L::kX + stage * L::kStageX, kSteps * 16 * (kPanel * 2),
-                                              1024, ptx::Swizzle::k128);
+                                              16, kTransposedA ? 1024 : 8 * kStepK * 2,
+                                              kTransposedA ? ptx::Swizzle::k128 : kSwizzleK);
+    const uint64_t x = ptx::matrix_descriptor(
+        shared + L::kX + stage * L::kStageX, kTransposedX ? 16 : kSteps * 16 * (kPanel * 2),
+        kTransposedX ? 8 * kStepK * 2 : 1024, kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      // Descriptors count 16 bytes: 32 bytes of a row of A, 16 rows of 128 bytes of X.
-      ptx::Wgmma<T, kTileN, 0, 1>::run(d, a + 2 * k, x + 128 * k, accumulate || k > 0);
+      ptx::Wgmma<T, kTileN, kTransposedA, !kTransposedX>::run(d, a + kNextA * k, x + kNextX * k,
+                                                              accumulate || k > 0);
     }
     ptx::warpgroup_commit();
   }
@@ -309,66 +330,10 @@ struct Kernel {
     return started;
   }
 
-  // d = alpha * d + beta * C, apart from the stores: inside them, even unused, it cost 2.5% of a product.
-  __device__ void scale_and_add(float (&d)[kTileN / 2], int row, int column) const {
-    const int first_row = row + (lane >> 2);
-    const T *c = static_cast<const T *>(p.c) + first_row * p.c_row_stride + column + 2 * (lane & 3);
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 2) {
-      d[i] *= p.alpha;
-      d[i + 1] *= p.alpha;
-      const int offset = i / 4 * 8, below = i / 2 % 2 * 8;
-      // n is a multiple of 8; the last strip may reach beyond the last row.
-      if (p.beta != 0.f && column + offset < p.n && first_row + below < p.rows) {
-        const float2 old =
-            ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(c + below * p.c_row_stride + offset));
-        d[i] = fmaf(p.beta, old.x, d[i]);
-        d[i + 1] = fmaf(p.beta, old.y, d[i + 1]);
-      }
-    }
-  }
-
-  // Piece `a` of a warp's tile: 16 rows x 64 columns, rounded and stored. TMA clips what lies beyond the
-  // last column or row.
-  __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
-                              uint64_t policy) const {
-    const int matrix = lane >> 3;
-    const int piece_row = (matrix & 1) * 8 + (lane & 7);
-    if (lane == 0) ptx::bulk_wait_read<1>();  // the store before the previous one has left this buffer
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const float *v = d + (a * 8 + j) * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
-      // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
-      const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, ptx::pack<T>(v[0], v[1]),
-                           ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
-    }
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) {
-      ptx::tma_store_2d(p.y, buffer, column + a * kPanel, row, policy);
-      ptx::bulk_commit();
-    }
-  }
-
-  // The sums of a part, for add_parts. The quads of a warp fill 32 bytes of eight rows at a time.
-  __device__ void store_part(const float (&d)[kTileN / 2], int slot, int strip, int column) const {
-    const int row = strip * kStrip + (warp & 3) * 16 + (lane >> 2);
-    column += 2 * (lane & 3);
-    float *target = p.partial + (static_cast<int64_t>(slot) * (2 * kStrip) + row) * p.n + column;
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 2) {
-      const int offset = i / 4 * 8;
-      if (column + offset >= p.n) continue;  // n is a multiple of 8
-      float *at = target + (i / 2 % 2 ? static_cast<int64_t>(8) * p.n : 0) + offset;
-      *reinterpret_cast<float2 *>(at) = make_float2(d[i], d[i + 1]);
-    }
-  }
-
   __device__ void consume() const {
     const int strip = warp / 4 - 1;
-    const uint32_t buffers = shared + L::kOutput + (warp - 4) * 2 * L::kPieceBytes;
+    // Two a warp or, of four times the size, two a warpgroup.
+    const uint32_t buffers = shared + L::kOutput + (kTransposedX ? strip * 4 : warp - 4) * 2 * L::kPieceBytes;
     const uint64_t stream_out = ptx::policy_evict_first();
     float d[kTileN / 2];
     Stage stage;
@@ -386,13 +351,13 @@ struct Kernel {
       if (output_strip >= 0) {
         const int row = output_strip * kStrip + (warp & 3) * 16, column = m.n_tile * kTileN;
         if (kParts && m.slot >= 0) {
-          store_part(d, m.slot, strip, column);
+          this->store_part(d, m.slot, strip, column);
           continue;
         }
-        if (p.alpha != 1.f || p.beta != 0.f) scale_and_add(d, row, column);
+        if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
 #pragma unroll
         for (int a = 0; a < kTileN / kPanel; ++a)
-          store_piece(d, a, row, column, buffers + (a & 1) * L::kPieceBytes, stream_out);
+          this->store_piece(d, a, row, column, buffers + (a & 1) * Base::kPieceBytes, stream_out);
       }
     }
     if (lane == 0) ptx::bulk_wait<0>();
@@ -430,13 +395,14 @@ struct Kernel {
   }
 };
 
-template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts = false>
+template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts = false,
+          bool kTransposedA = false, bool kTransposedX = false>
 __device__ __forceinline__ void run(const bsrg_tall_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
   const int rank = kPairing == Pairing::kNone ? 0 : static_cast<int>(ptx::cluster_rank());
-  const Kernel<T, kStepK, kPairing, kUnion, kParts> kernel{params, shared, ptx::warp_index(),
-                                                           static_cast<int>(threadIdx.x & 31), rank};
+  const Kernel<T, kStepK, kPairing, kUnion, kParts, kTransposedA, kTransposedX> kernel{
+      {params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}, rank};
   kernel.run();
 }
 

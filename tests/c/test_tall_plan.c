@@ -78,7 +78,7 @@ static void check_pairs(const bsrg_structure_view *v, const bsrg_tall_plan *plan
 static void check_cost(bsrg_structure *structure, const bsrg_tall_plan *plan, int64_t n, bool paired) {
   const bsrg_structure_view v = bsrg_structure_get(structure);
   const bsrg_chip chip = bsrg_chip_h200();
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(&v, plan, n, &chip);
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(&v, plan, n, false, &chip);
   CHECK(s.cluster.rows == (paired && !s.level ? 2 : 1));
   CHECK(s.cluster.rows == 1 || s.cluster.columns == 1);
   CHECK(s.n_tiles == bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns));
@@ -169,9 +169,10 @@ static void test_groups(void) {
           make(pairs_along_rows ? full : different, 3 - pairs_along_rows, 128, widths[i]);
       const bsrg_structure_view view = bsrg_structure_get(structure);
       bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
-      const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, &chip);
+      const bsrg_tall_schedule s =
+          bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, false, &chip);
       CHECK(s.cluster.rows == 1 + pairs_along_rows && s.group * s.cluster.columns == expected[i]);
-      CHECK(bsrg_tall_schedule_for(&view, plan, 8, &chip).group == 1);
+      CHECK(bsrg_tall_schedule_for(&view, plan, 8, false, &chip).group == 1);
       bsrg_tall_free_plan(plan);
       bsrg_structure_destroy(structure);
     }

@@ -1,0 +1,136 @@
+// How the tall kernels' sums leave the registers: to Y by way of shared memory and TMA or, of a part, as they are to
+// memory of the launch. With a transposed X, Y and C lie as X does: the rows of a column are adjacent in memory.
+#pragma once
+
+#include "ptx/convert.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_small.cuh"
+#include "sm90/tall_layout.cuh"
+
+namespace bsrg::tall {
+
+template <typename T, bool kTransposed>
+struct Output {
+  // 64 columns of a warp's 16 rows or, transposed, of a warpgroup's 64.
+  static constexpr int kPieceBytes = (kTransposed ? kStrip : 16) * kPanel * 2;
+
+  const bsrg_tall_params &p;
+  const uint32_t shared;
+  const int warp, lane;
+
+  // d = alpha * d + beta * C, apart from the stores: inside them, even unused, it cost 2.5% of a product.
+  __device__ void scale_and_add(float (&d)[kTileN / 2], int row, int column) const {
+    if constexpr (kTransposed) {
+      scale_and_add_elements(d, row + (lane >> 2), column + 2 * (lane & 3));
+      return;
+    }
+    const int first_row = row + (lane >> 2);
+    const T *c = static_cast<const T *>(p.c) + first_row * p.c_row_stride + column + 2 * (lane & 3);
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; i += 2) {
+      d[i] *= p.alpha;
+      d[i + 1] *= p.alpha;
+      const int offset = i / 4 * 8, below = i / 2 % 2 * 8;
+      // n is a multiple of 8; the last strip may reach beyond the last row.
+      if (p.beta != 0.f && column + offset < p.n && first_row + below < p.rows) {
+        const float2 old =
+            ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(c + below * p.c_row_stride + offset));
+        d[i] = fmaf(p.beta, old.x, d[i]);
+        d[i + 1] = fmaf(p.beta, old.y, d[i + 1]);
+      }
+    }
+  }
+
+  // For any strides of C and any n.
+  __device__ void scale_and_add_elements(float (&d)[kTileN / 2], int row, int column) const {
+    const T *c = static_cast<const T *>(p.c) + row * p.c_row_stride + column * p.c_col_stride;
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) {
+      d[i] *= p.alpha;
+      const int right = i / 4 * 8 + i % 2, below = i / 2 % 2 * 8;
+      if (p.beta != 0.f && column + right < p.n && row + below < p.rows)
+        d[i] = fmaf(p.beta, static_cast<float>(c[below * p.c_row_stride + right * p.c_col_stride]), d[i]);
+    }
+  }
+
+  // Piece `a` of a warp's tile, rounded and stored. TMA clips what lies beyond the last column or row.
+  __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
+                              uint64_t policy) const {
+    if constexpr (kTransposed) {
+      store_transposed_piece(d, a, row - (warp & 3) * 16, column, buffer, policy);
+      return;
+    }
+    const int matrix = lane >> 3;
+    const int piece_row = (matrix & 1) * 8 + (lane & 7);
+    if (lane == 0) ptx::bulk_wait_read<1>();  // the store before the previous one has left this buffer
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const float *v = d + (a * 8 + j) * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
+      // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
+      const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
+      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, ptx::pack<T>(v[0], v[1]),
+                           ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+    }
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::tma_store_2d(p.y, buffer, column + a * kPanel, row, policy);
+      ptx::bulk_commit();
+    }
+  }
+
+  // A row of the piece is a column of Y: its 128 bytes are the 64 rows of the strip, to which each warp of the
+  // warpgroup contributes 16.
+  __device__ void store_transposed_piece(const float (&d)[kTileN / 2], int a, int strip_row, int column,
+                                         uint32_t buffer, uint64_t policy) const {
+    const int barrier = warp / 4;  // one a consumer warpgroup; 0 is that of __syncthreads
+    const bool issues = (warp & 3) == 0 && lane == 0;
+    const int matrix = lane >> 3;
+    const int chunk = (warp & 3) * 2 + (matrix & 1);
+    if (issues) ptx::bulk_wait_read<1>();
+    ptx::named_barrier_sync(barrier, 128);
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const float *v = d + (a * 8 + j) * 4;
+      const int piece_row = (j + (matrix >> 1)) * 8 + (lane & 7);
+      ptx::store_matrix_x4_transposed(buffer + piece_row * 128 + ((chunk ^ (lane & 7)) << 4),
+                                      ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
+                                      ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+    }
+    ptx::fence_async_proxy();
+    ptx::named_barrier_sync(barrier, 128);
+    if (issues) {
+      ptx::tma_store_2d(p.y, buffer, strip_row, column + a * kPanel, policy);
+      ptx::bulk_commit();
+    }
+  }
+
+  // The sums of a part, for add_parts. The quads of a warp fill 32 bytes of eight rows at a time or, transposed, its
+  // lanes of equal columns those of two columns.
+  __device__ void store_part(const float (&d)[kTileN / 2], int slot, int strip, int column) const {
+    const int row = strip * kStrip + (warp & 3) * 16 + (lane >> 2);
+    column += 2 * (lane & 3);
+    if constexpr (kTransposed) {
+      float *target = p.partial + (static_cast<int64_t>(slot) * p.n + column) * (2 * kStrip) + row;
+#pragma unroll
+      for (int i = 0; i < kTileN / 2; ++i) {
+        const int right = i / 4 * 8 + i % 2, below = i / 2 % 2 * 8;
+        if (column + right < p.n) target[right * (2 * kStrip) + below] = d[i];
+      }
+      return;
+    }
+    float *target = p.partial + (static_cast<int64_t>(slot) * (2 * kStrip) + row) * p.n + column;
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; i += 2) {
+      const int offset = i / 4 * 8;
+      if (column + offset >= p.n) continue;  // n is a multiple of 8
+      float *at = target + (i / 2 % 2 ? static_cast<int64_t>(8) * p.n : 0) + offset;
+      *reinterpret_cast<float2 *>(at) = make_float2(d[i], d[i + 1]);
+    }
+  }
+};
+
+}  // namespace bsrg::tall

@@ -1,0 +1,3 @@
+#include "sm90/tall_transposed.cuh"
+
+BSRG_TALL_TRANSPOSED_KERNELS(tall_tax_f16, __half, true, true)
