@@ -218,7 +218,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .n = (int32_t)n,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
-      .c_col_stride = args->c.col_stride};
+      .c_col_stride = args->c.col_stride,
+      .y_col_stride = args->y.col_stride};
 
   const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
   const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)s.cluster.rows;

@@ -99,7 +99,7 @@ typedef struct bsrg_tall_params {
   int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
   float alpha, beta;
-  int64_t c_col_stride; /* for a transposed X; without one it is 1 */
+  int64_t c_col_stride, y_col_stride; /* for a transposed X; without one they are 1 */
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a

@@ -363,18 +363,6 @@ struct Kernel : Output<T, kTransposedX> {
     if (lane == 0) ptx::bulk_wait<0>();
   }
 
-  // Warps 2 and 3 of every CTA, while others multiply: zeros to the rows of tiles without entries.
-  __device__ void clear() const {
-    for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * kStrip; i += 2 * gridDim.x) {
-      const int strip = __ldg(&p.tiles[p.tile_count + i / (2 * kStrip)].strip[i / kStrip % 2]);
-      const int row = strip * kStrip + i % kStrip;
-      if (strip < 0 || row >= p.rows) continue;
-      T *y = static_cast<T *>(p.y_data) + row * p.y_row_stride;
-      for (int column = 8 * lane; column < p.n; column += 8 * 32)  // n is a multiple of 8
-        __stcs(reinterpret_cast<int4 *>(y + column), make_int4(0, 0, 0, 0));
-    }
-  }
-
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
     if constexpr (kCluster > 1)
@@ -385,7 +373,7 @@ struct Kernel : Output<T, kTransposedX> {
     if (warp < 4) {
       if (warp == 0 && lane == 0) produce();
       if (warp == 1 && lane == 0 && rank == 0) schedule();
-      if (kParts && warp >= 2) clear();
+      if (kParts && warp >= 2) this->clear();
       __syncwarp();
     } else {
       consume();

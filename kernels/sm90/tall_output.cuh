@@ -131,6 +131,35 @@ struct Output {
       *reinterpret_cast<float2 *>(at) = make_float2(d[i], d[i + 1]);
     }
   }
+
+  // Warps 2 and 3 of every CTA, while others multiply: zeros to the rows of tiles without entries.
+  __device__ void clear() const {
+    if constexpr (kTransposed) {
+      clear_columns();
+      return;
+    }
+    for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * kStrip; i += 2 * gridDim.x) {
+      const int strip = __ldg(&p.tiles[p.tile_count + i / (2 * kStrip)].strip[i / kStrip % 2]);
+      const int row = strip * kStrip + i % kStrip;
+      if (strip < 0 || row >= p.rows) continue;
+      T *y = static_cast<T *>(p.y_data) + row * p.y_row_stride;
+      for (int column = 8 * lane; column < p.n; column += 8 * 32)  // n is a multiple of 8
+        __stcs(reinterpret_cast<int4 *>(y + column), make_int4(0, 0, 0, 0));
+    }
+  }
+
+  // A strip of as many columns as a tile has, four of them at a time.
+  __device__ void clear_columns() const {
+    const int across = (p.n + kTileN - 1) / kTileN;
+    for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * across; i += 2 * gridDim.x) {
+      const int strip = __ldg(&p.tiles[p.tile_count + i / (2 * across)].strip[i / across % 2]);
+      if (strip < 0) continue;
+      const int first = i % across * kTileN, end = min(first + kTileN, p.n);
+      T *y = static_cast<T *>(p.y_data) + strip * kStrip + 8 * (lane & 7);
+      for (int column = first + (lane >> 3); column < end; column += 4)
+        __stcs(reinterpret_cast<int4 *>(y + column * p.y_col_stride), make_int4(0, 0, 0, 0));
+    }
+  }
 };
 
 }  // namespace bsrg::tall
