@@ -16,11 +16,20 @@ SEED = 20261121
 CROSSOVER_SIDES = (16, 32, 64, 128)
 CROSSOVER_BLOCKS = [(h, w) for h in CROSSOVER_SIDES for w in CROSSOVER_SIDES] + [(96, 96), (48, 80)]
 CROSSOVER_DENSITIES = (0.01, 0.02, 0.05, 0.125, 0.25, 0.5, 0.75, 1.0)
+# The groups of other products than A @ X, for an A of M x K and N columns or rows of X.
+FORMS = {
+    "transposed": "bsr.T @ dense",
+    "dense_bsr": "dense @ bsr",
+    "dense_bsr_transposed": "dense @ bsr.T",
+}
+# Products that read the rows of A; the others read its columns.
+READ_ROWS = ("bsr @ dense", "dense @ bsr.T")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One product: M x K in blocks, times K x N. ``count`` is the mean number of blocks a row."""
+    """One product: M x K in blocks, times K x N, or one of FORMS. ``count`` is the mean number of
+    blocks a row."""
 
     group: str
     dtype: str
@@ -36,6 +45,18 @@ class Case:
     def grid(self) -> tuple[int, int]:
         """Block rows and block columns."""
         return self.m // self.block[0], self.k // self.block[1]
+
+    @property
+    def op(self) -> str:
+        return FORMS.get(self.group, "bsr @ dense")
+
+    @property
+    def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of X and of the result."""
+        inner, outer = (self.k, self.m) if self.op in READ_ROWS else (self.m, self.k)
+        if self.op.startswith("dense"):
+            return (self.n, inner), (self.n, outer)
+        return (inner, self.n), (outer, self.n)
 
     @property
     def nnzb(self) -> int:
@@ -69,7 +90,7 @@ class Case:
     def fields(self) -> dict[str, Any]:
         """What a row of results says about the case."""
         return {
-            "op": "bsr @ dense",
+            "op": self.op,
             "dtype": self.dtype,
             "block": list(self.block),
             "density": self.density,
@@ -110,6 +131,9 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                 for n in (1, 4, 16, 64):
                     shape = (round(density * k / block), m, n, k)
                     yield Case("columns", dtype, (block, block), *shape, timings=("cold",))
+        for group in FORMS:
+            for block, density in ((128, 0.125), (128, 0.25), (64, 0.125), (64, 0.25), (32, 0.125)):
+                yield _square(group, dtype, block, density, order)
         yield from _crossover(dtype)
         yield from _sizes(dtype)
 

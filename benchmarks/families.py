@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from .cases import gpu_cases, select
+from .cases import FORMS, gpu_cases, select
 from .gpu import add_measure_arguments, is_complete, measure
 from .records import Results, Row
 from .suite import Outcome, Suite, our_name, relative_error
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    cases = select(gpu_cases([args.dtype]), args.select)
+    cases = [c for c in select(gpu_cases([args.dtype]), args.select) if c.group not in FORMS]
     if not is_complete(cases, set(args.peers)):
         return 2
     if args.dry_run:

@@ -13,7 +13,7 @@ from typing import Any
 from bsrgemm import DeviceUnavailableError, _core
 
 from . import records
-from .cases import SEED, Case, gpu_cases, select
+from .cases import FORMS, READ_ROWS, SEED, Case, gpu_cases, select
 from .peers import RIVALS, wanted
 from .records import Results
 from .suite import TURNS, Suite, is_new
@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gpu",
         RIVALS,
         select="^(blocks|patterns)/",
-        groups="blocks, patterns, columns, crossover and sizes (default: the first two)",
+        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, crossover and sizes (default: the "
+        "first two)",
     )
     parser.add_argument(
         "--dtypes",
@@ -154,7 +155,8 @@ def dry_run(cases: list[Case], peers: list[str]) -> None:
         structure = _core.Structure(
             pattern.indices, pattern.indptr, (case.m, case.k), case.block, True
         )
-        info = structure.explain(case.n, case.dtype)
+        read = structure if case.op in READ_ROWS else structure.transposed()
+        info = read.explain(case.n, case.dtype)
         chosen = next(c for c in info["candidates"] if c["family"] == info["chosen"])
         rivals = [name for name in wanted(case) if name in peers and is_new(seen, case, name)]
         rate = case.useful_flops / chosen["seconds"] / 1e12

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .cases import Case
+from .cases import FORMS, Case
 from .cusparse import Cusparse
 from .patterns import Pattern
 
@@ -140,6 +140,8 @@ RIVALS: dict[str, Callable[[Problem], Product]] = {
 
 def wanted(case: Case) -> list[str]:
     """The rivals that can compute a case, and are worth the time."""
+    if case.group in FORMS:
+        return []
     if case.group == "columns":
         return ["cublas_dense", "torch_triton"]
     if case.group == "crossover":

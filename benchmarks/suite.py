@@ -12,7 +12,7 @@ from typing import Any
 from bsrgemm import bsr_array
 from bsrgemm._matmul import product
 
-from .cases import Case
+from .cases import READ_ROWS, Case
 from .peers import RIVALS, Problem, Product, wanted
 from .records import Row, make_row, time_and_rate
 
@@ -119,12 +119,13 @@ class Suite:
             for index in (pattern.rows, pattern.indices)
         )
         dense.view(rows, height, cols, width)[i, :, j, :] = values
-        x = torch.randn(case.k, case.n, device=self.device).to(kind)
-        out = torch.empty(case.m, case.n, dtype=kind, device=self.device)
+        x_shape, out_shape = case.shapes
+        x = torch.randn(x_shape, device=self.device).to(kind)
+        out = torch.empty(out_shape, dtype=kind, device=self.device)
         return Problem(torch, case, pattern, values, dense, x, out, self.cache)
 
     def _reference(self, p: Problem) -> Reference:
-        expected = p.dense.double() @ p.x.double()
+        expected = multiply(p.case, p.dense.double(), p.x.double())
         # cuBLAS may add parts of a sum in 16 bits, which is no yardstick.
         matmul = self.torch.backends.cuda.matmul
         flags = [f"allow_{kind}_reduced_precision_reduction" for kind in ("fp16", "bf16")]
@@ -132,7 +133,7 @@ class Suite:
         try:
             for flag in flags:
                 setattr(matmul, flag, False)
-            same_precision = self.torch.mm(p.dense, p.x)
+            same_precision = multiply(p.case, p.dense, p.x)
         finally:
             for flag, value in zip(flags, saved, strict=True):
                 setattr(matmul, flag, value)
@@ -165,12 +166,12 @@ class Suite:
 
     def _possible_families(self, p: Problem) -> list[str]:
         """Those of the wanted families that take the case."""
-        candidates = self._matrix(p).plan(p.case.n, chip=self.chip).candidates
+        candidates = self._read(p).plan(p.case.n, chip=self.chip).candidates
         possible = {"auto"} | {c["family"] for c in candidates if c["supported"]}
         return [family for family in self.families if family in possible]
 
     def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
-        plan = self._matrix(p).plan(p.case.n, chip=self.chip)
+        plan = self._read(p).plan(p.case.n, chip=self.chip)
         chosen = plan.choice if family == "auto" else family
         candidate = next(c for c in plan.candidates if c["family"] == chosen)
         # The first product with any such matrix also loads the kernel: it is not timed.
@@ -258,10 +259,16 @@ class Suite:
         arrays = (p.values, p.pattern.indices, p.pattern.indptr)
         return bsr_array(arrays, (p.case.m, p.case.k))
 
+    def _read(self, p: Problem) -> bsr_array:
+        """The matrix or its view, with the blocks as the product reads them."""
+        a = self._matrix(p)
+        return a if p.case.op in READ_ROWS else a.T
+
     def _our_product(self, p: Problem, family: str) -> Product:
         a = self._matrix(p)
+        operands = order_operands(p.case, a, p.x)
         return Product(
-            lambda: product(a, p.x, None, 1.0, None, p.out, None, family), p.case.useful_flops
+            lambda: product(*operands, None, 1.0, None, p.out, None, family), p.case.useful_flops
         )
 
     def _copies(self, p: Problem) -> list[Problem]:
@@ -288,6 +295,17 @@ class Suite:
             self.timer.synchronize()
             seconds.append(time.perf_counter() - start)
         return max(seconds[0] - seconds[1], 0.0)
+
+
+def order_operands(case: Any, a: Any, x: Any) -> tuple[Any, Any]:
+    """Left and right operand of the case's product."""
+    a = a.T if "bsr.T" in case.op else a
+    return (x, a) if case.op.startswith("dense") else (a, x)
+
+
+def multiply(case: Any, a: Any, x: Any) -> Any:
+    left, right = order_operands(case, a, x)
+    return left @ right
 
 
 def relative_error(torch: Any, found: Any, expected: Any) -> float:

@@ -24,7 +24,7 @@ from bsrgemm import _bench  # noqa: E402
 
 from benchmarks import cpu, records, report, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
-from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
+from benchmarks.cases import FORMS, Case, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.families import FamilySuite, describe, tally  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
 from benchmarks.suite import Suite  # noqa: E402
@@ -156,6 +156,17 @@ def test_gpu_suite_measures_and_records_errors(tmp_path: Path) -> None:
     # There is no Triton on the host; what it raises is in the results.
     (failed,) = by_who["torch_triton"]
     assert failed["us"] is None and failed["dtype"] == "float16" and failed["error"]
+
+
+@pytest.mark.parametrize("group", FORMS)
+def test_gpu_suite_measures_other_forms(group: str) -> None:
+    suite = host_suite()
+    case = small(group=group, block=(64, 32))
+    outcome = suite.run(case)
+    assert not outcome.wrong, outcome.notes
+    assert [row["who"] for row in outcome.rows] == ["bsrgemm"] * 2
+    assert {row["op"] for row in outcome.rows} == {FORMS[group]}
+    assert outcome.rows[0]["rel_err"] < 1e-6
 
 
 def test_those_compared_are_measured_in_turns() -> None:

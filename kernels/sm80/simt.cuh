@@ -116,7 +116,7 @@ class Kernel {
 
   // Neighbouring lanes read neighbouring rows, which are adjacent in memory.
   __device__ __forceinline__ void copy_at(T *stage, const KEntry *entries) const {
-#pragma unroll 4
+#pragma unroll 2
     for (int i = threadIdx.x; i < kTileM * kStageK; i += kThreads) {
       const int row = i % kTileM, k = i / kTileM;
       const int64_t a = entries[k].a;

@@ -22,10 +22,13 @@ struct Output {
 
   // d = alpha * d + beta * C, apart from the stores: inside them, even unused, it cost 2.5% of a product.
   __device__ void scale_and_add(float (&d)[kTileN / 2], int row, int column) const {
-    if constexpr (kTransposed) {
+    if constexpr (kTransposed)
       scale_and_add_elements(d, row + (lane >> 2), column + 2 * (lane & 3));
-      return;
-    }
+    else
+      scale_and_add_pairs(d, row, column);
+  }
+
+  __device__ void scale_and_add_pairs(float (&d)[kTileN / 2], int row, int column) const {
     const int first_row = row + (lane >> 2);
     const T *c = static_cast<const T *>(p.c) + first_row * p.c_row_stride + column + 2 * (lane & 3);
 #pragma unroll
@@ -58,10 +61,14 @@ struct Output {
   // Piece `a` of a warp's tile, rounded and stored. TMA clips what lies beyond the last column or row.
   __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
                               uint64_t policy) const {
-    if constexpr (kTransposed) {
+    if constexpr (kTransposed)
       store_transposed_piece(d, a, row - (warp & 3) * 16, column, buffer, policy);
-      return;
-    }
+    else
+      store_warp_piece(d, a, row, column, buffer, policy);
+  }
+
+  __device__ void store_warp_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
+                                   uint64_t policy) const {
     const int matrix = lane >> 3;
     const int piece_row = (matrix & 1) * 8 + (lane & 7);
     if (lane == 0) ptx::bulk_wait_read<1>();  // the store before the previous one has left this buffer
@@ -108,20 +115,18 @@ struct Output {
     }
   }
 
-  // The sums of a part, for add_parts. The quads of a warp fill 32 bytes of eight rows at a time or, transposed, its
-  // lanes of equal columns those of two columns.
+  // The sums of a part, for add_parts.
   __device__ void store_part(const float (&d)[kTileN / 2], int slot, int strip, int column) const {
     const int row = strip * kStrip + (warp & 3) * 16 + (lane >> 2);
     column += 2 * (lane & 3);
-    if constexpr (kTransposed) {
-      float *target = p.partial + (static_cast<int64_t>(slot) * p.n + column) * (2 * kStrip) + row;
-#pragma unroll
-      for (int i = 0; i < kTileN / 2; ++i) {
-        const int right = i / 4 * 8 + i % 2, below = i / 2 % 2 * 8;
-        if (column + right < p.n) target[right * (2 * kStrip) + below] = d[i];
-      }
-      return;
-    }
+    if constexpr (kTransposed)
+      store_part_columns(d, slot, row, column);
+    else
+      store_part_rows(d, slot, row, column);
+  }
+
+  // The quads of a warp fill 32 bytes of eight rows at a time.
+  __device__ void store_part_rows(const float (&d)[kTileN / 2], int slot, int row, int column) const {
     float *target = p.partial + (static_cast<int64_t>(slot) * (2 * kStrip) + row) * p.n + column;
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 2) {
@@ -132,12 +137,25 @@ struct Output {
     }
   }
 
+  // Lanes of equal columns fill 32 bytes of four columns at a time.
+  __device__ void store_part_columns(const float (&d)[kTileN / 2], int slot, int row, int column) const {
+    float *target = p.partial + (static_cast<int64_t>(slot) * p.n + column) * (2 * kStrip) + row;
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) {
+      const int right = i / 4 * 8 + i % 2, below = i / 2 % 2 * 8;
+      if (column + right < p.n) target[right * (2 * kStrip) + below] = d[i];
+    }
+  }
+
   // Warps 2 and 3 of every CTA, while others multiply: zeros to the rows of tiles without entries.
   __device__ void clear() const {
-    if constexpr (kTransposed) {
+    if constexpr (kTransposed)
       clear_columns();
-      return;
-    }
+    else
+      clear_rows();
+  }
+
+  __device__ void clear_rows() const {
     for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * kStrip; i += 2 * gridDim.x) {
       const int strip = __ldg(&p.tiles[p.tile_count + i / (2 * kStrip)].strip[i / kStrip % 2]);
       const int row = strip * kStrip + i % kStrip;
@@ -148,7 +166,7 @@ struct Output {
     }
   }
 
-  // A strip of as many columns as a tile has, four of them at a time.
+  // Strips of as many columns as a tile has, four of them at a time.
   __device__ void clear_columns() const {
     const int across = (p.n + kTileN - 1) / kTileN;
     for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * across; i += 2 * gridDim.x) {
