@@ -8,7 +8,6 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   int64_t elements;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
-  if (v->order) return BSRG_ORDER_OBSTACLE;
   if (v->block_height % 8) return "needs a block height that is a multiple of 8";
   if (v->block_width % 16) return "needs a block width that is a multiple of 16";
   const bsrg_stream_shape shape = bsrg_stream_choose(v);
@@ -58,11 +57,15 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                         .width = shape->width,
                         .rows = shape->rows,
                         .columns = shape->columns};
-  const int64_t parts_of_cta = 4 * BSRG_PACK_THREADS / 32;
+  /* Four at a time a warp: parts or, where they have to be turned, their matrices of 8 x 8 elements. */
+  const bool turned = args->a->view.order;
+  const int64_t matrices = (int64_t)shape->height * shape->width / 64;
+  const int64_t units = turned ? stream->part_count * matrices : stream->part_count;
   const int64_t ctas =
-      bsrg_min(bsrg_ceil_div(stream->part_count, parts_of_cta), 8 * gpu.device->info.sm_count);
-  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_STREAM_PACK, ctas, 1, (CUstream)args->stream, &p,
-                     error);
+      bsrg_min(bsrg_ceil_div(units, 4 * BSRG_PACK_THREADS / 32), 8 * gpu.device->info.sm_count);
+  return bsrg_launch(gpu.api, gpu.device,
+                     turned ? BSRG_KERNEL_STREAM_PACK_TRANSPOSED : BSRG_KERNEL_STREAM_PACK, ctas, 1,
+                     (CUstream)args->stream, &p, error);
 }
 
 /* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their

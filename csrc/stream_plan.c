@@ -101,12 +101,14 @@ static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t coun
     for (int32_t down = 0; down < shape->rows; ++down) {
       const int32_t row = (int32_t)r * shape->rows + down; /* in the tile */
       const int16_t group = (int16_t)(row / b->group_rows), in_group = (int16_t)(row % b->group_rows);
-      for (int64_t k = v->indptr[block_rows[r]]; k < v->indptr[block_rows[r] + 1]; ++k)
+      for (int64_t k = v->indptr[block_rows[r]]; k < v->indptr[block_rows[r] + 1]; ++k) {
+        const int64_t block = v->order ? v->order[k] : k;
         for (int32_t c = 0; c < shape->columns; ++c) {
           const int64_t column = (int64_t)v->indices[k] * shape->columns + c;
           b->parts[starts[column]++] = (part){(int32_t)column, group, in_group,
-                                              (int32_t)((k * shape->rows + down) * shape->columns + c)};
+                                              (int32_t)((block * shape->rows + down) * shape->columns + c)};
         }
+      }
     }
   return total;
 }

@@ -181,7 +181,7 @@ typedef struct bsrg_stream_params {
   BSRG_STREAM_WIDTHS(X, 56)   \
   BSRG_STREAM_WIDTHS(X, 64)
 
-/* ---- sm80/stream_pack.cu --------------------------------------------------------------------- */
+/* ---- sm80/stream_pack.cu, sm80/stream_pack_transposed.cu ------------------------------------- */
 
 /* Writes parts of stored blocks, [height][width] each, in the order and layout in which the stream kernels read
  * them: as 8 x 8 core matrices of 128 bytes, all those of 8 rows before those of the next 8. Parts that follow one
@@ -192,7 +192,7 @@ typedef struct bsrg_pack_params {
   const int32_t *source; /* of part i: (block * rows + row) * columns + column */
   int64_t count;         /* parts */
   int32_t height, width; /* of a part */
-  int32_t rows, columns; /* parts of a stored block, down and across */
+  int32_t rows, columns; /* parts of a stored block, down and across; in a transposed view across and down */
 } bsrg_pack_params;
 
 enum { BSRG_PACK_THREADS = 256 };

@@ -120,16 +120,30 @@ class Kernel {
 
   // ---- loads of a transposed A ------------------------------------------------------------------
 
-  // Block height a multiple of 8: the 8 rows of a chunk exist, or none.
+  // Block height a multiple of 8: the 8 rows of a chunk exist, or none. A thread copies the same chunk of several k where
+  // the chunks of a k divide the threads.
   __device__ __forceinline__ void copy_at(uint32_t stage, const KEntry *entries) const {
-    constexpr int kCopies = kStageK * kChunksAT;
+    constexpr int kStep = kThreads % kChunksAT == 0 ? kThreads / kChunksAT : 0;
+    static_assert(kStep % 8 == 0, "the permutation repeats after 8 k");
+    if constexpr (kStep > 0) {
+      const int chunk = threadIdx.x % kChunksAT, first_k = threadIdx.x / kChunksAT;
+      const bool exists = chunk * kChunk < tile_.rows;
+      const uint32_t destination = stage + offset_at(first_k, chunk);
 #pragma unroll 2
-    for (int copy = threadIdx.x; copy < kCopies; copy += kThreads) {
-      const int k = copy / kChunksAT, chunk = copy % kChunksAT;
-      const int64_t a = entries[k].a;
-      ptx::cp_async<16>(stage + offset_at(k, chunk), static_cast<const T *>(p_.values) + a + chunk * kChunk,
-                        a >= 0 && chunk * kChunk < tile_.rows);
+      for (int k = 0; k < kStageK; k += kStep)
+        if (kStageK % kStep == 0 || first_k + k < kStageK)
+          copy_chunk(destination + k * kRowBytesAT, entries[first_k + k].a, chunk, exists);
+    } else {
+#pragma unroll 2
+      for (int copy = threadIdx.x; copy < kStageK * kChunksAT; copy += kThreads) {
+        const int k = copy / kChunksAT, chunk = copy % kChunksAT;
+        copy_chunk(stage + offset_at(k, chunk), entries[k].a, chunk, chunk * kChunk < tile_.rows);
+      }
     }
+  }
+
+  __device__ __forceinline__ void copy_chunk(uint32_t destination, int64_t a, int chunk, bool exists) const {
+    ptx::cp_async<16>(destination, static_cast<const T *>(p_.values) + a + chunk * kChunk, a >= 0 && exists);
   }
 
   __device__ __forceinline__ void gather_at(unsigned char *stage, const KEntry *entries) const {

@@ -23,6 +23,7 @@ typedef struct reader {
   const bsrg_stream_plan *plan;
   uint8_t *seen; /* [part_count], by source */
   int32_t *row_of_block;
+  int64_t *position; /* in the structure, of each block of values */
 } reader;
 
 /* A part that the plan brings together with row y of Y and row x of X is the one that belongs there. */
@@ -31,8 +32,8 @@ static void check_part(const reader *r, int64_t packed, int32_t y, int32_t x) {
   CHECK(packed >= 0 && packed < r->plan->part_count);
   const int32_t source = r->plan->source[packed];
   const int32_t column = source % shape->columns, row = source / shape->columns % shape->rows;
-  const int64_t block = source / shape->columns / shape->rows;
-  CHECK(block < r->v->nnzb);
+  CHECK(source / shape->columns / shape->rows < r->v->nnzb);
+  const int64_t block = r->position[source / shape->columns / shape->rows];
   CHECK(y == r->row_of_block[block] * r->v->block_height + row * shape->height);
   CHECK(x == r->v->indices[block] * r->v->block_width + column * shape->width);
   CHECK(!r->seen[source]);
@@ -71,7 +72,9 @@ static void check_plan(bsrg_structure *structure) {
   CHECK(plan->part_count == v->nnzb * shape->rows * shape->columns);
 
   reader r = {v, plan, calloc((size_t)plan->part_count + 1, 1),
-              malloc(sizeof(int32_t) * (size_t)(v->nnzb + 1))};
+              malloc(sizeof(int32_t) * (size_t)(v->nnzb + 1)),
+              malloc(sizeof(int64_t) * (size_t)(v->nnzb + 1))};
+  for (int64_t k = 0; k < v->nnzb; ++k) r.position[v->order ? v->order[k] : k] = k;
   for (int64_t i = 0; i < v->block_rows; ++i)
     for (int64_t k = v->indptr[i]; k < v->indptr[i + 1]; ++k) r.row_of_block[k] = (int32_t)i;
   const int32_t tile_rows = BSRG_STREAM_GROUPS * (BSRG_STREAM_GROUP_ROWS / shape->height);
@@ -93,6 +96,7 @@ static void check_plan(bsrg_structure *structure) {
   free(written);
   free(r.seen);
   free(r.row_of_block);
+  free(r.position);
   bsrg_stream_free_plan(plan);
 }
 
@@ -107,6 +111,12 @@ int main(void) {
           bsrg_structure *structure = make(1 + random_below(70), 1 + random_below(60), heights[h], widths[w],
                                            percents[p], skewed != 0);
           check_plan(structure);
+          bsrg_structure_destroy(structure);
+          structure = make(1 + random_below(70), 1 + random_below(60), widths[w], heights[h], percents[p],
+                           skewed != 0);
+          bsrg_structure *transposed = NULL;
+          CHECK(bsrg_structure_transposed(structure, &transposed, NULL) == BSRG_OK);
+          if (transposed) check_plan(transposed);
           bsrg_structure_destroy(structure);
         }
   return failures != 0;

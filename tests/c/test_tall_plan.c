@@ -20,6 +20,11 @@ static bsrg_structure *make(const uint32_t *rows, int64_t block_rows, int64_t he
   return make_structure(block_rows, COLS, height, width, indptr, indices);
 }
 
+/* The row of values at which a block begins. */
+static int64_t begin_of(const bsrg_structure_view *v, int64_t block) {
+  return v->order ? v->order[block] * v->block_width : block * v->block_height;
+}
+
 /* One strip of a tile: its entries are its block row's blocks, in order, and nothing for the other columns. */
 static void check_strip(const bsrg_structure_view *v, const bsrg_tall_plan *plan, const bsrg_tall_tile *tile,
                         int s, uint8_t *seen) {
@@ -30,7 +35,7 @@ static void check_strip(const bsrg_structure_view *v, const bsrg_tall_plan *plan
   for (int32_t e = 0; e < tile->entry_count; ++e) {
     const bsrg_tall_entry *entry = &plan->entries[tile->entry_begin + e];
     if (strip < 0 || entry->a_block[s] < 0) continue;
-    CHECK(block < v->indptr[row + 1] && entry->a_block[s] == block * v->block_height);
+    CHECK(block < v->indptr[row + 1] && entry->a_block[s] == begin_of(v, block));
     CHECK(entry->x_row == v->indices[block] * v->block_width);
     ++block;
   }
@@ -157,6 +162,27 @@ static void test_random(void) {
   }
 }
 
+/* The plan of a transposed view, of which no cluster pairs along rows. */
+static void test_transposed(void) {
+  const bsrg_chip chip = bsrg_chip_h200();
+  for (int i = 0; i < 200; ++i) {
+    uint32_t rows[9];
+    const int64_t block_rows = 1 + random_below(9);
+    for (int64_t r = 0; r < block_rows; ++r) rows[r] = random_below(4) ? random_below(1 << COLS) : 0;
+    rows[0] |= 1;
+    bsrg_structure *structure =
+        make(rows, block_rows, 16 * (1 + random_below(8)), 64 * (1 + random_below(8)));
+    bsrg_structure *transposed = NULL;
+    CHECK(bsrg_structure_transposed(structure, &transposed, NULL) == BSRG_OK);
+    const bsrg_structure_view view = bsrg_structure_get(transposed);
+    bsrg_tall_plan *plan = bsrg_tall_make_plan(transposed);
+    check_tiles(&view, plan);
+    CHECK(bsrg_tall_schedule_for(&view, plan, 1024, false, &chip).cluster.rows == 1);
+    bsrg_tall_free_plan(plan);
+    bsrg_structure_destroy(structure);
+  }
+}
+
 /* However clusters pair, the tiles in flight lie in the same columns. */
 static void test_groups(void) {
   static const int64_t widths[] = {64, 160, 320, 640}; /* k of a full row: 448, 1120, 2240, 4480 */
@@ -184,6 +210,7 @@ int main(void) {
   test_neighbours();
   test_skewed();
   test_random();
+  test_transposed();
   test_groups();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
