@@ -24,6 +24,8 @@ enum {
   RANGE_BYTES = 256 << 10,
   /* The least k of a block row in a chunk, on average, for each of its rows. */
   CHUNK_SHARE = 4,
+  /* Blocks of a transposed view, from this width on, are read in place, each a segment of its own. */
+  ALONE_WIDTH = 32,
   /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths. */
   DIRECT_SPACING = 2
 };
@@ -35,12 +37,12 @@ typedef struct panel_job {
   const bsrg_cpu_ops *ops;
   bsrg_structure_view a;
   b_source source;
-  bool copy_a;                /* to widen its elements, or as it is the transposed of what is stored */
-  int64_t vectors, panels;    /* vectors of columns, and the panels they are dealt to */
-  int64_t max_width;          /* sums in a row of the widest panel */
-  int64_t chunks, chunk_cols; /* block columns of a packed chunk */
-  int64_t ranges;             /* of row units, in each panel */
-  int64_t pass_units;         /* units whose sums wait between chunks */
+  bool widen_a;
+  int64_t vectors, panels;               /* vectors of columns, and the panels they are dealt to */
+  int64_t max_width;                     /* sums in a row of the widest panel */
+  int64_t chunks, chunk_cols;            /* block columns of a packed chunk */
+  int64_t ranges;                        /* of row units, in each panel */
+  int64_t pass_units;                    /* units whose sums wait between chunks */
   int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
   bool small;                            /* block rows are of one tile and may be multiplied together */
   char *slots;                           /* scratch memory, one slot a thread */
@@ -96,24 +98,28 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 /* ---- One group of rows --------------------------------------------------------------------------------- */
 
 /* As find_a, where A is the transposed of what is stored: its blocks lie anywhere, the rows of each beside one another.
- * So they do in the copy. */
+ * A single block is read in place, several are copied as they lie. The processor's own prefetchers see all that coming. */
 static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k,
                               bsrg_tile_run *run) {
   const panel_job *job = w->job;
   const int64_t height = job->a.block_height, area = height * job->a.block_width;
-  run->a = w->a;
+  const int64_t element_size = job->ops->element_size;
+  const char *values = (const char *)job->args->values + (k * height + g->first) * element_size;
   run->a_row_stride = 1;
+  run->ahead = (uintptr_t)w->a;
+  run->ahead_step = run->ahead_block_stride = 0;
+  if (count == 1 && !job->widen_a) {
+    run->a = values + job->a.order[p] * area * element_size;
+    run->a_k_stride = height;
+    return;
+  }
+  run->a = w->a;
   run->a_k_stride = g->rows;
   run->a_block_stride = run->depth * g->rows;
   for (int64_t i = 0; i < count; i++) {
-    const int64_t element = job->a.order[p + i] * area + k * height + g->first;
     job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size,
-                    (const char *)job->args->values + element * job->ops->element_size, height, run->depth,
-                    g->rows);
+                    values + job->a.order[p + i] * area * element_size, height, run->depth, g->rows);
   }
-  /* The processor's own prefetchers see the copies coming. */
-  run->ahead = (uintptr_t)w->a;
-  run->ahead_step = run->ahead_block_stride = 0;
 }
 
 /* Sets where a segment finds A: blocks [p, p + count) from k on, in place or copied. ahead_step is for one row. */
@@ -134,7 +140,7 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t count, in
   run->ahead_step = element_size;
   run->ahead_block_stride = area * element_size;
   run->a_k_stride = 1;
-  if (!job->copy_a) {
+  if (!job->widen_a) {
     run->a = values;
     run->a_row_stride = width;
     run->a_block_stride = area;
@@ -439,8 +445,7 @@ static void plan_source(panel_job *job) {
   const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
                     (chunks == 1 || a->block_rows * chunks <= used / share);
   const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
-  const bool loadable = job->ops->element_size == job->ops->sum_size && x->col_stride == 1 &&
-                        x->row_stride >= x->cols && vectors_fit;
+  const bool loadable = !job->widen_a && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
@@ -456,10 +461,11 @@ static void plan_segments(panel_job *job) {
   const bool short_rows = job->a.nnzb * width <= SHORT_ROW * job->a.block_rows;
   const int64_t segment = short_rows ? BSRG_SEGMENT_K / 2 : BSRG_SEGMENT_K;
   job->segment_blocks = bsrg_max(1, segment / width);
+  if (job->a.order && !job->widen_a && width >= ALONE_WIDTH) job->segment_blocks = 1;
   job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, segment));
   for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
-  job->small = job->a.nnzb > 0 && !job->copy_a && job->source != GATHERED && job->chunks == 1 &&
-               width <= segment && job->a.block_height <= job->ops->tile_rows;
+  job->small = job->a.nnzb > 0 && !job->widen_a && !job->a.order && job->source != GATHERED &&
+               job->chunks == 1 && width <= segment && job->a.block_height <= job->ops->tile_rows;
 }
 
 static void plan_ranges(panel_job *job, int threads) {
@@ -498,7 +504,7 @@ static void plan_memory(panel_job *job) {
   if (job->source == PACKED) b_rows = bsrg_min(job->chunk_cols * a->block_width, a->cols);
   const int64_t segment_k = job->segment_blocks * job->segment_depth;
   if (job->source != PACKED) b_rows = segment_k;
-  if (job->copy_a) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
+  if (job->widen_a || job->a.order) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
   if (job->chunks > 1) {
     sums_rows = bsrg_min(a->rows, CHUNK_ROWS);
     cursors = bsrg_min(a->block_rows, job->pass_units + 1);
@@ -514,7 +520,7 @@ static void plan_memory(panel_job *job) {
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error) {
   panel_job job = {.args = args, .ops = ops, .a = bsrg_structure_get(args->a)};
-  job.copy_a = ops->element_size != ops->sum_size || job.a.order;
+  job.widen_a = ops->element_size != ops->sum_size;
   job.vectors = bsrg_ceil_div(args->x.cols, ops->lanes);
   job.panels = bsrg_ceil_div(job.vectors, ops->tile_vectors);
   job.max_width = bsrg_ceil_div(job.vectors, job.panels) * ops->lanes;
