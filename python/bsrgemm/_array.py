@@ -10,12 +10,11 @@ from typing import IO, Any
 import numpy as np
 
 from . import _core
-from ._convert import Parts, parts_of
+from ._convert import Parts, check_data, check_index, parts_of
 from ._interop import (
     NUMPY,
     TORCH,
     BlockSparse,
-    check_dtype,
     device_index,
     device_name,
     dtype_name,
@@ -109,10 +108,10 @@ class bsr_array(BlockSparse):
     def _set(self, parts: Parts, check: bool) -> None:
         data, indices, indptr, shape, structure = parts
         info = _core.describe(library_of(data).importable(data, "data", False), "data")
-        _check_data(info)
+        check_data(info)
         if structure is None:
             for name, array in (("indices", indices), ("indptr", indptr)):
-                _check_index(_core.describe(array, name), name, info.device)
+                check_index(_core.describe(array, name), name, info.device)
             structure = _core.Structure(indices, indptr, shape, info.shape[1:], check)
         if info.shape[0] != structure.nnzb:
             raise ValueError(
@@ -437,48 +436,6 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     """
     data, indices, indptr, shape = read(path)
     return bsr_array((data, indices, indptr), shape, check=check)
-
-
-def _check_data(info: _core.ArrayInfo) -> None:
-    check_dtype(info.dtype, "data")
-    if len(info.shape) != 3:
-        raise ValueError(
-            f"data has shape {info.shape}; accepted: (nnzb, block height, block width)"
-        )
-    if min(info.shape[1:]) < 1:
-        raise ValueError(
-            f"data has shape {info.shape}; accepted: blocks of at least one row and one column"
-        )
-    _, height, width = info.shape
-    expected = (height * width, width, 1)
-    if (
-        any(
-            size > 1 and found != wanted
-            for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
-        )
-        and info.shape[0] > 0
-    ):
-        raise ValueError(
-            f"data is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "
-            f"elements, accepted: {expected}. Make it so with numpy.ascontiguousarray(data) or "
-            "data.contiguous()"
-        )
-    size = dtype_size(info.dtype)
-    if info.pointer % size:
-        raise ValueError(
-            f"data is misaligned: its address {info.pointer:#x} is no multiple of the {size} bytes "
-            f"of {info.dtype}. Make an aligned copy with data.copy()"
-        )
-
-
-def _check_index(info: _core.ArrayInfo, name: str, data_device: str) -> None:
-    if info.dtype not in ("int32", "int64"):
-        raise TypeError(f"{name} has dtype {info.dtype}; accepted: int32, int64")
-    if info.device not in ("cpu", data_device):
-        raise TypeError(
-            f"{name} is on {info.device} and data is on {data_device}; accepted: the host or the "
-            "device of data"
-        )
 
 
 def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._interop import TORCH, Library, check_dtype, is_scipy_sparse, library_of
+from ._interop import TORCH, Library, check_dtype, dtype_size, is_scipy_sparse, library_of
 
 
 class Parts(NamedTuple):
@@ -172,3 +172,47 @@ def _check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
                 f"blocksize is {blocksize}, but its {axis} {block} does not divide {size} of shape "
                 f"{tuple(shape)}; accepted: a divisor, or pad the matrix first"
             )
+
+
+def check_data(info: _core.ArrayInfo) -> None:
+    """That an array can be the values of a matrix."""
+    check_dtype(info.dtype, "data")
+    if len(info.shape) != 3:
+        raise ValueError(
+            f"data has shape {info.shape}; accepted: (nnzb, block height, block width)"
+        )
+    if min(info.shape[1:]) < 1:
+        raise ValueError(
+            f"data has shape {info.shape}; accepted: blocks of at least one row and one column"
+        )
+    _, height, width = info.shape
+    expected = (height * width, width, 1)
+    if (
+        any(
+            size > 1 and found != wanted
+            for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
+        )
+        and info.shape[0] > 0
+    ):
+        raise ValueError(
+            f"data is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "
+            f"elements, accepted: {expected}. Make it so with numpy.ascontiguousarray(data) or "
+            "data.contiguous()"
+        )
+    size = dtype_size(info.dtype)
+    if info.pointer % size:
+        raise ValueError(
+            f"data is misaligned: its address {info.pointer:#x} is no multiple of the {size} bytes "
+            f"of {info.dtype}. Make an aligned copy with data.copy()"
+        )
+
+
+def check_index(info: _core.ArrayInfo, name: str, data_device: str) -> None:
+    """That an array can be the indices or indptr of a matrix."""
+    if info.dtype not in ("int32", "int64"):
+        raise TypeError(f"{name} has dtype {info.dtype}; accepted: int32, int64")
+    if info.device not in ("cpu", data_device):
+        raise TypeError(
+            f"{name} is on {info.device} and data is on {data_device}; accepted: the host or the "
+            "device of data"
+        )
