@@ -228,7 +228,7 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 static const double clock_hz = 1.75e9, part_cycles = 12, tile_cycles = 5000;
 static const double shared_bytes_per_cycle = 128;
 /* With a single block row a warpgroup has no second one to go on with while a product ends: fitted to 64x64 blocks at
- * densities .125 and .5. */
+ * densities .125 and .5. Rows of 48 (48x80, 96x96) take no more than their shared memory does. */
 static const double single_row_overhead = 1.13;
 
 bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
@@ -252,19 +252,21 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   c->hbm_bytes = compulsory_bytes;
   /* Slots are written once and read at each step, or by each part where a warpgroup has one or two block rows; parts
    * are written once and read for both panels. */
-  const int group_rows = BSRG_STREAM_GROUP_ROWS / w->height;
+  const int group_rows = BSRG_STREAM_GROUP_ROWS / w->height, stored_rows = group_rows * w->height;
   const double reads = group_rows <= 2 ? w->parts : w->steps;
   const double shared =
       ((w->slots + reads) * slot_bytes + 3 * w->parts * part_bytes) / shared_bytes_per_cycle;
-  const double work =
-      shared * (group_rows == 1 ? single_row_overhead : 1) + part_cycles * w->parts * w->width / 16;
-  const double cycles = work + tile_cycles * w->tiles;
+  const double work = shared * (w->height == BSRG_STREAM_GROUP_ROWS ? single_row_overhead : 1) +
+                      part_cycles * w->parts * w->width / 16;
+  /* Most of that is the output. */
+  const double of_tile = tile_cycles * stored_rows / BSRG_STREAM_GROUP_ROWS;
+  const double cycles = work + of_tile * w->tiles;
   const double busy =
       fmax(cycles * columns / (clock_hz * chip->sm_count), c->mma_flops / chip->mma_flops_per_s);
   const double memory = compulsory_bytes / chip->hbm_bytes_per_s;
   /* Nothing ends before the longest tile, and the last wave is rarely full. */
   const double tiles = w->tiles * columns, waves = ceil(tiles / chip->sm_count);
-  const double longest = (work * w->longest_tile / w->parts + tile_cycles) / clock_hz;
+  const double longest = (work * w->longest_tile / w->parts + of_tile) / clock_hz;
   const double spread = w->skewed || waves > 4 ? 1 : waves * chip->sm_count / tiles;
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(busy * spread, longest), memory);
   snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > busy ? "memory" : "shared memory");
