@@ -229,8 +229,8 @@ class Suite:
             make_row(p.case, who, name, timing.seconds, what.flops, **extra)
             for name, timing in timings.items()
         ]
-        # Not graphs, which stand for what the host is too slow for: in the decode case replaying
-        # one after all peers' had been captured crashed the process, whoever's it was.
+        # Not graphs, which stand for what the host is too slow for: they do not keep the operands
+        # alive that a rival has made for itself.
         if "sustained" in timings and who in IN_TURNS and call is what.call:
             seconds = [timings["sustained"].seconds]
             self.waiting.append(Turn(rows[0], call, estimate, what.flops, seconds))
