@@ -245,7 +245,7 @@ class Suite:
 
     def _take_turns(self, outcome: Outcome) -> None:
         """Back and forth, so that nobody always comes after the same."""
-        if len(self.waiting) < 2 or self.broken:
+        if self.turns == 1 or len(self.waiting) < 2 or self.broken:
             return
         for _ in range(self.turns - 1):
             self.waiting.reverse()
@@ -253,9 +253,8 @@ class Suite:
                 turn.seconds.append(self.timer.sustained(turn.call, turn.estimate).seconds)
         for turn in self.waiting:
             turn.row |= time_and_rate(statistics.median(turn.seconds), turn.flops)
-            turn.row["turns_us"] = [float(f"{seconds * 1e6:.5g}") for seconds in turn.seconds]
-            if self.turns > 1:
-                outcome.notes.append(f"{turn.row['who']} in turns {turn.row['tflops']:.3g}")
+            turn.row["turns_us"] = [time_and_rate(s, turn.flops)["us"] for s in turn.seconds]
+            outcome.notes.append(f"{turn.row['who']} in turns {turn.row['tflops']:.3g}")
 
     def _matrix(self, p: Problem) -> bsr_array:
         arrays = (p.values, p.pattern.indices, p.pattern.indptr)

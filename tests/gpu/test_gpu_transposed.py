@@ -10,10 +10,9 @@ import pytest
 from bsrgemm._matmul import product
 from cases import FLOOR, ROUNDOFF
 from device_cases import DeviceProblem, random_problem, relative_error, repeats, some
+from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = pytest.mark.gpu
-
-HALVES = ("float16", "bfloat16")
 
 
 class Form(NamedTuple):
@@ -137,19 +136,6 @@ def test_tall(
         for n in some(numbers):
             check_form(torch, p, form, n, family="tall")
         check_form(torch, p, form, 264, alpha=-0.5, beta=2.0, family="tall")
-
-
-PATTERNS = {
-    "uniform": (cases.uniform(0.3), 9, 11),
-    "empty rows": (cases.empty_rows, 9, 6),
-    "one block": (cases.one_block, 5, 7),
-    "all blocks": (cases.uniform(1.1), 4, 5),
-    "one long row": (cases.one_long_row, 20, 60),
-    "skewed": (cases.skewed, 24, 40),
-    "banded": (cases.banded, 15, 15),
-    "one block row": (cases.uniform(0.6), 1, 9),
-    "one block column": (cases.uniform(0.6), 9, 1),
-}
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
