@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bsrgemm import bsr_array, matmul
+
 from .cases import FORMS, Case
 from .cusparse import Cusparse
 from .patterns import Pattern
@@ -133,15 +135,36 @@ def torch_bsr(p: Problem) -> Product:
     return Product(lambda: p.torch.mm(matrix, p.x), p.case.useful_flops)
 
 
+def bsrgemm_plain(p: Problem) -> Product:
+    """Ours, as ``A @ X``: what other forms of the product are compared with."""
+    matrix = bsr_array((p.values, p.pattern.indices, p.pattern.indptr), (p.case.m, p.case.k))
+    x = p.torch.randn(p.case.k, p.case.n, device=p.x.device).to(p.x.dtype)
+    out = p.torch.empty(p.case.m, p.case.n, dtype=p.x.dtype, device=p.x.device)
+    return Product(
+        lambda: matmul(matrix, x, out=out),
+        p.case.useful_flops,
+        lambda: p.dense.double() @ x.double(),
+    )
+
+
 RIVALS: dict[str, Callable[[Problem], Product]] = {
-    f.__name__: f for f in (cublas_dense, cublas_equal_flop, torch_triton, stk, cusparse, torch_bsr)
+    f.__name__: f
+    for f in (
+        cublas_dense,
+        cublas_equal_flop,
+        torch_triton,
+        stk,
+        cusparse,
+        torch_bsr,
+        bsrgemm_plain,
+    )
 }
 
 
 def wanted(case: Case) -> list[str]:
     """The rivals that can compute a case, and are worth the time."""
     if case.group in FORMS:
-        return []
+        return ["bsrgemm_plain"]
     if case.group == "columns":
         return ["cublas_dense", "torch_triton"]
     if case.group == "crossover":

@@ -23,7 +23,7 @@ ALLOWED, RIVAL_ALLOWED = 2.0, 10.0
 # Those whose sustained times are divided by one another are measured so many times, in turns, and
 # the median counts: what the chip did before decides how warm it is, and so its clock.
 TURNS = 3
-IN_TURNS = ("bsrgemm", "cublas_equal_flop", "cublas_dense", "flash3")
+IN_TURNS = ("bsrgemm", "bsrgemm_plain", "cublas_equal_flop", "cublas_dense", "flash3")
 
 
 def is_new(seen: set[Any], case: Case, who: str) -> bool:
@@ -229,9 +229,7 @@ class Suite:
             make_row(p.case, who, name, timing.seconds, what.flops, **extra)
             for name, timing in timings.items()
         ]
-        # Not graphs, which stand for what the host is too slow for: they do not keep the operands
-        # alive that a rival has made for itself.
-        if "sustained" in timings and who in IN_TURNS and call is what.call:
+        if "sustained" in timings and who in IN_TURNS:
             seconds = [timings["sustained"].seconds]
             self.waiting.append(Turn(rows[0], call, estimate, what.flops, seconds))
         return rows

@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 BURST_IDLE, BURST_LAUNCHES = 60e-3, 10
@@ -125,7 +126,13 @@ class DeviceTimer:
             self.torch.cuda.synchronize()
             return call
         graph.replay()
-        return graph.replay
+        return partial(_replay, graph, call)
+
+
+def _replay(graph: Any, _captured: Call) -> None:
+    """The call stays alive with its graph, which reads operands, or copies of them, that only the
+    call may hold."""
+    graph.replay()
 
 
 def rounds(calls: dict[str, Call], count: int, rest: float = 0.05) -> dict[str, list[float]]:
