@@ -21,6 +21,7 @@ FORMS = {
     "transposed": "bsr.T @ dense",
     "dense_bsr": "dense @ bsr",
     "dense_bsr_transposed": "dense @ bsr.T",
+    "linear": "dense @ bsr.T",  # N tokens through a weight that is no longer in the cache
 }
 # Products that read the rows of A; the others read its columns.
 READ_ROWS = ("bsr @ dense", "dense @ bsr.T")
@@ -107,6 +108,12 @@ class Case:
         return PATTERNS[self.pattern](np.random.default_rng(seed), *self.grid, self.count)
 
 
+def order_operands(case: Any, a: Any, x: Any) -> tuple[Any, Any]:
+    """Left and right operand of the case's product."""
+    a = a.T if "bsr.T" in case.op else a
+    return (x, a) if case.op.startswith("dense") else (a, x)
+
+
 def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
     order = 8192
     for dtype in dtypes:
@@ -131,7 +138,11 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                 for n in (1, 4, 16, 64):
                     shape = (round(density * k / block), m, n, k)
                     yield Case("columns", dtype, (block, block), *shape, timings=("cold",))
-        for group in FORMS:
+        for block in (128, 64):
+            for n in (1, 4, 16, 32, 64, 128, 256, 1024, 4096):
+                shape = (4096 // block // 8, 14336, n, 4096)
+                yield Case("linear", dtype, (block, block), *shape, timings=("cold",))
+        for group in (name for name in FORMS if name != "linear"):
             for block, density in ((128, 0.125), (128, 0.25), (64, 0.125), (64, 0.25), (32, 0.125)):
                 yield _square(group, dtype, block, density, order)
         yield from _crossover(dtype)

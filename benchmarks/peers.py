@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bsrgemm import bsr_array, matmul
 
-from .cases import FORMS, Case
+from .cases import FORMS, Case, order_operands
 from .cusparse import Cusparse
 from .patterns import Pattern
 
@@ -59,7 +59,8 @@ class Product(NamedTuple):
 def cublas_dense(p: Problem) -> Product:
     """torch's dense product of the whole matrix."""
     flops = 2.0 * p.case.m * p.case.n * p.case.k
-    return Product(lambda: p.torch.mm(p.dense, p.x, out=p.out), flops)
+    left, right = order_operands(p.case, p.dense, p.x)
+    return Product(lambda: p.torch.mm(left, right, out=p.out), flops)
 
 
 def cublas_equal_flop(p: Problem) -> Product:
@@ -163,6 +164,8 @@ RIVALS: dict[str, Callable[[Problem], Product]] = {
 
 def wanted(case: Case) -> list[str]:
     """The rivals that can compute a case, and are worth the time."""
+    if case.group == "linear":
+        return ["cublas_dense"]
     if case.group in FORMS:
         return ["bsrgemm_plain"]
     if case.group == "columns":

@@ -12,7 +12,7 @@ from typing import Any
 from bsrgemm import bsr_array
 from bsrgemm._matmul import product
 
-from .cases import READ_ROWS, Case
+from .cases import READ_ROWS, Case, order_operands
 from .peers import RIVALS, Problem, Product, wanted
 from .records import Row, make_row, time_and_rate
 
@@ -294,12 +294,6 @@ class Suite:
             self.timer.synchronize()
             seconds.append(time.perf_counter() - start)
         return max(seconds[0] - seconds[1], 0.0)
-
-
-def order_operands(case: Any, a: Any, x: Any) -> tuple[Any, Any]:
-    """Left and right operand of the case's product."""
-    a = a.T if "bsr.T" in case.op else a
-    return (x, a) if case.op.startswith("dense") else (a, x)
 
 
 def multiply(case: Any, a: Any, x: Any) -> Any:
