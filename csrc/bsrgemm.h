@@ -121,6 +121,32 @@ const char *bsrg_family_name(bsrg_family family);
 /* On which side of the product the block-sparse matrix A stands. */
 typedef enum bsrg_side { BSRG_A_LEFT = 0, BSRG_A_RIGHT } bsrg_side;
 
+typedef enum bsrg_activation {
+  BSRG_IDENTITY = 0,
+  BSRG_RELU,
+  BSRG_GELU,      /* x Phi(x), the standard normal distribution */
+  BSRG_GELU_TANH, /* its approximation by tanh */
+  BSRG_SILU,      /* x / (1 + exp(-x)) */
+  BSRG_ACTIVATION_COUNT
+} bsrg_activation;
+/* "identity", "relu", "gelu", "gelu_tanh", "silu" */
+const char *bsrg_activation_name(bsrg_activation activation);
+
+/* Element i is data[i * stride]. Of the product's dtype or, in products of 16-bit dtypes, float32. */
+typedef struct bsrg_vector {
+  const void *data; /* NULL, and size 0: there is none */
+  int64_t size, stride;
+  bsrg_dtype dtype;
+} bsrg_vector;
+
+/* What becomes of a product before it is rounded to Y's dtype:
+ *   activation(row_scale[i] * col_scale[j] * product[i][j] + row_bias[i] + col_bias[j] + beta * C[i][j])
+ * Rows and columns are Y's. Zeros: nothing. */
+typedef struct bsrg_epilogue {
+  bsrg_vector row_scale, col_scale, row_bias, col_bias;
+  bsrg_activation activation;
+} bsrg_epilogue;
+
 /* Y = alpha * A @ X + beta * C or, with A on the right, alpha * X @ A + beta * C; all operands of one dtype, float32
  * accumulation for 16-bit dtypes. */
 typedef struct bsrg_matmul_args {
@@ -137,6 +163,7 @@ typedef struct bsrg_matmul_args {
   void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family family;
   bsrg_side side;
+  bsrg_epilogue epilogue;
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);

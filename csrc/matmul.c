@@ -4,6 +4,7 @@
  * Messages call the operands what users of the Python package call them: a and b in the order of the product, the
  * block-sparse one's values a.data or b.data, c and out (y).
  */
+#include "epilogue.h"
 #include "views.h"
 
 #include <inttypes.h>
@@ -123,7 +124,8 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "out overlaps %s in memory, but must share memory with no operand except c", shared);
   }
-  if (args->beta == 0) return BSRG_OK;
+  status = bsrg_epilogue_check_memory(&args->epilogue, &y, error);
+  if (status != BSRG_OK || args->beta == 0) return status;
   status = bsrg_view_check(&c, error);
   if (status != BSRG_OK) return status;
   if (!same_view(&args->c, &args->y) && bsrg_views_overlap(&y, &c)) {
@@ -160,6 +162,7 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   status = bsrg_check_place(args->dtype, false, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
+  if (status == BSRG_OK) status = bsrg_epilogue_check(args, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || is_empty(&args->y)) return status;
 
@@ -169,6 +172,7 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
     turn(&settled.x);
     turn(&settled.c);
     turn(&settled.y);
+    bsrg_epilogue_turn(&settled.epilogue);
     status = bsrg_structure_transposed(args->a, &settled.a, error);
     if (status != BSRG_OK) return status;
   }

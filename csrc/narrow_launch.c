@@ -1,3 +1,4 @@
+#include "epilogue.h"
 #include "narrow.h"
 #include "uploads.h"
 
@@ -89,6 +90,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .vector_y = has_runs(&args->y, run) && (args->beta == 0 || has_runs(&args->c, run)),
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
+      .output = bsrg_output_of(args),
   };
   const bsrg_kernel_id kernel = choose_kernel(args->dtype, columns, narrow, gpu.device->info.sm_count);
   status = bsrg_launch(gpu.api, gpu.device, kernel, narrow->item_count, 1, stream, &p, error);

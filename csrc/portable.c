@@ -1,4 +1,5 @@
 /* The portable family: any block shape and dtype on every GPU from sm_80 up. Kernels in kernels/sm80/. */
+#include "epilogue.h"
 #include "family.h"
 #include "uploads.h"
 
@@ -159,6 +160,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .alpha = args->alpha,
       .beta = args->beta,
       .order = v->order ? (const int64_t *)(uintptr_t)uploads[ORDER] : NULL,
+      .output = bsrg_output_of(args),
   };
   /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the
    * column tiles that grid.y, which ends at 65535, leaves out. */

@@ -1,3 +1,4 @@
+#include "epilogue.h"
 #include "stream.h"
 #include "tensor_map.h"
 #include "uploads.h"
@@ -89,7 +90,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)args->x.cols,
       .alpha = (float)args->alpha,
-      .beta = (float)args->beta};
+      .beta = (float)args->beta,
+      .output = bsrg_output_of(args)};
   const bsrg_map_shape x = {2,
                             {(uint64_t)args->x.cols, (uint64_t)args->x.rows, 0},
                             {(uint64_t)args->x.row_stride, 0},

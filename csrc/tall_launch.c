@@ -1,3 +1,4 @@
+#include "epilogue.h"
 #include "tall.h"
 #include "tensor_map.h"
 #include "uploads.h"
@@ -144,7 +145,8 @@ static bsrg_status add_parts(const bsrg_matmul_args *args, bool transposed, cons
                             .alpha = (float)args->alpha,
                             .beta = (float)args->beta,
                             .c_col_stride = args->c.col_stride,
-                            .y_col_stride = args->y.col_stride};
+                            .y_col_stride = args->y.col_stride,
+                            .output = bsrg_output_of(args)};
   const bool f16 = args->dtype == BSRG_F16;
   if (transposed) { /* a CTA has eight columns of a tile at once, and loops beyond a few CTAs a tile */
     const int64_t across = bsrg_min(256, bsrg_ceil_div(args->x.cols, BSRG_TALL_ADD_THREADS / 16));
@@ -174,8 +176,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const tall_form form = {.a = v->order, .x = bsrg_tall_has_transposed_x(args)};
   const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, form.x, &chip);
   const bsrg_tall_level *level = s.level;
-  /* The kernels for parts write zeros aside; with beta, empty tiles are tiles like others. */
-  const int32_t empty_tiles = level && args->beta == 0 ? tall->empty_tiles : 0;
+  /* The kernels for parts write zeros aside; with beta or an epilogue, empty tiles are tiles like others. */
+  const bool zeros = args->beta == 0 && !bsrg_epilogue_of(args);
+  const int32_t empty_tiles = level && zeros ? tall->empty_tiles : 0;
   int64_t row_tiles = (tall->tile_count - empty_tiles) / s.cluster.rows;
   if (level) row_tiles += level->part_count - level->tiles;
   const int64_t tiles = row_tiles * s.n_tiles; /* of a cluster */
@@ -219,7 +222,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
       .c_col_stride = args->c.col_stride,
-      .y_col_stride = args->y.col_stride};
+      .y_col_stride = args->y.col_stride,
+      .output = bsrg_output_of(args)};
 
   const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
   const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)s.cluster.rows;

@@ -27,6 +27,39 @@ typedef struct bsrg_tensor_map {
   BSRG_ALIGN64 uint64_t opaque[16];
 } bsrg_tensor_map;
 
+/* ---- output.cuh: what becomes of a product's sums on their way to Y ---------------------------- */
+
+/* In the order of bsrg_activation. */
+enum {
+  BSRG_OUTPUT_IDENTITY,
+  BSRG_OUTPUT_RELU,
+  BSRG_OUTPUT_GELU,
+  BSRG_OUTPUT_GELU_TANH,
+  BSRG_OUTPUT_SILU,
+  BSRG_OUTPUT_CURVE_TERMS = 9
+};
+
+/* Element i, below `count`, is data[i * stride]. Beyond, which tiles may reach, and without data there is nothing to
+ * multiply by or to add. */
+typedef struct bsrg_output_vector {
+  const void *data;
+  int64_t stride, count;
+  int32_t is_float; /* float32; otherwise of the type of Y */
+  int32_t pad;
+} bsrg_output_vector;
+
+/* y = activation(row_scale[i] * col_scale[j] * alpha * sum + row_bias[i] + col_bias[j] + beta * c), rows and columns as
+ * the kernels count them. */
+typedef struct bsrg_output_params {
+  bsrg_output_vector row_scale, col_scale, row_bias, col_bias;
+  int32_t given;  /* any of this: where 0, the rest is not looked at */
+  int32_t scaled; /* row_scale or col_scale is there */
+  int32_t activation;
+  /* Of the kernels for 16-bit types, where the activations but ReLU are x / (1 + 2^(x curve(min(x^2, curve_end)))), a
+   * polynomial of rising powers. */
+  float curve_end, curve[BSRG_OUTPUT_CURVE_TERMS];
+} bsrg_output_params;
+
 /* ---- sm90/tall.cuh --------------------------------------------------------------------------- */
 
 enum {
@@ -100,6 +133,7 @@ typedef struct bsrg_tall_params {
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
   float alpha, beta;
   int64_t c_col_stride, y_col_stride; /* for a transposed X; without one they are 1 */
+  bsrg_output_params output;
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a
@@ -114,6 +148,7 @@ typedef struct bsrg_tall_add_params {
   float alpha, beta;
   int64_t c_col_stride,
       y_col_stride; /* with a transposed X; columns of y begin at multiples of 16 bytes then, n is any */
+  bsrg_output_params output;
 } bsrg_tall_add_params;
 
 enum { BSRG_TALL_ADD_THREADS = 128 };
@@ -167,6 +202,7 @@ typedef struct bsrg_stream_params {
   int32_t lead;    /* row tiles at the start of the list that go first, over all columns */
   int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
+  bsrg_output_params output;
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */
@@ -226,6 +262,7 @@ typedef struct bsrg_portable_params {
   int32_t vector_a;   /* bw (of transposed views bh too) counts whole 16 bytes, values are aligned to 16 */
   double alpha, beta; /* beta == 0: c is not read */
   const int64_t *order;
+  bsrg_output_params output;
 } bsrg_portable_params;
 
 /* The tiles that are compiled, one row a kernel, for kernels and host alike. Each takes any N.
@@ -371,6 +408,7 @@ typedef struct bsrg_narrow_params {
   int32_t x_layout;
   int32_t vector_y;  /* C and Y: unit column stride, runs of padded_n / 8 columns aligned to their size */
   float alpha, beta; /* beta == 0: c is not read */
+  bsrg_output_params output;
 } bsrg_narrow_params;
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */

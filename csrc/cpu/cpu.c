@@ -156,7 +156,8 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
                          .alpha = args->alpha,
                          .beta = args->beta,
                          .c = &args->c,
-                         .y = &args->y},
+                         .y = &args->y,
+                         .epilogue = bsrg_epilogue_of(args)},
                  .ops = ops,
                  .x = &args->x,
                  .ranges = threads == 1 ? 1 : bsrg_min(DOT_RANGES * threads, bsrg_unit_count(a))};

@@ -9,6 +9,7 @@
 #ifndef BSRG_CPU_H
 #define BSRG_CPU_H
 
+#include "../epilogue.h"
 #include "../internal.h"
 
 /* Sums run over at most this many k before they are added to a running total: it bounds the rounding error of
@@ -46,7 +47,7 @@ typedef struct bsrg_tile_run {
 } bsrg_tile_run;
 typedef void (*bsrg_tile_kernel)(const bsrg_tile_run *run);
 
-/* The epilogue: y = alpha * sums + beta * c over `rows` <= BSRG_GROUP_ROWS rows of `columns` columns. */
+/* How sums become y: alpha * sums + beta * c, and what the epilogue adds to that, over `rows` <= BSRG_GROUP_ROWS rows of `columns` columns. */
 typedef struct bsrg_finish_run {
   const void *sums;
   int64_t sums_stride;
@@ -56,6 +57,8 @@ typedef struct bsrg_finish_run {
   int64_t c_row_stride, c_col_stride;
   void *y;
   int64_t y_row_stride, y_col_stride;
+  const bsrg_epilogue *epilogue;   /* or NULL */
+  int64_t first_row, first_column; /* of Y, that y points to */
 } bsrg_finish_run;
 
 /* Products with few columns, at most BSRG_DOT_MAX_COLUMNS, over a range of row units (see
@@ -67,6 +70,7 @@ typedef struct bsrg_dot_run {
   int64_t x_col_stride, columns;
   double alpha, beta;
   const bsrg_dense *c, *y;
+  const bsrg_epilogue *epilogue; /* or NULL */
 } bsrg_dot_run;
 
 /* ---- Attention: a panel of queries, one a lane, meets keys and values as they lie in memory -------------- */

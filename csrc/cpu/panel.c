@@ -288,7 +288,10 @@ static void finish_group(const worker *w, const group *g, const char *sums) {
       .beta = args->beta,
       .y = (char *)args->y.data + (row * args->y.row_stride + column * args->y.col_stride) * size,
       .y_row_stride = args->y.row_stride,
-      .y_col_stride = args->y.col_stride};
+      .y_col_stride = args->y.col_stride,
+      .epilogue = bsrg_epilogue_of(args),
+      .first_row = row,
+      .first_column = column};
   if (args->beta != 0) {
     run.c = (const char *)args->c.data + (row * args->c.row_stride + column * args->c.col_stride) * size;
     run.c_row_stride = args->c.row_stride;

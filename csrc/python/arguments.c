@@ -167,6 +167,24 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
   return -1;
 }
 
+int bsrg_parse_activation(PyObject *obj, bsrg_activation *out) {
+  *out = BSRG_IDENTITY;
+  if (obj == Py_None) return 0;
+  if (!PyUnicode_Check(obj)) {
+    PyErr_Format(PyExc_TypeError, "activation is %R, but must be a string or None", obj);
+    return -1;
+  }
+  for (int i = BSRG_IDENTITY + 1; i < BSRG_ACTIVATION_COUNT; ++i) {
+    if (PyUnicode_CompareWithASCIIString(obj, bsrg_activation_name((bsrg_activation)i)) == 0) {
+      *out = (bsrg_activation)i;
+      return 0;
+    }
+  }
+  PyErr_Format(PyExc_ValueError, "activation is %R, but must be None, 'relu', 'gelu', 'gelu_tanh' or 'silu'",
+               obj);
+  return -1;
+}
+
 int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out) {
   const char *text = PyUnicode_Check(obj) ? PyUnicode_AsUTF8AndSize(obj, NULL) : NULL;
   const bsrg_element *element = text == NULL ? NULL : bsrg_element_by_name(text);

@@ -28,10 +28,13 @@
   X(__dlpack__)                \
   X(__dlpack_c_exchange_api__) \
   X(__dlpack_device__)         \
+  X(activation)                \
   X(alpha)                     \
   X(align_last)                \
   X(beta)                      \
   X(c)                         \
+  X(col_bias)                  \
+  X(col_scale)                 \
   X(columns)                   \
   X(cu_seqlens_k)              \
   X(cu_seqlens_q)              \
@@ -54,6 +57,8 @@
   X(q)                         \
   X(q_descale)                 \
   X(right)                     \
+  X(row_bias)                  \
+  X(row_scale)                 \
   X(scale)                     \
   X(scores)                    \
   X(softcap)                   \
@@ -117,6 +122,8 @@ int bsrg_parse_stream(PyObject *obj, void **stream);
 int bsrg_parse_device(PyObject *obj, bsrg_device *out);
 int bsrg_parse_cuda_device(PyObject *obj, int *index);
 int bsrg_parse_family(PyObject *obj, bsrg_family *out);
+/* None or a name. */
+int bsrg_parse_activation(PyObject *obj, bsrg_activation *out);
 int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out);
 PyObject *bsrg_device_name(bsrg_device device);
 

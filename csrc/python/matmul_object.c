@@ -59,7 +59,23 @@ static bsrg_dense as_dense(const bsrg_operand *operand) {
   return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }
 
-enum { VALUES, DENSE, C, OUT, OPERANDS };
+enum { VALUES, DENSE, C, OUT, ROW_SCALE, COL_SCALE, ROW_BIAS, COL_BIAS, OPERANDS };
+
+static bool is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
+
+/* A vector of the epilogue: of one dimension or, with one element across, of two. */
+static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand,
+                         bsrg_work *work) {
+  if (is_absent(obj)) return 0;
+  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
+  bsrg_array *array = &operand->array;
+  if (array->ndim == 2 && array->shape[1 - along] == 1) {
+    array->ndim = 1;
+    array->shape[0] = array->shape[along];
+    array->strides[0] = array->strides[along];
+  }
+  return check_dimensions(operand, 1, "one (or, with one element across, two)");
+}
 
 /* Imports the operands in place; those marked given need releasing, also after a failure. */
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side side, bsrg_work *work,
@@ -78,10 +94,21 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side 
              import_dense(state, found[4], side, &operands[C], work) < 0) {
     return -1;
   }
-  for (int i = VALUES + 1; i < OPERANDS; ++i) {
+  for (int i = ROW_SCALE; i < OPERANDS; ++i) {
+    PyObject *vector = found[i - ROW_SCALE + 10];
+    if (import_vector(state, vector, (i - ROW_SCALE) % 2, &operands[i], work) < 0) return -1;
+    if (operands[i].given && bsrg_check_same_device(&operands[VALUES], &operands[i]) < 0) return -1;
+  }
+  for (int i = VALUES + 1; i <= OUT; ++i) {
     if (bsrg_check_same_kind(&operands[VALUES], &operands[i]) < 0) return -1;
   }
   return bsrg_check_writable(&operands[OUT]);
+}
+
+static bsrg_vector as_vector(const bsrg_operand *operand) {
+  const bsrg_array *array = &operand->array;
+  if (!operand->given) return (bsrg_vector){NULL, 0, 0, BSRG_F32};
+  return (bsrg_vector){array->data, array->shape[0], array->strides[0], (bsrg_dtype)array->element->dtype};
 }
 
 static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
@@ -95,16 +122,17 @@ static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_wo
   const int right = found[9] == NULL ? 0 : PyObject_IsTrue(found[9]);
   if (right < 0) return -1;
   args->side = right ? BSRG_A_RIGHT : BSRG_A_LEFT;
-  return 0;
+  return is_absent(found[14]) ? 0 : bsrg_parse_activation(found[14], &args->epilogue.activation);
 }
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_x,    BSRG_NAME_out,
-                                    BSRG_NAME_c,         BSRG_NAME_alpha,  BSRG_NAME_beta, BSRG_NAME_stream,
-                                    BSRG_NAME_family,    BSRG_NAME_right};
-  static const bsrg_signature signature = {"matmul", 4, 10, names};
+  static const bsrg_name names[] = {
+      BSRG_NAME_structure, BSRG_NAME_values,    BSRG_NAME_x,        BSRG_NAME_out,      BSRG_NAME_c,
+      BSRG_NAME_alpha,     BSRG_NAME_beta,      BSRG_NAME_stream,   BSRG_NAME_family,   BSRG_NAME_right,
+      BSRG_NAME_row_scale, BSRG_NAME_col_scale, BSRG_NAME_row_bias, BSRG_NAME_col_bias, BSRG_NAME_activation};
+  static const bsrg_signature signature = {"matmul", 4, 15, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[10];
+  PyObject *found[15];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   if (!Py_IS_TYPE(found[0], state->structure_type)) {
     return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
@@ -117,7 +145,11 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   bsrg_operand operands[OPERANDS] = {[VALUES] = {.name = right ? "b.data" : "a.data"},
                                      [DENSE] = {.name = right ? "a" : "b"},
                                      [C] = {.name = "c"},
-                                     [OUT] = {.name = "out"}};
+                                     [OUT] = {.name = "out"},
+                                     [ROW_SCALE] = {.name = "row_scale"},
+                                     [COL_SCALE] = {.name = "col_scale"},
+                                     [ROW_BIAS] = {.name = "bias"},
+                                     [COL_BIAS] = {.name = "bias"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
   if (import_operands(state, found, call.side, &work, operands) == 0 &&
@@ -128,6 +160,10 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
     call.x = as_dense(&operands[DENSE]);
     if (operands[C].given) call.c = as_dense(&operands[C]);
     call.y = as_dense(&operands[OUT]);
+    call.epilogue.row_scale = as_vector(&operands[ROW_SCALE]);
+    call.epilogue.col_scale = as_vector(&operands[COL_SCALE]);
+    call.epilogue.row_bias = as_vector(&operands[ROW_BIAS]);
+    call.epilogue.col_bias = as_vector(&operands[COL_BIAS]);
     call.stream = work.stream;
     bsrg_error error;
     bsrg_status status;
@@ -141,7 +177,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
 }
 
 const char bsrg_matmul_doc[] =
-    "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto', right=False)\n"
+    "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto', right=False,\n"
+    "       row_scale=None, col_scale=None, row_bias=None, col_bias=None, activation=None)\n"
     "--\n\n"
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
     "structure  a Structure of a matrix of M rows and K columns\n"
@@ -155,7 +192,11 @@ const char bsrg_matmul_doc[] =
     "'cpu'\n"
     "right      True: out = alpha * x @ A + beta * c, with x [N, M] or [M], out and c [N, K] or [K]; "
     "vectors\n"
-    "           are matrices of one row\n\n"
+    "           are matrices of one row\n"
+    "row_scale, col_scale, row_bias, col_bias\n"
+    "           vectors with an element for each row or column of out: the product is multiplied by the\n"
+    "           scales before c and the biases are added; float32 is accepted with 16-bit operands\n"
+    "activation of all that, before it is rounded: None, 'relu', 'gelu', 'gelu_tanh', 'silu'\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
     "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
     "operands' libraries have pending on other streams. Messages call the operands a and b in the order of\n"

@@ -25,6 +25,24 @@ __device__ __forceinline__ uint32_t pack<__nv_bfloat16>(float low, float high) {
   return packed;
 }
 
+// The same with zeros in place of what is negative; NaN stays NaN.
+template <typename T>
+__device__ __forceinline__ uint32_t pack_relu(float low, float high);
+
+template <>
+__device__ __forceinline__ uint32_t pack_relu<__half>(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+template <>
+__device__ __forceinline__ uint32_t pack_relu<__nv_bfloat16>(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
 // float8_e4m3fn. What is beyond 448 becomes 448, NaN stays NaN.
 __device__ __forceinline__ uint16_t pack_e4m3(float low, float high) {
   uint16_t packed;

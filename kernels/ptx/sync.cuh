@@ -104,6 +104,16 @@ __device__ __forceinline__ void store_shared(uint32_t address, int value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void store_shared(uint32_t address, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ float2 load_shared_float2(uint32_t address) {
+  float2 value;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "r"(address) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ int4 load_shared_int4(uint32_t address) {
   int4 value;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -19,6 +19,7 @@
 // A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
 #pragma once
 
+#include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
@@ -43,16 +44,19 @@ __device__ __forceinline__ void load(uint32_t *words, const void *source) {
   }
 }
 
-// alpha * sum + beta * c, one element: where neighbours cannot be stored together, and in the second pass.
-template <typename T>
+// alpha * sum + beta * c, one element: where neighbours cannot be stored together, and in the second pass. kFused: with
+// the rest of the output's description.
+template <typename T, bool kFused>
 __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
                                               float sum) {
   float value = p.alpha * sum;
+  if (kFused) value *= output::scale<T, float>(p.output, row, column);
   if (p.beta != 0)
     value =
         fmaf(p.beta,
              static_cast<float>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
              value);
+  if (kFused) value = output::finish<T>(p.output, row, column, value);
   static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
 }
 
@@ -265,6 +269,10 @@ class Kernel {
     for (int unit = warp_; unit < kUnits; unit += warps_) {
       const int row = unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
       if (row >= item.rows) continue;
+      if (item.slot < 0 && p_.output.given) {
+        store_fused(static_cast<int64_t>(item.y_row) + row, column, unit);
+        continue;
+      }
       float total[kTiles] = {};
       for (int w = 0; w < warps_; ++w)
 #pragma unroll
@@ -279,6 +287,16 @@ class Kernel {
     }
   }
 
+  // Element by element in a loop: its code is long, and unrolled it would take registers from the rest.
+  __device__ __forceinline__ void store_fused(int64_t row, int column, int unit) const {
+#pragma unroll 1
+    for (int j = 0; j < kTiles && column + j < p_.n; ++j) {
+      float total = 0;
+      for (int w = 0; w < warps_; ++w) total += shared_sums(w, unit)[j * 32];
+      store_element<T, true>(p_, row, column + j, total);
+    }
+  }
+
   __device__ __forceinline__ void store(int64_t row, int column, const float (&total)[kTiles]) const {
     if constexpr (kTiles > 1) {
       if (p_.vector_y && column + kTiles <= p_.n) {
@@ -288,7 +306,7 @@ class Kernel {
     }
 #pragma unroll
     for (int j = 0; j < kTiles; ++j)
-      if (column + j < p_.n) store_element<T>(p_, row, column + j, total[j]);
+      if (column + j < p_.n) store_element<T, false>(p_, row, column + j, total[j]);
   }
 
   __device__ __forceinline__ void store_vector(int64_t row, int column, const float (&total)[kTiles]) const {
@@ -332,7 +350,10 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
     const float *partial = p.partial + split.first_slot * slot + row * p.padded_n + column;
     float sum = 0;
     for (int i = 0; i < split.slot_count; ++i) sum += partial[i * slot];
-    store_element<T>(p, static_cast<int64_t>(split.y_row) + row, column, sum);
+    if (p.output.given)
+      store_element<T, true>(p, static_cast<int64_t>(split.y_row) + row, column, sum);
+    else
+      store_element<T, false>(p, static_cast<int64_t>(split.y_row) + row, column, sum);
   }
 }
 

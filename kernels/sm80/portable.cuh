@@ -12,6 +12,7 @@
 // the copies.
 #pragma once
 
+#include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
@@ -44,6 +45,7 @@ class Kernel {
         accumulate<true>(sums);
       else
         accumulate<false>(sums);
+      if (p_.output.given) apply_output(sums);
       if (p_.vector_x)
         store_vectors(sums);
       else
@@ -305,10 +307,41 @@ class Kernel {
     return warp_ / kWarpsN * kWarpM + i * 16 + half * 8 + lane_ / 4;
   }
 
+  // Fused output, all of it: the stores then add and scale nothing. Where Y is C, lanes store what others of their quad
+  // computed, so all of these have read C by then.
+  __device__ __forceinline__ void apply_output(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+#pragma unroll
+    for (int i = 0; i < 2 * kFragmentsM; ++i) {
+      const int row = fragment_row(i / 2, i % 2);
+      const int64_t y_row = tile_.y_row + row;
+      const float row_scale = alpha * output::load<T>(p_.output.row_scale, y_row, 1.f);
+      const float row_bias = output::load<T>(p_.output.row_bias, y_row, 0.f);
+      const T *const c_row = static_cast<const T *>(p_.c) + y_row * p_.c_row_stride;
+#pragma unroll
+      for (int j = 0; j < 2 * kFragmentsN; ++j) {
+        const int64_t column = warp_column() + j / 2 * kChunk + lane_ % 4 * 2 + j % 2;
+        float &sum = sums[i / 2][j / 2][i % 2 * 2 + j % 2];
+        float v = row_scale * output::load<T>(p_.output.col_scale, column, 1.f) * sum;
+        v += row_bias + output::load<T>(p_.output.col_bias, column, 0.f);
+        if (beta != 0 && row < tile_.rows && column < p_.n)
+          v = fmaf(beta, static_cast<float>(c_row[column * p_.c_col_stride]), v);
+        sum = output::activate(p_.output, v);
+      }
+    }
+  }
+
+  __device__ __forceinline__ float alpha_of_stores() const {
+    return p_.output.given ? 1.f : static_cast<float>(p_.alpha);
+  }
+  __device__ __forceinline__ float beta_of_stores() const {
+    return p_.output.given ? 0.f : static_cast<float>(p_.beta);
+  }
+
   // 16 bytes a lane and store: four fragments of a row are exchanged within the quad. C comes in the same
   // way, and each lane reads the bytes of C that it then overwrites when Y is C.
   __device__ __forceinline__ void store_vectors(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+    const float alpha = alpha_of_stores(), beta = beta_of_stores();
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
       const int row = fragment_row(i / 2, i % 2);
@@ -341,7 +374,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void store_elements(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+    const float alpha = alpha_of_stores(), beta = beta_of_stores();
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
       const int row = fragment_row(i / 2, i % 2);

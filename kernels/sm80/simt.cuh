@@ -14,6 +14,7 @@
 // X [stage k][tile columns].
 #pragma once
 
+#include "output.cuh"
 #include "params.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/sync.cuh"
@@ -64,7 +65,10 @@ class Kernel {
       portable::walk_k<kStages, kStageK, kTransposed>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)),
                                                       load, multiply);
       add_chunk(sums, totals);
-      store(totals);
+      if (p_.output.given)
+        store_fused(totals);
+      else
+        store(totals);
     }
   }
 
@@ -227,6 +231,44 @@ class Kernel {
         }
       }
     }
+  }
+
+  // Y has the type of the sums, so nothing is lost when each thread stores its elements, and activates them where they
+  // are: in registers that would be the same long code for each.
+  __device__ __forceinline__ void store_fused(const T (&totals)[kRows][kColumns]) const {
+    const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (first_row_ + i * 4 >= tile_.rows) continue;
+      const int64_t row = tile_.y_row + first_row_ + i * 4;
+      const T row_scale = alpha * output::load<T>(p_.output.row_scale, row, T{1});
+      const T row_bias = output::load<T>(p_.output.row_bias, row, T{0});
+      T *const y_row = static_cast<T *>(p_.y) + row * p_.y_row_stride;
+      const T *const c_row = static_cast<const T *>(p_.c) + row * p_.c_row_stride;
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j) {
+        const int64_t column = column_of(j);
+        if (column >= p_.n) continue;
+        const T scale = row_scale * output::load<T>(p_.output.col_scale, column, T{1});
+        T v = fma(scale, totals[i][j], row_bias + output::load<T>(p_.output.col_bias, column, T{0}));
+        if (beta != 0) v = fma(beta, c_row[column * p_.c_col_stride], v);
+        y_row[column * p_.y_col_stride] = v;
+      }
+    }
+    if (p_.output.activation == BSRG_OUTPUT_IDENTITY) return;
+#pragma unroll 1
+    for (int e = 0; e < kRows * kColumns; ++e) {
+      const int row = first_row_ + e / kColumns * 4;
+      const int64_t column = column_of(e % kColumns);
+      if (row >= tile_.rows || column >= p_.n) continue;
+      T *const y = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride + column * p_.y_col_stride;
+      *y = output::activate_exactly(p_.output.activation, *y);
+    }
+  }
+
+  // Of element j of a thread's rows.
+  __device__ __forceinline__ int64_t column_of(int j) const {
+    return column_ + first_column_ + j / kVector * kVector * 8 + j % kVector;
   }
 
   const bsrg_portable_params &p_;

@@ -1,4 +1,5 @@
 // The second pass of the tall kernels, for tiles that were cut along K.
+#include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
 
@@ -28,27 +29,36 @@ __device__ __forceinline__ void add_parts(const bsrg_tall_add_params &p) {
     }
     const uint32_t *c =
         reinterpret_cast<const uint32_t *>(static_cast<const T *>(p.c) + row * p.c_row_stride) + 4 * unit;
-    uint32_t packed[4];
+    if (p.output.scaled) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] *= bsrg::output::scale<T, float>(p.output, row, 8 * unit + i);
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      float2 pair = make_float2(p.alpha * sum[2 * i], p.alpha * sum[2 * i + 1]);
+      sum[2 * i] *= p.alpha;
+      sum[2 * i + 1] *= p.alpha;
       if (p.beta != 0.f) {
         const float2 old = bsrg::ptx::unpack<T>(c[i]);
-        pair = make_float2(fmaf(p.beta, old.x, pair.x), fmaf(p.beta, old.y, pair.y));
+        sum[2 * i] = fmaf(p.beta, old.x, sum[2 * i]);
+        sum[2 * i + 1] = fmaf(p.beta, old.y, sum[2 * i + 1]);
       }
-      packed[i] = bsrg::ptx::pack<T>(pair.x, pair.y);
+    }
+    if (p.output.given) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] = bsrg::output::finish<T>(p.output, row, 8 * unit + i, sum[i]);
     }
     reinterpret_cast<int4 *>(static_cast<T *>(p.y) + row * p.y_row_stride)[unit] =
-        make_int4(packed[0], packed[1], packed[2], packed[3]);
+        make_int4(bsrg::ptx::pack<T>(sum[0], sum[1]), bsrg::ptx::pack<T>(sum[2], sum[3]),
+                  bsrg::ptx::pack<T>(sum[4], sum[5]), bsrg::ptx::pack<T>(sum[6], sum[7]));
   }
 }
 
 }  // namespace
 
-#define BSRG_TALL_ADD_KERNEL(NAME, T)                                 \
-  extern "C" __global__ void __launch_bounds__(BSRG_TALL_ADD_THREADS) \
-      NAME(const __grid_constant__ bsrg_tall_add_params p) {          \
-    add_parts<T>(p);                                                  \
+#define BSRG_TALL_ADD_KERNEL(NAME, T)                                     \
+  extern "C" __global__ void __launch_bounds__(BSRG_TALL_ADD_THREADS, 10) \
+      NAME(const __grid_constant__ bsrg_tall_add_params p) {              \
+    add_parts<T>(p);                                                      \
   }
 BSRG_TALL_ADD_KERNEL(tall_add_f16, __half)
 BSRG_TALL_ADD_KERNEL(tall_add_bf16, __nv_bfloat16)

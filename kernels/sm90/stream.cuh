@@ -13,6 +13,7 @@
 // Which slot meets which block row is decided by the plan and travels with each stage: bsrg_stream_stage.
 #pragma once
 
+#include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/sync.cuh"
@@ -322,6 +323,62 @@ struct Kernel {
       }
   }
 
+  // Fused output, in passes over d that only cost where they are asked for. A lane has columns lane / 4 and 8 further on
+  // of each panel, and two rows of every 8.
+  template <typename Apply>
+  __device__ void for_columns(Sums &d, const bsrg_output_vector &v, int column, float otherwise,
+                              Apply apply) const {
+    if (v.data == nullptr) return;
+#pragma unroll
+    for (int panel = 0; panel < 2; ++panel)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float element = output::load<T>(v, column + panel * kPanel + half * 8 + (lane >> 2), otherwise);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+#pragma unroll
+          for (int i = 0; i < kHeight / 4; ++i) apply(d[r][panel][i / 2 * 4 + half * 2 + i % 2], element);
+      }
+  }
+
+  template <typename Apply>
+  __device__ void for_rows(Sums &d, const bsrg_output_vector &v, const int (&row)[kRows], float otherwise,
+                           Apply apply) const {
+    if (v.data == nullptr) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < kHeight / 4; ++i) {
+        if (row[r] < 0) continue;
+        const float element = output::load<T>(v, row[r] + i / 2 * 8 + 2 * (lane & 3) + i % 2, otherwise);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) apply(d[r][j / 2][i / 2 * 4 + j % 2 * 2 + i % 2], element);
+      }
+  }
+
+  // Before alpha and C.
+  __device__ void scale(Sums &d, const int (&row)[kRows], int column) const {
+    const auto multiply = [](float &sum, float factor) { sum *= factor; };
+    for_columns(d, p.output.col_scale, column, 1.f, multiply);
+    for_rows(d, p.output.row_scale, row, 1.f, multiply);
+  }
+
+  // After them.
+  __device__ void add_bias_and_activate(Sums &d, const int (&row)[kRows], int column) const {
+    const auto add = [](float &sum, float bias) { sum += bias; };
+    for_columns(d, p.output.col_bias, column, 0.f, add);
+    for_rows(d, p.output.row_bias, row, 0.f, add);
+    if (p.output.activation == BSRG_OUTPUT_IDENTITY) return;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < 2 * kSums; ++i) {
+        // A branch for each element: it keeps ptxas from having so many of them under way that registers run out.
+        float &sum = d[r][i / kSums][i % kSums];
+        sum = output::activate(p.output, sum);
+      }
+  }
+
   // One panel of the warpgroup's rows into `buffer`, transposed: rows of 128 bytes, swizzled like X.
   __device__ void write_panel(const Sums &d, int panel, uint32_t buffer) const {
     // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
@@ -349,10 +406,13 @@ struct Kernel {
     for (int panel = 0; panel < 2; ++panel) {
       if (leader) ptx::bulk_wait_read<0>();
       ptx::named_barrier_sync(1 + group, 128);
+      const int column = n_tile * kTileN + (warp & 3) * 16;
+      if (panel == 0 && p.output.given && p.output.scaled) scale(d, row, column);
       if (panel == 0 && (p.alpha != 1.f || p.beta != 0.f)) {
-        scale_and_add(d, row, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
+        scale_and_add(d, row, column, buffer + (warp & 3) * 512);
         ptx::named_barrier_sync(1 + group, 128);
       }
+      if (panel == 0 && p.output.given) add_bias_and_activate(d, row, column);
       if (panel == 0)
         write_panel(d, 0, buffer);
       else

@@ -29,7 +29,7 @@ namespace bsrg::tall {
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
 template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts, bool kTransposedA,
           bool kTransposedX>
-struct Kernel : Output<T, kTransposedX> {
+struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
@@ -39,7 +39,7 @@ struct Kernel : Output<T, kTransposedX> {
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
 
-  using Base = Output<T, kTransposedX>;
+  using Base = Output<T, kTransposedX, L::kOutput>;
   using Base::lane;
   using Base::p;
   using Base::shared;
@@ -325,9 +325,19 @@ struct Kernel : Output<T, kTransposedX> {
         release_stage(stage.slot);
       }
     }
+    // While the last WGMMAs run.
+    if (p.output.given && m.slot < 0) this->stage_column_vectors(m.n_tile * kTileN);
     ptx::warpgroup_wait<0>();
     if (in_flight >= 0) release_stage(in_flight);
     return started;
+  }
+
+  template <bool kRelu>
+  __device__ void store_tile(const float (&d)[kTileN / 2], int row, int column, uint32_t buffers,
+                             uint64_t policy) const {
+#pragma unroll
+    for (int a = 0; a < kTileN / kPanel; ++a)
+      this->template store_piece<kRelu>(d, a, row, column, buffers + (a & 1) * Base::kPieceBytes, policy);
   }
 
   __device__ void consume() const {
@@ -354,10 +364,13 @@ struct Kernel : Output<T, kTransposedX> {
           this->store_part(d, m.slot, strip, column);
           continue;
         }
+        if (p.output.given) this->scale(d, row);
         if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
-#pragma unroll
-        for (int a = 0; a < kTileN / kPanel; ++a)
-          this->store_piece(d, a, row, column, buffers + (a & 1) * Base::kPieceBytes, stream_out);
+        if (p.output.given) this->add_bias_and_activate(d, row);
+        if (p.output.given && p.output.activation == BSRG_OUTPUT_RELU)
+          store_tile<true>(d, row, column, buffers, stream_out);
+        else
+          store_tile<false>(d, row, column, buffers, stream_out);
       }
     }
     if (lane == 0) ptx::bulk_wait<0>();

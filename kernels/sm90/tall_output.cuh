@@ -2,6 +2,7 @@
 // memory of the launch. With a transposed X, Y and C lie as X does: the rows of a column are adjacent in memory.
 #pragma once
 
+#include "output.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
@@ -11,10 +12,12 @@
 
 namespace bsrg::tall {
 
-template <typename T, bool kTransposed>
+template <typename T, bool kTransposed, int kOutputStart>
 struct Output {
   // 64 columns of a warp's 16 rows or, transposed, of a warpgroup's 64.
   static constexpr int kPieceBytes = (kTransposed ? kStrip : 16) * kPanel * 2;
+  static constexpr int kWarpOutputBytes = 2 * 16 * kPanel * 2;  // two pieces, or its part of a warpgroup's
+  static_assert(2 * kTileN * 4 <= kWarpOutputBytes, "two vectors of a tile's columns");
 
   const bsrg_tall_params &p;
   const uint32_t shared;
@@ -58,15 +61,99 @@ struct Output {
     }
   }
 
+  // ---- fused output (bsrg_output_params), in passes over d that only cost where they are asked for --------------
+
+  // The warp's share of the output pieces, where the vectors of its columns wait as float32, 1 KB each.
+  __device__ uint32_t column_vector(int i) const {
+    return shared + kOutputStart + (warp - 4) * kWarpOutputBytes + i * (kTileN * 4);
+  }
+
+  // Until TMA has read what the pieces held.
+  __device__ void wait_for_pieces() const {
+    if constexpr (kTransposed) {
+      if ((warp & 3) == 0 && lane == 0) ptx::bulk_wait_read<0>();
+      ptx::named_barrier_sync(warp / 4, 128);
+    } else {
+      if (lane == 0) ptx::bulk_wait_read<0>();
+      __syncwarp();
+    }
+  }
+
+  __device__ void stage_column_vector(int i, const bsrg_output_vector &v, int column, float otherwise) const {
+    if (v.data == nullptr) return;
+    float mine[kTileN / 32];
+    output::load_strided<T>(mine, v, column + lane, otherwise);
+#pragma unroll
+    for (int j = 0; j < kTileN / 32; ++j) ptx::store_shared(column_vector(i) + 4 * (lane + 32 * j), mine[j]);
+  }
+
+  // Apart from their use, so that the last WGMMAs of a tile hide how long this takes.
+  __device__ void stage_column_vectors(int column) const {
+    wait_for_pieces();
+    stage_column_vector(0, p.output.col_scale, column, 1.f);
+    stage_column_vector(1, p.output.col_bias, column, 0.f);
+    __syncwarp();
+  }
+
+  // apply(sum, element of the vector), of the tile's first or second.
+  template <typename Apply>
+  __device__ void for_columns(float (&d)[kTileN / 2], int vector, Apply apply) const {
+    const uint32_t mine = column_vector(vector) + 8 * (lane & 3);
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; i += 4) {
+      const float2 pair = ptx::load_shared_float2(mine + i / 4 * 32);
+      apply(d[i], pair.x);
+      apply(d[i + 1], pair.y);
+      apply(d[i + 2], pair.x);
+      apply(d[i + 3], pair.y);
+    }
+  }
+
+  template <typename Apply>
+  __device__ void for_rows(float (&d)[kTileN / 2], const bsrg_output_vector &v, int row, float otherwise,
+                           Apply apply) const {
+    const float above = output::load<T>(v, row + (lane >> 2), otherwise);
+    const float below = output::load<T>(v, row + (lane >> 2) + 8, otherwise);
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) apply(d[i], i / 2 % 2 ? below : above);
+  }
+
+  // Before alpha and C.
+  __device__ void scale(float (&d)[kTileN / 2], int row) const {
+    const auto multiply = [](float &sum, float factor) { sum *= factor; };
+    if (p.output.col_scale.data != nullptr) for_columns(d, 0, multiply);
+    if (p.output.row_scale.data != nullptr) for_rows(d, p.output.row_scale, row, 1.f, multiply);
+  }
+
+  // After them. ReLU comes with the rounding.
+  __device__ void add_bias_and_activate(float (&d)[kTileN / 2], int row) const {
+    const auto add = [](float &sum, float bias) { sum += bias; };
+    if (p.output.col_bias.data != nullptr) for_columns(d, 1, add);
+    if (p.output.row_bias.data != nullptr) for_rows(d, p.output.row_bias, row, 0.f, add);
+    if (p.output.activation > BSRG_OUTPUT_RELU) {
+#pragma unroll
+      for (int i = 0; i < kTileN / 2; ++i) d[i] = output::curve(p.output, d[i]);
+    }
+  }
+
+  // ---- stores -----------------------------------------------------------------------------------
+
+  template <bool kRelu>
+  static __device__ uint32_t round(float low, float high) {
+    return kRelu ? ptx::pack_relu<T>(low, high) : ptx::pack<T>(low, high);
+  }
+
   // Piece `a` of a warp's tile, rounded and stored. TMA clips what lies beyond the last column or row.
+  template <bool kRelu>
   __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
                               uint64_t policy) const {
     if constexpr (kTransposed)
-      store_transposed_piece(d, a, row - (warp & 3) * 16, column, buffer, policy);
+      store_transposed_piece<kRelu>(d, a, row - (warp & 3) * 16, column, buffer, policy);
     else
-      store_warp_piece(d, a, row, column, buffer, policy);
+      store_warp_piece<kRelu>(d, a, row, column, buffer, policy);
   }
 
+  template <bool kRelu>
   __device__ void store_warp_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
                                    uint64_t policy) const {
     const int matrix = lane >> 3;
@@ -78,8 +165,8 @@ struct Output {
       const float *v = d + (a * 8 + j) * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
       // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
       const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, ptx::pack<T>(v[0], v[1]),
-                           ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, round<kRelu>(v[0], v[1]),
+                           round<kRelu>(v[2], v[3]), round<kRelu>(v[4], v[5]), round<kRelu>(v[6], v[7]));
     }
     ptx::fence_async_proxy();
     __syncwarp();
@@ -91,6 +178,7 @@ struct Output {
 
   // A row of the piece is a column of Y: its 128 bytes are the 64 rows of the strip, to which each warp of the
   // warpgroup contributes 16.
+  template <bool kRelu>
   __device__ void store_transposed_piece(const float (&d)[kTileN / 2], int a, int strip_row, int column,
                                          uint32_t buffer, uint64_t policy) const {
     const int barrier = warp / 4;  // one a consumer warpgroup; 0 is that of __syncthreads
@@ -104,8 +192,8 @@ struct Output {
       const float *v = d + (a * 8 + j) * 4;
       const int piece_row = (j + (matrix >> 1)) * 8 + (lane & 7);
       ptx::store_matrix_x4_transposed(buffer + piece_row * 128 + ((chunk ^ (lane & 7)) << 4),
-                                      ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
-                                      ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+                                      round<kRelu>(v[0], v[1]), round<kRelu>(v[2], v[3]),
+                                      round<kRelu>(v[4], v[5]), round<kRelu>(v[6], v[7]));
     }
     ptx::fence_async_proxy();
     ptx::named_barrier_sync(barrier, 128);

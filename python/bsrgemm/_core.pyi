@@ -114,6 +114,11 @@ def matmul(
     stream: SupportsIndex | None = 0,
     family: str = "auto",
     right: bool = False,
+    row_scale: Importable | None = None,
+    col_scale: Importable | None = None,
+    row_bias: Importable | None = None,
+    col_bias: Importable | None = None,
+    activation: str | None = None,
 ) -> None: ...
 def attention(
     q: Importable,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numbers
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
 from ._interop import BlockSparse, is_scipy_sparse, library_of, stream_handle
 
 if TYPE_CHECKING:
     from ._array import bsr_array
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
 def matmul(
@@ -20,10 +22,19 @@ def matmul(
     *,
     alpha: float = 1.0,
     beta: float | None = None,
+    bias: Any = None,
+    activation: Activation | None = None,
+    row_scale: Any = None,
+    col_scale: Any = None,
     out: Any = None,
     stream: Any = None,
 ) -> Any:
     """``alpha * a @ b + beta * c``, one of ``a`` and ``b`` block-sparse and all else dense.
+
+    With all that can be asked for, element (i, j) of the result is ``activation(row_scale[i] *
+    col_scale[j] * alpha * (a @ b)[i, j] + bias + beta * c[i, j])``, computed from the sum in the
+    type in which it was accumulated and rounded once. On a GPU that costs no pass over the result
+    of its own.
 
     All operands have one dtype and live on one device, which computes the product: nothing is cast
     or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
@@ -50,6 +61,19 @@ def matmul(
     beta : float, optional
         1 if ``c`` is given and 0 otherwise. With 0, as in BLAS, ``c`` is not read: NaN in it does
         not matter.
+    bias : array, optional
+        Added to the result, as NumPy broadcasts it: shape (N,) or (1, N) with an element for each
+        column, (M, 1) with one for each row. For a result of one dimension, of its shape.
+    activation : {"relu", "gelu", "gelu_tanh", "silu"}, optional
+        Applied last: ``max(x, 0)``, ``x Phi(x)`` with the normal distribution Phi, its
+        approximation by tanh, and ``x / (1 + exp(-x))``, as torch's ``relu``, ``gelu``,
+        ``gelu(approximate="tanh")`` and ``silu``. NaN stays NaN; of negative infinity all but
+        ``relu`` make NaN, as in torch.
+    row_scale, col_scale : array, optional
+        Factors of the product's rows and columns, for example what quantized operands were divided
+        by: shape (M,) or (M, 1), and (N,) or (1, N). A result of one dimension has rows where
+        ``a`` is the block-sparse operand, else columns. Like ``bias``, of the dtype of the
+        operands or, where that has 16 bits, float32; on their device.
     out : array, optional
         Where the result goes: the shape of the result, writable. It may be ``c`` itself and may
         overlap nothing else. Without it the result is made new.
@@ -70,14 +94,26 @@ def matmul(
     Raises
     ------
     ValueError
-        If shapes do not fit, ``out`` overlaps an operand or is read-only, or ``beta`` is not 0
-        without ``c``.
+        If shapes do not fit, ``out`` overlaps an operand or is read-only, ``beta`` is not 0
+        without ``c``, or ``activation`` is none of those.
     TypeError
         If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """
-    return product(a, b, c, alpha, beta, out, stream)
+    return product(
+        a,
+        b,
+        c,
+        alpha,
+        beta,
+        out,
+        stream,
+        bias=bias,
+        activation=activation,
+        row_scale=row_scale,
+        col_scale=col_scale,
+    )
 
 
 def product(
@@ -89,6 +125,11 @@ def product(
     out: Any,
     stream: Any,
     family: str = "auto",
+    *,
+    bias: Any = None,
+    activation: Activation | None = None,
+    row_scale: Any = None,
+    col_scale: Any = None,
 ) -> Any:
     """``matmul`` with the kernel family of the caller's choice."""
     _check_kinds(a, b)
@@ -107,14 +148,91 @@ def product(
     values = library_of(sparse._data).importable(sparse._data, f"{sparse_name}.data")
     x = library.importable(dense, name)
     added = None if c is None else _of_shape(c, "c", result_shape)
+    vectors = _Vectors(None, None, None, None)
+    if bias is not None or row_scale is not None or col_scale is not None:
+        vectors = _vectors(bias, row_scale, col_scale, result_shape, right)
     handle = library.current_stream(dense) if stream is None else stream_handle(stream)
     alpha = real_number(alpha, "alpha")
     if out is None:
         result = y = library.empty(result_shape, dense, name)
     else:
         result, y = out, added if out is c else _of_shape(out, "out", result_shape)
-    _core.matmul(sparse._structure, values, x, y, added, alpha, beta, handle, family, right)
+    _core.matmul(
+        sparse._structure,
+        values,
+        x,
+        y,
+        added,
+        alpha,
+        beta,
+        handle,
+        family,
+        right,
+        *vectors,
+        activation,
+    )
     return result
+
+
+class _Vectors(NamedTuple):
+    """What the extension adds to and multiplies rows and columns of the result by."""
+
+    row_scale: Any
+    col_scale: Any
+    row_bias: Any
+    col_bias: Any
+
+
+def _vectors(
+    bias: Any, row_scale: Any, col_scale: Any, shape: tuple[int, ...], right: bool
+) -> _Vectors:
+    """The vectors of a result of ``shape``; one of one dimension is a row where ``right``."""
+    rows = columns = (shape,)
+    if len(shape) == 2:
+        m, n = shape
+        rows, columns = ((m,), (m, 1)), ((n,), (1, n))
+    elif right:
+        rows = ()
+    else:
+        columns = ()
+    row_bias = col_bias = None
+    if bias is not None:
+        library = library_of(bias)
+        found = library.shape(bias, "bias")
+        if found in columns:
+            col_bias = library.importable(bias, "bias")
+        elif found in (rows[-1:] if len(shape) == 2 else rows):
+            row_bias = library.importable(bias, "bias")
+        elif len(shape) == 2:
+            raise ValueError(
+                f"bias has shape {found}; accepted: {columns[0]} or {columns[1]}, added to every "
+                f"row of the result, and {rows[1]}, added to every column"
+            )
+        else:
+            raise ValueError(f"bias has shape {found}; accepted: {shape}")
+    return _Vectors(
+        _factors(row_scale, "row_scale", rows, "row"),
+        _factors(col_scale, "col_scale", columns, "column"),
+        row_bias,
+        col_bias,
+    )
+
+
+def _factors(x: Any, name: str, shapes: tuple[tuple[int, ...], ...], of: str) -> Any:
+    if x is None:
+        return None
+    if not shapes:
+        other = "row_scale" if of == "column" else "col_scale"
+        raise ValueError(
+            f"{name} is given, but a result of one dimension has a single {of}; accepted: {other} "
+            "or alpha"
+        )
+    library = library_of(x)
+    found = library.shape(x, name)
+    if found not in shapes:
+        accepted = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} has shape {found}; accepted: {accepted}, one for each {of}")
+    return library.importable(x, name)
 
 
 def _check_kinds(a: Any, b: Any) -> None:

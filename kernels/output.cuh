@@ -1,0 +1,98 @@
+// Fused output, shared by all kernels of products: scales, biases and activations (bsrg_output_params) on sums that are
+// still in registers, in float32 or float64, before the one rounding to Y's type.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cfloat>
+#include <cstdint>
+
+#include "params.h"
+#include "ptx/math.cuh"
+
+namespace bsrg::output {
+
+// Element i of a vector, or `otherwise` where there is none. T: the type of Y; S: that of its sums.
+template <typename T, typename S>
+__device__ __forceinline__ S load(const bsrg_output_vector &v, int64_t i, S otherwise) {
+  if (v.data == nullptr || i >= v.count) return otherwise;
+  if (v.is_float) return static_cast<S>(__ldg(static_cast<const float *>(v.data) + i * v.stride));
+  return static_cast<S>(__ldg(static_cast<const T *>(v.data) + i * v.stride));
+}
+
+// Every 32nd element from the first on, all loads in flight together.
+template <typename T, int kCount>
+__device__ __forceinline__ void load_strided(float (&elements)[kCount], const bsrg_output_vector &v,
+                                             int64_t first, float otherwise) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) elements[i] = otherwise;
+  if (v.is_float) {
+    const float *from = static_cast<const float *>(v.data) + first * v.stride;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (first + 32 * i < v.count) elements[i] = __ldg(from + 32 * i * v.stride);
+  } else {
+    const T *from = static_cast<const T *>(v.data) + first * v.stride;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i)
+      if (first + 32 * i < v.count) elements[i] = static_cast<float>(__ldg(from + 32 * i * v.stride));
+  }
+}
+
+template <typename T, typename S>
+__device__ __forceinline__ S scale(const bsrg_output_params &p, int64_t row, int64_t column) {
+  return load<T>(p.row_scale, row, S{1}) * load<T>(p.col_scale, column, S{1});
+}
+
+template <typename T, typename S>
+__device__ __forceinline__ S bias(const bsrg_output_params &p, int64_t row, int64_t column) {
+  return load<T>(p.row_bias, row, S{0}) + load<T>(p.col_bias, column, S{0});
+}
+
+// Like torch's: NaN stays NaN.
+template <typename S>
+__device__ __forceinline__ S relu(S x) {
+  return x < S{0} ? S{0} : x;
+}
+
+// GELU in both forms and SiLU, to about 1e-5 of the result, for sums that are rounded to 16 bits. As in torch, that of
+// negative infinity is NaN: it times 0.
+__device__ __forceinline__ float curve(const bsrg_output_params &p, float x) {
+  const float square = fminf(x * x, p.curve_end);
+  float y = p.curve[BSRG_OUTPUT_CURVE_TERMS - 1];
+#pragma unroll
+  for (int i = BSRG_OUTPUT_CURVE_TERMS - 2; i >= 0; --i) y = fmaf(y, square, p.curve[i]);
+  return x * ptx::reciprocal(1.f + ptx::exp2(x * y));
+}
+
+__device__ __forceinline__ float activate(const bsrg_output_params &p, float x) {
+  if (p.activation == BSRG_OUTPUT_IDENTITY) return x;
+  return p.activation == BSRG_OUTPUT_RELU ? relu(x) : curve(p, x);
+}
+
+// The steps after alpha and C of one element.
+template <typename T>
+__device__ __forceinline__ float finish(const bsrg_output_params &p, int64_t row, int64_t column,
+                                        float value) {
+  return activate(p, value + bias<T, float>(p, row, column));
+}
+
+// All activations to the precision of S. Long code, for loops that are not unrolled.
+template <typename S>
+__device__ __forceinline__ S activate_exactly(int activation, S x) {
+  switch (activation) {
+    case BSRG_OUTPUT_RELU:
+      return relu(x);
+    case BSRG_OUTPUT_GELU:
+      return x * (S(0.5) * erfc(x * S(-0.70710678118654752440)));
+    case BSRG_OUTPUT_GELU_TANH:
+      return x / (S{1} + exp(x * fma(x * x, S(-0.071354816272600248), S(-1.5957691216057308))));
+    case BSRG_OUTPUT_SILU:
+      return x / (S{1} + exp(-x));
+    default:
+      return x;
+  }
+}
+
+}  // namespace bsrg::output
