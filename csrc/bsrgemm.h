@@ -121,6 +121,15 @@ const char *bsrg_family_name(bsrg_family family);
 /* On which side of the product the block-sparse matrix A stands. */
 typedef enum bsrg_side { BSRG_A_LEFT = 0, BSRG_A_RIGHT } bsrg_side;
 
+/* Several products of one A: x, c and y are then the first matrices of batches that are stepped through along up to
+ * BSRG_BATCH_DIMS dimensions. Zeros: a single product. */
+enum { BSRG_BATCH_DIMS = 6 };
+typedef struct bsrg_batch {
+  int ndim;
+  int64_t shape[BSRG_BATCH_DIMS];
+  int64_t x_strides[BSRG_BATCH_DIMS], c_strides[BSRG_BATCH_DIMS], y_strides[BSRG_BATCH_DIMS];
+} bsrg_batch;
+
 /* Y = alpha * A @ X + beta * C or, with A on the right, alpha * X @ A + beta * C; all operands of one dtype, float32
  * accumulation for 16-bit dtypes. */
 typedef struct bsrg_matmul_args {
@@ -137,6 +146,7 @@ typedef struct bsrg_matmul_args {
   void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family family;
   bsrg_side side;
+  bsrg_batch batch;
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
