@@ -151,6 +151,23 @@ typedef struct bsrg_matmul_args {
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 
+/* ---- Softmax --------------------------------------------------------------------------------- */
+
+/* out = softmax(scale * A) row by row, over the elements that are stored; others count as -infinity, and rows without
+ * any have no result. Rows of -infinity alone, and such with a NaN or with +infinity, become NaN. Sums are float32 for
+ * 16-bit dtypes, and taken in an order that the structure fixes. */
+typedef struct bsrg_softmax_args {
+  bsrg_structure *a;  /* or the transposed of one, whose rows are meant then */
+  const void *values; /* as in bsrg_matmul_args */
+  void *out;          /* of values' shape and order; exactly values, or no memory of it */
+  bsrg_dtype dtype;
+  double scale;
+  bsrg_device device; /* where every pointer lives */
+  void *stream;       /* CUstream; ignored on the CPU */
+} bsrg_softmax_args;
+
+bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
+
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* A batch of matrices [batch][head][row][element] in any memory order. Strides count elements. */

@@ -3,14 +3,6 @@
 
 #include <string.h>
 
-static int import_values(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
-  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
-  if (operand->array.ndim == 3) return 0;
-  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have three dimensions", operand->name,
-               bsrg_format_shape(operand->array.ndim, operand->array.shape).text);
-  return -1;
-}
-
 static int import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
   if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   if (operand->array.ndim >= 1) return 0;
@@ -54,28 +46,6 @@ static int check_same_batch(const bsrg_operand *dense, const bsrg_operand *out) 
   return -1;
 }
 
-static int check_values(const bsrg_structure_view *a, const bsrg_operand *operand) {
-  const bsrg_array *values = &operand->array;
-  const char *name = operand->name;
-  const bool turned = a->order != NULL;
-  const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
-                               turned ? a->block_height : a->block_width};
-  if (memcmp(values->shape, expected, sizeof expected) != 0) {
-    PyErr_Format(PyExc_ValueError,
-                 "%s has shape %s, but the matrix stores %lld blocks of blocksize (%lld, %lld): %s must have "
-                 "shape %s",
-                 name, bsrg_format_shape(3, values->shape).text, (long long)a->nnzb, (long long)expected[1],
-                 (long long)expected[2], name, bsrg_format_shape(3, expected).text);
-    return -1;
-  }
-  if (!bsrg_is_contiguous(values)) {
-    PyErr_Format(PyExc_ValueError, "%s has shape %s and strides %s, but must be C-contiguous", name,
-                 bsrg_format_shape(3, values->shape).text, bsrg_format_shape(3, values->strides).text);
-    return -1;
-  }
-  return 0;
-}
-
 /* The first matrix of the batch whose strides it writes. A vector is a matrix of one column right of A, and of one row
  * left of it. */
 static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, int64_t *batch_strides) {
@@ -96,7 +66,7 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
                            bsrg_operand *operands) {
   /* The dense operand first: a call that names no stream takes that of its library. */
   if (import_dense(state, found[2], &operands[DENSE], work) < 0 ||
-      import_values(state, found[1], &operands[VALUES], work) < 0 ||
+      bsrg_import_operand(state, found[1], &operands[VALUES], work) < 0 ||
       import_dense(state, found[3], &operands[OUT], work) < 0 ||
       check_same_batch(&operands[DENSE], &operands[OUT]) < 0) {
     return -1;
@@ -162,7 +132,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
                                      [OUT] = {.name = "out"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
-  if (import_operands(state, found, &work, operands) == 0 && check_values(&view, &operands[VALUES]) == 0) {
+  if (import_operands(state, found, &work, operands) == 0 &&
+      bsrg_check_values(&view, &operands[VALUES]) == 0) {
     call.values = operands[VALUES].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
     call.device = operands[VALUES].array.device;

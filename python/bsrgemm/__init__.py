@@ -18,6 +18,7 @@ from ._core import (
 from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan
+from ._softmax import softmax
 from ._stack import block_diag, hstack, prune, vstack
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "matmul",
     "prune",
     "set_num_threads",
+    "softmax",
     "vstack",
 ]

@@ -1,4 +1,4 @@
-"""Arithmetic and structure operations on the GPU, in torch and CuPy; what needs no host in graphs."""
+"""Arithmetic and structure operations on the GPU; what does not need the host, in CUDA graphs."""
 
 from __future__ import annotations
 
