@@ -147,6 +147,15 @@ typedef struct bsrg_epilogue {
   bsrg_activation activation;
 } bsrg_epilogue;
 
+/* Several products of one A: x, c and y are then the first matrices of batches that are stepped through along up to
+ * BSRG_BATCH_DIMS dimensions. Zeros: a single product. */
+enum { BSRG_BATCH_DIMS = 6 };
+typedef struct bsrg_batch {
+  int ndim;
+  int64_t shape[BSRG_BATCH_DIMS];
+  int64_t x_strides[BSRG_BATCH_DIMS], c_strides[BSRG_BATCH_DIMS], y_strides[BSRG_BATCH_DIMS];
+} bsrg_batch;
+
 /* Y = alpha * A @ X + beta * C or, with A on the right, alpha * X @ A + beta * C; all operands of one dtype, float32
  * accumulation for 16-bit dtypes. */
 typedef struct bsrg_matmul_args {
@@ -164,9 +173,27 @@ typedef struct bsrg_matmul_args {
   bsrg_family family;
   bsrg_side side;
   bsrg_epilogue epilogue;
+  bsrg_batch batch;
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+
+/* ---- Softmax --------------------------------------------------------------------------------- */
+
+/* out = softmax(scale * A) row by row, over the elements that are stored; others count as -infinity, and rows without
+ * any have no result. Rows of -infinity alone, and such with a NaN or with +infinity, become NaN. Sums are float32 for
+ * 16-bit dtypes, and taken in an order that the structure fixes. */
+typedef struct bsrg_softmax_args {
+  bsrg_structure *a;  /* or the transposed of one, whose rows are meant then */
+  const void *values; /* as in bsrg_matmul_args */
+  void *out;          /* of values' shape and order; exactly values, or no memory of it */
+  bsrg_dtype dtype;
+  double scale;
+  bsrg_device device; /* where every pointer lives */
+  void *stream;       /* CUstream; ignored on the CPU */
+} bsrg_softmax_args;
+
+bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 
 /* ---- Attention ------------------------------------------------------------------------------- */
 

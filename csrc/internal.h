@@ -50,5 +50,7 @@ void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 /* gpu.c: likewise. */
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+/* cpu/softmax.c: args have been validated by bsrg_softmax. */
+bsrg_status bsrg_cpu_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 
 #endif

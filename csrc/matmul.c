@@ -4,10 +4,12 @@
  * Messages call the operands what users of the Python package call them: a and b in the order of the product, the
  * block-sparse one's values a.data or b.data, c and out (y).
  */
+#include "batch.h"
 #include "epilogue.h"
 #include "views.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* The operands' names in messages. */
 typedef struct operand_names {
@@ -21,18 +23,24 @@ static operand_names names_of(const bsrg_matmul_args *args) {
 
 static bool is_empty(const bsrg_dense *dense) { return dense->rows == 0 || dense->cols == 0; }
 
-static bsrg_view view_of(const char *name, const bsrg_dense *dense, int64_t item) {
-  return (bsrg_view){.name = name,
-                     .data = dense->data,
-                     .ndim = 2,
-                     .item = item,
-                     .shape = {dense->rows, dense->cols},
-                     .strides = {dense->row_stride, dense->col_stride}};
+/* All matrices of a batch, of which `dense` is the first. */
+static bsrg_view view_of(const char *name, const bsrg_dense *dense, const bsrg_batch *batch,
+                         const int64_t *strides, int64_t item) {
+  const int n = batch->ndim;
+  bsrg_view view = {.name = name, .data = dense->data, .ndim = n + 2, .item = item};
+  memcpy(view.shape, batch->shape, sizeof(*view.shape) * (size_t)n);
+  memcpy(view.strides, strides, sizeof(*view.strides) * (size_t)n);
+  view.shape[n] = dense->rows;
+  view.shape[n + 1] = dense->cols;
+  view.strides[n] = dense->row_stride;
+  view.strides[n + 1] = dense->col_stride;
+  return view;
 }
 
-static bool same_view(const bsrg_dense *a, const bsrg_dense *b) {
-  return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride) &&
-         (a->cols <= 1 || a->col_stride == b->col_stride);
+static bool same_view(const bsrg_view *a, const bsrg_view *b) {
+  for (int i = 0; i < a->ndim; ++i)
+    if (a->shape[i] > 1 && a->strides[i] != b->strides[i]) return false;
+  return a->data == b->data;
 }
 
 static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error) {
@@ -65,6 +73,12 @@ static bsrg_status check_side(const bsrg_matmul_args *args, bsrg_error *error) {
   if (args->side == BSRG_A_LEFT || args->side == BSRG_A_RIGHT) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_VALUE, "side is %d, but must be BSRG_A_LEFT or BSRG_A_RIGHT",
                    (int)args->side);
+}
+
+static bsrg_status check_batch(const bsrg_batch *batch, bsrg_error *error) {
+  if (batch->ndim >= 0 && batch->ndim <= BSRG_BATCH_DIMS) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE, "batch has %d dimensions, but must have 0 to %d", batch->ndim,
+                   BSRG_BATCH_DIMS);
 }
 
 static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structure_view *a,
@@ -110,8 +124,12 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   /* The product fits: bsrg_structure_create has made sure. */
   const bsrg_dense all = {(void *)args->values, 1, a->nnzb * a->block_height * a->block_width, 0, 1};
   const operand_names names = names_of(args);
-  bsrg_view values = view_of(names.values, &all, item), x = view_of(names.dense, &args->x, item);
-  bsrg_view y = view_of("out", &args->y, item), c = view_of("c", &args->c, item);
+  const bsrg_batch *batch = &args->batch;
+  const bsrg_batch none = {0};
+  bsrg_view values = view_of(names.values, &all, &none, none.x_strides, item);
+  bsrg_view x = view_of(names.dense, &args->x, batch, batch->x_strides, item);
+  bsrg_view y = view_of("out", &args->y, batch, batch->y_strides, item);
+  bsrg_view c = view_of("c", &args->c, batch, batch->c_strides, item);
   bsrg_status status = bsrg_view_check(&values, error);
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
@@ -128,7 +146,7 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   if (status != BSRG_OK || args->beta == 0) return status;
   status = bsrg_view_check(&c, error);
   if (status != BSRG_OK) return status;
-  if (!same_view(&args->c, &args->y) && bsrg_views_overlap(&y, &c)) {
+  if (!same_view(&c, &y) && bsrg_views_overlap(&y, &c)) {
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
         "out overlaps c in memory without being the same view (same first element and strides): out "
@@ -161,10 +179,11 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   status = bsrg_check_place(args->dtype, false, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = check_batch(&args->batch, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = bsrg_epilogue_check(args, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
-  if (status != BSRG_OK || is_empty(&args->y)) return status;
+  if (status != BSRG_OK || is_empty(&args->y) || bsrg_batch_is_empty(&args->batch)) return status;
 
   bsrg_matmul_args settled = *args;
   if (args->side == BSRG_A_RIGHT) {
@@ -176,9 +195,14 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
     status = bsrg_structure_transposed(args->a, &settled.a, error);
     if (status != BSRG_OK) return status;
   }
+  bsrg_batch_fold(&settled);
   settle_strides(&settled.x);
   settle_strides(&settled.c);
   settle_strides(&settled.y);
-  return settled.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&settled, error)
-                                         : bsrg_gpu_matmul(&settled, error);
+  int64_t position[BSRG_BATCH_DIMS] = {0};
+  do {
+    const bsrg_matmul_args one = bsrg_batch_at(&settled, position);
+    status = one.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&one, error) : bsrg_gpu_matmul(&one, error);
+  } while (status == BSRG_OK && bsrg_batch_next(&settled.batch, position));
+  return status;
 }

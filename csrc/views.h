@@ -7,7 +7,7 @@
 /* That dtype, which may be BSRG_F8_E4M3 only where the operation takes that, and device are ones that exist. */
 bsrg_status bsrg_check_place(bsrg_dtype dtype, bool takes_e4m3, bsrg_device device, bsrg_error *error);
 
-enum { BSRG_VIEW_DIMS = 4 };
+enum { BSRG_VIEW_DIMS = 8 };
 
 /* An operand: elements of `item` bytes, shape and strides in elements. */
 typedef struct bsrg_view {
@@ -21,7 +21,7 @@ typedef struct bsrg_view {
 
 /* "(2, 3)" */
 typedef struct bsrg_numbers_text {
-  char text[96];
+  char text[192];
 } bsrg_numbers_text;
 bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count);
 

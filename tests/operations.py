@@ -177,6 +177,51 @@ def _right_padded(space: Space, p: Problem, rng: np.random.Generator) -> Outcome
     return _turned(found, p.dense.T, x)
 
 
+BATCH = (2, 3)
+
+
+def _side_by_side(batch: np.ndarray) -> np.ndarray:
+    """The matrices of a batch as one, each beside the one before."""
+    matrices = batch.reshape(6, *batch.shape[-2:])
+    return np.concatenate(list(matrices), axis=1)
+
+
+def _batch(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """One launch a matrix; c is a row that all rows of the batch share."""
+    x = normal(rng, (*BATCH, p.shape[1], p.n), p.dtype)
+    c = normal(rng, (p.n,), p.dtype)
+    out = space.poisoned((*BATCH, p.shape[0], p.n), p.dtype)
+    bsrgemm.matmul(matrix(space, p), space.array(x), space.array(c), beta=0.5, out=out)
+    rows = np.broadcast_to(c, (p.shape[0], p.n))
+    return Outcome(
+        _side_by_side(space.host(out)),
+        p.dense,
+        _side_by_side(x),
+        np.concatenate([rows] * 6, axis=1),
+        beta=0.5,
+    )
+
+
+def _batch_beside(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """A batch whose matrices lie beside one another in memory: one product."""
+    x = normal(rng, (p.shape[1], 3, p.n), p.dtype)
+    c = normal(rng, (p.shape[0], 3, p.n), p.dtype)
+    memory = space.poisoned((p.shape[0], 3, p.n), p.dtype)
+    b, given, out = (y.swapaxes(0, 1) for y in (space.array(x), space.array(c), memory))
+    bsrgemm.matmul(matrix(space, p), b, given, alpha=2, out=out)
+    flat = [y.reshape(len(y), 3 * p.n) for y in (space.host(memory), x, c)]
+    return Outcome(flat[0], p.dense, flat[1], flat[2], alpha=2.0, beta=1.0)
+
+
+def _right_batch(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """Contiguous rows, as in a linear layer: one product."""
+    x = normal(rng, (*BATCH, p.n, p.shape[0]), p.dtype)
+    found = space.host(space.array(x) @ matrix(space, p))
+    assert found.shape == (*BATCH, p.n, p.shape[1])
+    rows = 6 * p.n
+    return _turned(found.reshape(rows, p.shape[1]), p.dense, x.reshape(rows, p.shape[0]))
+
+
 def _matvec(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x = normal(rng, (p.shape[1],), p.dtype)
     found = matrix(space, p) @ space.array(x)
@@ -244,6 +289,9 @@ OPERATIONS = (
     Operation("right_alpha_beta_out", _right_alpha_beta_out),
     Operation("right_in_place", _right_in_place),
     Operation("right_vector", _right_vector),
+    Operation("batch", _batch),
+    Operation("batch_beside", _batch_beside, strided=True),
+    Operation("right_batch", _right_batch),
     Operation("matvec", _matvec),
     Operation("matvec_out", _matvec_out),
     Operation("column_major", _column_major, strided=True),

@@ -295,10 +295,42 @@ PRODUCTS = (
     Bad("b too short", lambda: build() @ x(5, 3), ValueError, ("b", "(5, 3)", "6")),
     Bad("b too long", lambda: build() @ x(7), ValueError, ("b", "7", "6")),
     Bad(
-        "b of three dimensions",
-        lambda: build() @ x(2, 6, 3),
+        "a batch of matrices too short",
+        lambda: build() @ x(2, 5, 3),
         ValueError,
-        ("b has shape (2, 6, 3)",),
+        ("b has shape (K, N) = (5, 3)", "6 rows"),
+    ),
+    Bad(
+        "b of nine dimensions",
+        lambda: build() @ x(1, 1, 1, 1, 1, 1, 1, 6, 3),
+        ValueError,
+        ("b has shape (1, 1, 1, 1, 1, 1, 1, 6, 3)", "(..., K, N)", "1 to 8 dimensions"),
+    ),
+    Bad(
+        "c of another batch",
+        lambda: matmul(build(), x(2, 6, 3), x(3, 4, 3)),
+        ValueError,
+        ("c has shape (3, 4, 3)", "(2, 4, 3)", "broadcasts"),
+    ),
+    Bad(
+        "c of more dimensions",
+        lambda: matmul(build(), x(6, 3), x(1, 4, 3)),
+        ValueError,
+        ("c has shape (1, 4, 3)", "(4, 3)"),
+    ),
+    Bad(
+        "out of another batch",
+        lambda: matmul(build(), x(2, 6, 3), out=x(4, 3)),
+        ValueError,
+        ("out has shape (4, 3)", "(2, 4, 3)"),
+    ),
+    Bad(
+        "out repeats its batch",
+        lambda: matmul(
+            build(), x(2, 6, 3), out=np.lib.stride_tricks.as_strided(x(4, 3), (2, 4, 3), (0, 12, 4))
+        ),
+        ValueError,
+        ("out has shape (2, 4, 3)", "one address"),
     ),
     Bad("b of no dimensions", lambda: build() @ np.float32(2), (ValueError, TypeError), ("b",)),
     Bad(
@@ -330,7 +362,7 @@ PRODUCTS = (
         ValueError,
         ("c has shape (4, 2)", "(4, 3)"),
     ),
-    Bad("c is a row", lambda: matmul(build(), x(6, 3), x(3)), ValueError, ("c has shape (3,)",)),
+    Bad("c is a column", lambda: matmul(build(), x(6, 3), x(4)), ValueError, ("c has shape (4,)",)),
     Bad(
         "c of another dtype",
         lambda: matmul(build(), x(6, 3), x(4, 3, dtype=np.float16)),

@@ -3,60 +3,60 @@
 
 #include <string.h>
 
-static int check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted) {
-  const bsrg_array *array = &operand->array;
-  if (array->ndim == ndim) return 0;
-  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
-               bsrg_format_shape(array->ndim, array->shape).text, accepted);
+static int import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
+  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
+  if (operand->array.ndim >= 1) return 0;
+  PyErr_Format(PyExc_ValueError, "%s has shape (), but must have at least one dimension", operand->name);
   return -1;
 }
 
-static int import_values(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
-  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
-  return check_dimensions(operand, 3, "three");
-}
-
-/* A vector is a matrix of one column right of A, and of one row left of it. */
-static int import_dense(bsrg_state *state, PyObject *obj, bsrg_side side, bsrg_operand *operand,
-                        bsrg_work *work) {
-  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
+/* c as NumPy broadcasts it to the result: repeated along dimensions that it lacks or where it has one element. */
+static int broadcast(bsrg_operand *operand, const bsrg_array *result) {
   bsrg_array *array = &operand->array;
-  if (array->ndim == 1) {
-    const int along = side == BSRG_A_LEFT ? 0 : 1;
-    const int64_t length = array->shape[0], stride = array->strides[0];
-    array->ndim = 2;
-    array->shape[along] = length;
-    array->strides[along] = stride;
-    array->shape[1 - along] = array->strides[1 - along] = 1;
+  const int missing = result->ndim - array->ndim;
+  bsrg_array repeated = *array;
+  repeated.ndim = result->ndim;
+  bool fits = missing >= 0;
+  for (int i = 0; fits && i < result->ndim; ++i) {
+    const int64_t size = i < missing ? 1 : array->shape[i - missing];
+    fits = size == result->shape[i] || size == 1;
+    repeated.shape[i] = result->shape[i];
+    repeated.strides[i] = size == 1 ? 0 : array->strides[i - missing];
   }
-  return check_dimensions(operand, 2, "one or two");
-}
-
-static int check_values(const bsrg_structure_view *a, const bsrg_operand *operand) {
-  const bsrg_array *values = &operand->array;
-  const char *name = operand->name;
-  const bool turned = a->order != NULL;
-  const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
-                               turned ? a->block_height : a->block_width};
-  if (memcmp(values->shape, expected, sizeof expected) != 0) {
-    PyErr_Format(PyExc_ValueError,
-                 "%s has shape %s, but the matrix stores %lld blocks of blocksize (%lld, %lld): %s must have "
-                 "shape %s",
-                 name, bsrg_format_shape(3, values->shape).text, (long long)a->nnzb, (long long)expected[1],
-                 (long long)expected[2], name, bsrg_format_shape(3, expected).text);
+  if (!fits) {
+    PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have or broadcast to the result's shape %s",
+                 operand->name, bsrg_format_shape(array->ndim, array->shape).text,
+                 bsrg_format_shape(result->ndim, result->shape).text);
     return -1;
   }
-  if (!bsrg_is_contiguous(values)) {
-    PyErr_Format(PyExc_ValueError, "%s has shape %s and strides %s, but must be C-contiguous", name,
-                 bsrg_format_shape(3, values->shape).text, bsrg_format_shape(3, values->strides).text);
-    return -1;
-  }
+  *array = repeated;
   return 0;
 }
 
-static bsrg_dense as_dense(const bsrg_operand *operand) {
+static int check_same_batch(const bsrg_operand *dense, const bsrg_operand *out) {
+  const bsrg_array *x = &dense->array, *y = &out->array;
+  bool same = x->ndim == y->ndim;
+  for (int i = 0; same && i < x->ndim - 2; ++i) same = x->shape[i] == y->shape[i];
+  if (same) return 0;
+  PyErr_Format(
+      PyExc_ValueError,
+      "%s has shape %s and %s has shape %s, but both must have the same dimensions before the last two",
+      out->name, bsrg_format_shape(y->ndim, y->shape).text, dense->name,
+      bsrg_format_shape(x->ndim, x->shape).text);
+  return -1;
+}
+
+/* The first matrix of the batch whose strides it writes. A vector is a matrix of one column right of A, and of one row
+ * left of it. */
+static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, int64_t *batch_strides) {
   const bsrg_array *array = &operand->array;
-  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
+  const int n = array->ndim - 2;
+  if (n < 0)
+    return side == BSRG_A_LEFT ? (bsrg_dense){array->data, array->shape[0], 1, array->strides[0], 1}
+                               : (bsrg_dense){array->data, 1, array->shape[0], 1, array->strides[0]};
+  memcpy(batch_strides, array->strides, sizeof(*batch_strides) * (size_t)n);
+  return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
+                      array->strides[n + 1]};
 }
 
 enum { VALUES, DENSE, C, OUT, ROW_SCALE, COL_SCALE, ROW_BIAS, COL_BIAS, OPERANDS };
@@ -74,16 +74,21 @@ static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_opera
     array->shape[0] = array->shape[along];
     array->strides[0] = array->strides[along];
   }
-  return check_dimensions(operand, 1, "one (or, with one element across, two)");
+  if (array->ndim == 1) return 0;
+  PyErr_Format(PyExc_ValueError,
+               "%s has shape %s, but must have one dimension or, with one element across, two", operand->name,
+               bsrg_format_shape(array->ndim, array->shape).text);
+  return -1;
 }
 
 /* Imports the operands in place; those marked given need releasing, also after a failure. */
-static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side side, bsrg_work *work,
+static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
                            bsrg_operand *operands) {
   /* The dense operand first: a call that names no stream takes that of its library. */
-  if (import_dense(state, found[2], side, &operands[DENSE], work) < 0 ||
-      import_values(state, found[1], &operands[VALUES], work) < 0 ||
-      import_dense(state, found[3], side, &operands[OUT], work) < 0) {
+  if (import_dense(state, found[2], &operands[DENSE], work) < 0 ||
+      bsrg_import_operand(state, found[1], &operands[VALUES], work) < 0 ||
+      import_dense(state, found[3], &operands[OUT], work) < 0 ||
+      check_same_batch(&operands[DENSE], &operands[OUT]) < 0) {
     return -1;
   }
   if (found[4] == found[3]) {
@@ -91,7 +96,8 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side 
     operands[C].name = "c";
     Py_INCREF(operands[C].array.owner);
   } else if (found[4] != NULL && found[4] != Py_None &&
-             import_dense(state, found[4], side, &operands[C], work) < 0) {
+             (bsrg_import_operand(state, found[4], &operands[C], work) < 0 ||
+              broadcast(&operands[C], &operands[OUT].array) < 0)) {
     return -1;
   }
   for (int i = ROW_SCALE; i < OPERANDS; ++i) {
@@ -109,6 +115,16 @@ static bsrg_vector as_vector(const bsrg_operand *operand) {
   const bsrg_array *array = &operand->array;
   if (!operand->given) return (bsrg_vector){NULL, 0, 0, BSRG_F32};
   return (bsrg_vector){array->data, array->shape[0], array->strides[0], (bsrg_dtype)array->element->dtype};
+}
+
+static void set_dense(bsrg_matmul_args *call, const bsrg_operand *operands) {
+  const bsrg_array *x = &operands[DENSE].array;
+  bsrg_batch *batch = &call->batch;
+  batch->ndim = x->ndim > 2 ? x->ndim - 2 : 0;
+  memcpy(batch->shape, x->shape, sizeof(*batch->shape) * (size_t)batch->ndim);
+  call->x = as_dense(&operands[DENSE], call->side, batch->x_strides);
+  if (operands[C].given) call->c = as_dense(&operands[C], call->side, batch->c_strides);
+  call->y = as_dense(&operands[OUT], call->side, batch->y_strides);
 }
 
 static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
@@ -152,18 +168,16 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
                                      [COL_BIAS] = {.name = "bias"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
-  if (import_operands(state, found, call.side, &work, operands) == 0 &&
-      check_values(&view, &operands[VALUES]) == 0) {
+  if (import_operands(state, found, &work, operands) == 0 &&
+      bsrg_check_values(&view, &operands[VALUES]) == 0) {
     call.values = operands[VALUES].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
     call.device = operands[VALUES].array.device;
-    call.x = as_dense(&operands[DENSE]);
-    if (operands[C].given) call.c = as_dense(&operands[C]);
-    call.y = as_dense(&operands[OUT]);
     call.epilogue.row_scale = as_vector(&operands[ROW_SCALE]);
     call.epilogue.col_scale = as_vector(&operands[COL_SCALE]);
     call.epilogue.row_bias = as_vector(&operands[ROW_BIAS]);
     call.epilogue.col_bias = as_vector(&operands[COL_BIAS]);
+    set_dense(&call, operands);
     call.stream = work.stream;
     bsrg_error error;
     bsrg_status status;
@@ -184,13 +198,13 @@ const char bsrg_matmul_doc[] =
     "structure  a Structure of a matrix of M rows and K columns\n"
     "values     [nnzb, block height, block width], C-contiguous; with a transposed structure those of the\n"
     "           one that it is the transposed of\n"
-    "x          [K, N] or [K], any strides; vectors are matrices of one column\n"
-    "out        [M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
-    "c          [M, N], [M] or None; not read when beta is 0\n"
+    "x          [..., K, N] or [K], any strides; vectors are matrices of one column\n"
+    "out        [..., M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
+    "c          of out's shape, or broadcast to it as NumPy does, or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
     "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable' (GPU) and "
     "'cpu'\n"
-    "right      True: out = alpha * x @ A + beta * c, with x [N, M] or [M], out and c [N, K] or [K]; "
+    "right      True: out = alpha * x @ A + beta * c, with x [..., N, M] or [M], out [..., N, K] or [K]; "
     "vectors\n"
     "           are matrices of one row\n"
     "row_scale, col_scale, row_bias, col_bias\n"

@@ -91,6 +91,8 @@ static PyMethodDef methods[] = {
     {"attention", (PyCFunction)(void (*)(void))bsrg_py_attention, METH_FASTCALL | METH_KEYWORDS,
      bsrg_attention_doc},
     {"topk", (PyCFunction)(void (*)(void))bsrg_py_topk, METH_FASTCALL | METH_KEYWORDS, bsrg_topk_doc},
+    {"softmax", (PyCFunction)(void (*)(void))bsrg_py_softmax, METH_FASTCALL | METH_KEYWORDS,
+     bsrg_softmax_doc},
     {"describe", (PyCFunction)(void (*)(void))bsrg_py_describe, METH_FASTCALL | METH_KEYWORDS,
      bsrg_describe_doc},
     {NULL, NULL, 0, NULL}};

@@ -18,6 +18,8 @@ from ._core import (
 from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan
+from ._softmax import softmax
+from ._stack import block_diag, hstack, prune, vstack
 
 __all__ = [
     "BlockMask",
@@ -26,9 +28,14 @@ __all__ = [
     "Plan",
     "__version__",
     "attention",
+    "block_diag",
     "bsr_array",
     "get_num_threads",
+    "hstack",
     "load",
     "matmul",
+    "prune",
     "set_num_threads",
+    "softmax",
+    "vstack",
 ]

@@ -10,11 +10,12 @@ from typing import IO, Any
 import numpy as np
 
 from . import _core
+from ._blocks import Blocks
 from ._convert import Parts, check_data, check_index, parts_of
+from ._elementwise import Arithmetic
 from ._interop import (
     NUMPY,
     TORCH,
-    BlockSparse,
     device_index,
     device_name,
     dtype_name,
@@ -26,7 +27,7 @@ from ._plan import Plan
 from ._storage import read, write
 
 
-class bsr_array(BlockSparse):
+class bsr_array(Arithmetic, Blocks):
     """A matrix of M x K elements that stores only some of its blocks of bh x bw elements.
 
     Parameters
@@ -93,7 +94,7 @@ class bsr_array(BlockSparse):
             if blocksize is not None and tuple(blocksize) != arg.structure.blocksize:
                 raise ValueError(
                     f"blocksize is {tuple(blocksize)}, but the bsr_array given has "
-                    f"{arg.structure.blocksize}; regrouping blocks is not supported"
+                    f"{arg.structure.blocksize}; use A.reblock({tuple(blocksize)})"
                 )
             self._set(arg, check)
         else:
@@ -310,8 +311,7 @@ class bsr_array(BlockSparse):
         name = dtype_name(dtype)
         if self.is_transposed:
             return self.T.astype(name).T
-        data = library_of(self._data).astype(self._data, name)
-        return bsr_array._from_parts(self._with_data(data, self._device))
+        return self._with_values(library_of(self._data).astype(self._data, name))
 
     def copy(self) -> bsr_array:
         """A matrix with values and index arrays of its own, no view."""
@@ -324,6 +324,10 @@ class bsr_array(BlockSparse):
             library_of(x).copy(x) for x in (self._data, self._indices, self._indptr)
         )
         return bsr_array._from_parts(Parts(data, indices, indptr, self.shape, self._structure))
+
+    def _with_values(self, data: Any) -> bsr_array:
+        """The same pattern around other values, on the same device."""
+        return bsr_array._from_parts(self._with_data(data, self._device))
 
     def _with_data(self, data: Any, device: str) -> Parts:
         """The same pattern around other values, its index arrays where ``data`` may have them."""

@@ -24,9 +24,9 @@ class Parts(NamedTuple):
 def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
     """Read any accepted source; see :class:`bsrgemm.bsr_array` for what these are."""
     if shape is not None:
-        shape = _pair(shape, "shape", 0)
+        shape = pair_of(shape, "shape", 0)
     if blocksize is not None:
-        blocksize = _pair(blocksize, "blocksize", 1)
+        blocksize = pair_of(blocksize, "blocksize", 1)
     if isinstance(arg, tuple):
         parts = _from_arrays(arg, shape)
     elif is_scipy_sparse(arg):
@@ -44,7 +44,7 @@ def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
     return parts
 
 
-def _pair(value: Any, name: str, least: int) -> tuple[int, int]:
+def pair_of(value: Any, name: str, least: int) -> tuple[int, int]:
     try:
         pair = tuple(operator.index(x) for x in value)
     except TypeError:
@@ -110,7 +110,7 @@ def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
                 f"blocksize is needed for a SciPy matrix of format {matrix.format!r}; accepted: a "
                 "pair (block height, block width)"
             )
-        _check_divides(matrix.shape, blocksize)
+        check_divides(matrix.shape, blocksize)
         matrix = matrix.tobsr(blocksize=blocksize)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
@@ -132,7 +132,7 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
                 f"blocksize is needed for a torch tensor of layout {tensor.layout}; accepted: a "
                 "pair (block height, block width)"
             )
-        _check_divides(tensor.shape, blocksize)
+        check_divides(tensor.shape, blocksize)
         tensor = tensor.to_sparse_bsr(blocksize)
     values = tensor.values()
     values = values if values.is_contiguous() else values.contiguous()
@@ -155,7 +155,7 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
         raise ValueError(
             "blocksize is needed for a dense matrix; accepted: a pair (block height, block width)"
         )
-    _check_divides(info.shape, blocksize)
+    check_divides(info.shape, blocksize)
     blocks, mask = library.gather_blocks(dense, blocksize)
     counts = mask.sum(axis=1)
     index_type = np.int32 if counts.sum() <= np.iinfo(np.int32).max else np.int64
@@ -165,7 +165,7 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     return Parts(blocks, indices, indptr, (info.shape[0], info.shape[1]))
 
 
-def _check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
+def check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
     for size, block, axis in zip(shape, blocksize, ("height", "width"), strict=True):
         if size % block:
             raise ValueError(

@@ -53,9 +53,14 @@ def matmul(
     ----------
     a, b : bsr_array and array, or array and bsr_array
         Shapes (M, K) and (K, N). The bsr_array may be a transposed view, ``A.T``, which shares
-        the values of ``A``. The array has any strides; it may have one dimension, (K,).
+        the values of ``A``. The array has any strides; it may have one dimension, (K,), or up to
+        six before the last two: a batch of matrices, each of which is multiplied. A batch on the
+        left whose rows follow one another in memory, as those of contiguous arrays do, is one
+        product; others, and those on the right unless they continue along their columns, take one
+        launch for each matrix. Nothing is copied for it.
     c : array, optional
-        Shape (M, N), without the dimension that the array lacks.
+        Of the shape of the result, (..., M, N) without the dimension that the array lacks, or one
+        that NumPy broadcasts to it.
     alpha : float
         Factor of the product.
     beta : float, optional
@@ -87,9 +92,9 @@ def matmul(
     Returns
     -------
     array
-        ``out`` if given. Otherwise of the shape that ``c`` would have, in the library of the dense
-        operand: NumPy, torch or CuPy; for other arrays NumPy on the host and
-        :class:`DeviceArray` on a GPU.
+        ``out`` if given. Otherwise of shape (..., M, N), without the dimension that the array
+        lacks, in the library of the dense operand: NumPy, torch or CuPy; for other arrays NumPy on
+        the host and :class:`DeviceArray` on a GPU.
 
     Raises
     ------
@@ -140,23 +145,32 @@ def product(
     sparse, dense, sparse_name, name = (b, a, "b", "a") if right else (a, b, "a", "b")
     library = library_of(dense)
     shape = library.shape(dense, name)
-    if len(shape) not in (1, 2):
-        accepted = "(N, K) or (K,)" if right else "(K, N) or (K,)"
+    if not 1 <= len(shape) <= 8:
+        accepted = "(..., N, K) or (K,)" if right else "(..., K, N) or (K,)"
         inner = sparse.shape[0] if right else sparse.shape[1]
-        raise ValueError(f"{name} has shape {shape}; accepted: {accepted}, with K = {inner}")
-    result_shape = (*shape[:-1], sparse.shape[1]) if right else (sparse.shape[0], *shape[1:])
+        raise ValueError(
+            f"{name} has shape {shape}; accepted: {accepted}, with K = {inner}, of 1 to 8 "
+            "dimensions"
+        )
+    if right:
+        result_shape = (*shape[:-1], sparse.shape[1])
+    else:
+        result_shape = (
+            (*shape[:-2], sparse.shape[0], *shape[-1:]) if shape[1:] else sparse.shape[:1]
+        )
     values = library_of(sparse._data).importable(sparse._data, f"{sparse_name}.data")
     x = library.importable(dense, name)
-    added = None if c is None else _of_shape(c, "c", result_shape)
+    added = None if c is None else _broadcastable(c, "c", result_shape)
     vectors = _Vectors(None, None, None, None)
     if bias is not None or row_scale is not None or col_scale is not None:
-        vectors = _vectors(bias, row_scale, col_scale, result_shape, right)
+        vectors = _vectors(bias, row_scale, col_scale, result_shape[-2:], right)
     handle = library.current_stream(dense) if stream is None else stream_handle(stream)
     alpha = real_number(alpha, "alpha")
     if out is None:
         result = y = library.empty(result_shape, dense, name)
     else:
-        result, y = out, added if out is c else _of_shape(out, "out", result_shape)
+        result, y = out, _of_shape(out, "out", result_shape)
+        added = y if out is c else added
     _core.matmul(
         sparse._structure,
         values,
@@ -254,6 +268,19 @@ def _check_kinds(a: Any, b: Any) -> None:
         f"a is a {type(a).__name__} and b is a {type(b).__name__}; accepted: a "
         "bsr_array and a dense array, in either order"
     )
+
+
+def _broadcastable(x: Any, name: str, shape: tuple[int, ...]) -> Any:
+    """What the extension reads for ``x``, which it repeats so that it becomes of ``shape``."""
+    library = library_of(x)
+    found = library.shape(x, name)
+    if found != shape:
+        sizes = zip(reversed(found), reversed(shape), strict=False)
+        if len(found) > len(shape) or any(size not in (1, wanted) for size, wanted in sizes):
+            raise ValueError(
+                f"{name} has shape {found}; accepted: {shape}, or what NumPy broadcasts to it"
+            )
+    return library.importable(x, name)
 
 
 def _of_shape(x: Any, name: str, shape: tuple[int, ...]) -> Any:

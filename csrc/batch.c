@@ -1,0 +1,80 @@
+#include "batch.h"
+
+/* ---- folding ----------------------------------------------------------------------------------- */
+
+static bool continues(const bsrg_dense *matrix, int64_t stride) {
+  int64_t next;
+  return matrix->cols == 1 || (bsrg_mul_ok(matrix->cols, matrix->col_stride, &next) && next == stride);
+}
+
+/* The number fits: the elements of y are distinct, and x and c have as many columns. */
+static void extend(bsrg_dense *matrix, int64_t count, int64_t stride) {
+  if (matrix->cols == 1) matrix->col_stride = stride;
+  matrix->cols *= count;
+}
+
+static void remove_dimension(bsrg_batch *batch, int d) {
+  batch->ndim--;
+  for (; d < batch->ndim; ++d) {
+    batch->shape[d] = batch->shape[d + 1];
+    batch->x_strides[d] = batch->x_strides[d + 1];
+    batch->c_strides[d] = batch->c_strides[d + 1];
+    batch->y_strides[d] = batch->y_strides[d + 1];
+  }
+}
+
+void bsrg_batch_fold(bsrg_matmul_args *args) {
+  bsrg_batch *batch = &args->batch;
+  const bool reads_c = args->beta != 0;
+  /* Vectors along the columns begin anew with each matrix. */
+  const bool repeats = args->epilogue.col_scale.data || args->epilogue.col_bias.data;
+  for (int d = batch->ndim - 1; d >= 0; --d) {
+    const int64_t count = batch->shape[d];
+    const bool single = count == 1;
+    if (!single &&
+        !(!repeats && continues(&args->x, batch->x_strides[d]) && continues(&args->y, batch->y_strides[d]) &&
+          (!reads_c || continues(&args->c, batch->c_strides[d]))))
+      continue;
+    if (!single) {
+      extend(&args->x, count, batch->x_strides[d]);
+      extend(&args->y, count, batch->y_strides[d]);
+      if (reads_c) extend(&args->c, count, batch->c_strides[d]);
+    }
+    remove_dimension(batch, d);
+    d = batch->ndim; /* what came before may continue the new columns */
+  }
+}
+
+/* ---- one matrix after the other ------------------------------------------------------------------ */
+
+bool bsrg_batch_is_empty(const bsrg_batch *batch) {
+  for (int d = 0; d < batch->ndim; ++d)
+    if (batch->shape[d] == 0) return true;
+  return false;
+}
+
+bool bsrg_batch_next(const bsrg_batch *batch, int64_t *position) {
+  for (int d = batch->ndim - 1; d >= 0; --d) {
+    if (++position[d] < batch->shape[d]) return true;
+    position[d] = 0;
+  }
+  return false;
+}
+
+static void move(bsrg_dense *matrix, const int64_t *strides, const int64_t *position, int ndim,
+                 int64_t item) {
+  int64_t offset = 0;
+  for (int d = 0; d < ndim; ++d) offset += position[d] * strides[d];
+  matrix->data = (char *)matrix->data + offset * item;
+}
+
+bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *position) {
+  const bsrg_batch *batch = &args->batch;
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  bsrg_matmul_args one = *args;
+  move(&one.x, batch->x_strides, position, batch->ndim, item);
+  move(&one.y, batch->y_strides, position, batch->ndim, item);
+  if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, item);
+  one.batch.ndim = 0;
+  return one;
+}

@@ -1,0 +1,96 @@
+/* Softmax over the stored elements of each row: checks, and the launch on a GPU. */
+#include "family.h"
+#include "views.h"
+
+static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_structure_view *a,
+                                bsrg_error *error) {
+  /* The product fits: bsrg_structure_create has made sure. */
+  bsrg_view values = {.name = "a.data",
+                      .data = args->values,
+                      .ndim = 1,
+                      .item = (int64_t)bsrg_dtype_size(args->dtype),
+                      .shape = {a->nnzb * a->block_height * a->block_width},
+                      .strides = {1}};
+  bsrg_view out = values;
+  out.name = "out";
+  out.data = args->out;
+  bsrg_status status = bsrg_view_check(&values, error);
+  if (status == BSRG_OK) status = bsrg_view_check(&out, error);
+  if (status == BSRG_OK && args->out != args->values && bsrg_views_overlap(&out, &values))
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "out overlaps a.data in memory without being the same array: out must be exactly a.data "
+                     "or share no memory with it");
+  return status;
+}
+
+/* Rows of more elements are shared by all warps of a CTA. */
+enum { ELEMENTS_OF_A_WARP = 4096 };
+
+static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  if (gpu.device->info.sm_arch < 80)
+    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
+                     "a is on %s, but the kernels need compute capability 8.0 or later",
+                     gpu.device->info.name);
+  const void *plan;
+  const CUdeviceptr *uploads;
+  bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+  if (status == BSRG_OK) status = bsrg_portable_uploads(args->a, plan, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  const bool columns = v->order != NULL;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  int32_t lanes = 1;
+  while (lanes < 32 && lanes < v->block_height) lanes *= 2;
+  const int64_t tiles = bsrg_ceil_div(v->block_height, lanes);
+  const bool long_rows = v->longest_row * v->block_width > ELEMENTS_OF_A_WARP;
+  const int64_t warps_per_row = long_rows ? BSRG_SOFTMAX_WARPS : 1;
+  const int64_t ctas =
+      columns ? v->block_rows * tiles : bsrg_ceil_div(v->rows * warps_per_row, BSRG_SOFTMAX_WARPS);
+  /* The margin keeps a step behind a block's last unit in 32 bits. */
+  if (ctas > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "a has %lld rows in blocks of (%lld, %lld): softmax on a GPU takes fewer than 2^31 rows and "
+        "block sides below 2^31 - 256",
+        (long long)v->rows, (long long)v->block_height, (long long)v->block_width);
+  bsrg_softmax_params p = {
+      .values = args->values,
+      .out = args->out,
+      .indptr = (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDPTR],
+      .row_order = (const int32_t *)(uintptr_t)uploads[BSRG_PORTABLE_ROW_ORDER],
+      .order = columns ? (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_ORDER] : NULL,
+      .rows = v->rows,
+      .block_area = v->block_height * v->block_width,
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .warps_per_row = (int32_t)warps_per_row,
+      .vector = v->block_width * size % 16 == 0 && ((uintptr_t)args->values | (uintptr_t)args->out) % 16 == 0,
+      .lanes = lanes,
+      .tiles = (int32_t)tiles,
+      .scale = args->scale};
+  const int first = columns ? BSRG_KERNEL_SOFTMAX_COLUMNS_F16 : BSRG_KERNEL_SOFTMAX_ROWS_F16;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), ctas, 1,
+                     (CUstream)args->stream, &p, error);
+}
+
+static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
+  const bsrg_cuda_api *api;
+  bsrg_device_state *device;
+  bool pushed;
+  bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
+  if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
+  if (status != BSRG_OK) return status;
+  status = launch(args, (bsrg_gpu){api, device}, error);
+  bsrg_leave(api, pushed);
+  return status;
+}
+
+bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
+  if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
+  const bsrg_structure_view a = bsrg_structure_get(args->a);
+  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
+  if (status == BSRG_OK) status = check_memory(args, &a, error);
+  if (status != BSRG_OK || a.nnzb == 0) return status;
+  return args->device.kind == BSRG_CPU ? bsrg_cpu_softmax(args, error) : on_gpu(args, error);
+}

@@ -1,0 +1,28 @@
+/* What host code and the kernels of softmax agree on, sm80/softmax.cu; included by params.h, which is what everybody
+ * includes. */
+#ifndef BSRG_PARAMS_SOFTMAX_H
+#define BSRG_PARAMS_SOFTMAX_H
+
+#include "params.h"
+
+enum { BSRG_SOFTMAX_THREADS = 256, BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32 };
+
+/* softmax_rows_*: blocks as they are stored, with one or with all of a CTA's warps to a row. softmax_columns_*: those of
+ * a transposed view, which lie as [block width][block height]; a CTA has `lanes` rows of a block row. */
+typedef struct bsrg_softmax_params {
+  const void *values;
+  void *out;             /* values or memory apart */
+  const int64_t *indptr; /* [block_rows + 1] */
+  const int32_t *row_order;
+  const int64_t *order; /* of columns: block b of the view is block order[b] of values */
+  int64_t rows;         /* of rows: how many there are, in elements */
+  int64_t block_area;
+  int32_t block_height, block_width;
+  int32_t warps_per_row; /* of rows: 1 or BSRG_SOFTMAX_WARPS */
+  int32_t vector;        /* of rows: a block's rows begin and end at multiples of 16 bytes */
+  int32_t lanes;         /* of columns: a power of two that divides 32 */
+  int32_t tiles;         /* of columns: CTAs of a block row */
+  double scale;
+} bsrg_softmax_params;
+
+#endif

@@ -1,0 +1,210 @@
+"""Arithmetic and sums of block-sparse matrices, in the library that holds their values."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ._interop import BlockSparse, library_of
+from ._matmul import matmul
+from ._values import Values, ones_like
+
+
+class Arithmetic(BlockSparse):
+    """The arithmetic of ``bsr_array``.
+
+    Blocks that are not stored are zeros. Scalar operations and those of two matrices of one pattern
+    share the pattern; other patterns are joined on the host. Nothing is cast: both matrices have
+    one dtype, device and library, which is NumPy, torch or CuPy.
+    """
+
+    __slots__ = ()
+
+    def __neg__(self) -> Any:
+        return scale(self, -1.0, False)
+
+    def __mul__(self, other: Any) -> Any:
+        """Times a number, or elementwise times a matrix: blocks that both store."""
+        if isinstance(other, numbers.Real):
+            return scale(self, other, False)
+        return multiply(self, _matrix(other, "*", "a real number or a bsr_array of its shape"))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        """Over a number."""
+        if isinstance(other, numbers.Real):
+            return scale(self, other, True)
+        raise TypeError(
+            f"the divisor of a bsr_array is a {type(other).__name__}; accepted: a real number"
+        )
+
+    def __add__(self, other: Any) -> Any:
+        """The sum, of the blocks that either matrix stores."""
+        if isinstance(other, numbers.Real) and other == 0:  # the start of Python's sum()
+            return self.copy()  # type: ignore[attr-defined]
+        return add(self, _matrix(other, "+", "a bsr_array of its shape"), False)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        """The difference, of the blocks that either matrix stores."""
+        return add(self, _matrix(other, "-", "a bsr_array of its shape"), True)
+
+    def __rsub__(self, other: Any) -> Any:
+        _matrix(other, "-", "a bsr_array of its shape")
+
+    def sum(self, axis: int | None = None) -> Any:
+        """The sum of all elements, or those of columns (``axis=0``) or rows (``axis=1``).
+
+        As SciPy's. 16-bit floats are summed in float32 and rounded once. The sums of columns and
+        rows are products with ones, of any library, as :func:`bsrgemm.matmul` computes them.
+
+        Returns
+        -------
+        scalar or array
+            Of the dtype of the matrix: of shape (K,) with ``axis=0`` and (M,) with ``axis=1``;
+            without ``axis`` a NumPy scalar, or an array of no dimensions of torch or CuPy.
+
+        Raises
+        ------
+        ValueError
+            If ``axis`` is none of None, 0, 1, -1 and -2.
+        TypeError
+            If ``axis`` is None and the values are in no array of NumPy, torch or CuPy.
+        """
+        return total(self, axis)
+
+
+def _matrix(other: Any, sign: str, accepted: str) -> Any:
+    if isinstance(other, BlockSparse):
+        return other
+    raise TypeError(
+        f"the other operand of {sign} with a bsr_array is a {type(other).__name__}; accepted: "
+        f"{accepted}. A.todense() makes it dense, and @ is the matrix product"
+    )
+
+
+def check_alike(matrices: Sequence[Any], names: Sequence[str], blocksize: bool = True) -> None:
+    """That matrices can be parts of one: of one library, dtype and device, and block size."""
+    first = matrices[0]
+    for matrix, name in zip(matrices[1:], names[1:], strict=True):
+        for what, found, wanted in (
+            ("dtype", matrix._dtype, first._dtype),
+            ("device", matrix.device, first.device),
+            ("library", library_of(matrix._data).name, library_of(first._data).name),
+        ):
+            if found != wanted:
+                raise TypeError(
+                    f"{name} has {what} {found} and {names[0]} has {wanted}; accepted: matrices of "
+                    f"one {what}, as nothing is cast or moved silently"
+                )
+        if blocksize and matrix.blocksize != first.blocksize:
+            raise ValueError(
+                f"{name} has blocksize {matrix.blocksize} and {names[0]} has {first.blocksize}; "
+                f"accepted: one block size, so use {name}.reblock({first.blocksize})"
+            )
+
+
+def own(a: Any) -> Any:
+    """The matrix, or of a transposed view one with arrays of its own."""
+    return a.copy() if a.is_transposed else a
+
+
+def keys_of(a: Any) -> np.ndarray:
+    """Positions of the stored blocks, counted row by row; of a matrix that is no view."""
+    indptr = a._structure.indptr
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    return rows * (a.shape[1] // a.blocksize[1]) + a._structure.indices
+
+
+def canonical(a: Any) -> tuple[np.ndarray, Any]:
+    """Ascending positions and the blocks there; those of one position are added."""
+    keys = keys_of(a)
+    if (np.diff(keys) > 0).all():
+        return keys, a._data
+    keys, slots = np.unique(keys, return_inverse=True)
+    return keys, Values(a._data, "a.data").add_up(slots, len(keys))
+
+
+def index_arrays(
+    keys: np.ndarray, shape: tuple[int, int], blocksize: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """indices and indptr of ascending positions."""
+    rows, cols = shape[0] // blocksize[0], shape[1] // blocksize[1]
+    dtype = np.int32 if len(keys) <= np.iinfo(np.int32).max else np.int64
+    indptr = np.searchsorted(keys, np.arange(rows + 1) * cols)
+    return (keys % max(cols, 1)).astype(dtype), indptr.astype(dtype)
+
+
+def of_keys(
+    kind: Any, data: Any, keys: np.ndarray, shape: tuple[int, int], blocksize: tuple[int, int]
+) -> Any:
+    """The matrix of class ``kind`` that stores ``data`` at ascending positions."""
+    return kind((data, *index_arrays(keys, shape, blocksize)), shape, check=False)
+
+
+def scale(a: Any, factor: Any, divide: bool) -> Any:
+    if a.is_transposed:
+        return scale(a.T, factor, divide).T
+    return a._with_values(Values(a._data, "a.data").scaled(float(factor), divide))
+
+
+def _same_pattern(a: Any, b: Any) -> bool:
+    first, second = a._structure, b._structure
+    return first is second or (
+        np.array_equal(first.indptr, second.indptr)
+        and np.array_equal(first.indices, second.indices)
+    )
+
+
+def _check_pair(a: Any, b: Any) -> None:
+    if a.shape != b.shape:
+        raise ValueError(f"b has shape {b.shape} and a has {a.shape}; accepted: one shape")
+    check_alike((a, b), ("a", "b"))
+
+
+def add(a: Any, b: Any, subtract: bool) -> Any:
+    _check_pair(a, b)
+    if a.is_transposed and b.is_transposed:
+        return add(a.T, b.T, subtract).T
+    a, b = own(a), own(b)
+    first, second = Values(a._data, "a.data"), Values(b._data, "b.data")
+    if _same_pattern(a, b):
+        with first.here():
+            return a._with_values(
+                first.like - second.like if subtract else first.like + second.like
+            )
+    (a_keys, a_blocks), (b_keys, b_blocks) = canonical(a), canonical(b)
+    keys = np.union1d(a_keys, b_keys)
+    parts = ((x, np.searchsorted(keys, at)) for x, at in ((a_blocks, a_keys), (b_blocks, b_keys)))
+    return of_keys(type(a), first.place(parts, len(keys), subtract), keys, a.shape, a.blocksize)
+
+
+def multiply(a: Any, b: Any) -> Any:
+    _check_pair(a, b)
+    if a.is_transposed and b.is_transposed:
+        return multiply(a.T, b.T).T
+    a, b = own(a), own(b)
+    (a_keys, a_blocks), (b_keys, b_blocks) = canonical(a), canonical(b)
+    keys, in_a, in_b = np.intersect1d(a_keys, b_keys, assume_unique=True, return_indices=True)
+    first, second = Values(a_blocks, "a.data"), Values(b_blocks, "b.data")
+    if len(keys) == len(a_keys) == len(b_keys) == a.nnzb:
+        with first.here():
+            return a._with_values(first.like * second.like)
+    with first.here():
+        blocks = first.take(in_a) * second.take(in_b)
+    return of_keys(type(a), blocks, keys, a.shape, a.blocksize)
+
+
+def total(a: Any, axis: int | None) -> Any:
+    if axis is None:
+        return Values(a._data, "a.data").total()
+    if axis not in (0, 1, -1, -2):
+        raise ValueError(f"axis is {axis!r}; accepted: None, 0, 1, -1 or -2")
+    columns = axis in (0, -2)
+    ones = ones_like(a._data, a._dtype, a.shape[0 if columns else 1], "a.data")
+    return matmul(ones, a) if columns else matmul(a, ones)

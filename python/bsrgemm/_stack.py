@@ -1,0 +1,146 @@
+"""Matrices made of others: one above or beside the other, along the diagonal; pruned dense ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ._array import bsr_array
+from ._convert import pair_of
+from ._elementwise import check_alike, keys_of, of_keys, own
+from ._matmul import real_number
+from ._values import Values, dense_values
+
+
+def vstack(blocks: Sequence[bsr_array]) -> bsr_array:
+    """Matrices one above the other, as ``scipy.sparse.vstack``.
+
+    Parameters
+    ----------
+    blocks : sequence of bsr_array
+        At least one; of one width, block size, dtype, device and library, which is NumPy, torch or
+        CuPy. Values are copied.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or widths or block sizes differ.
+    TypeError
+        If one is no bsr_array, or dtypes, devices or libraries differ.
+    """
+    matrices = _checked(blocks, 1)
+    height = matrices[0].blocksize[0]
+    rows = [a.shape[0] // height for a in matrices]
+    return _assembled(matrices, np.cumsum([0, *rows[:-1]]), np.zeros(len(rows), np.int64))
+
+
+def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
+    """Matrices side by side, as ``scipy.sparse.hstack``.
+
+    Parameters and errors as of :func:`vstack`, with one height instead of one width.
+    """
+    matrices = _checked(blocks, 0)
+    width = matrices[0].blocksize[1]
+    cols = [a.shape[1] // width for a in matrices]
+    return _assembled(matrices, np.zeros(len(cols), np.int64), np.cumsum([0, *cols[:-1]]))
+
+
+def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
+    """Matrices along the diagonal, as ``scipy.sparse.block_diag``.
+
+    Parameters and errors as of :func:`vstack`, but shapes may differ.
+    """
+    matrices = _checked(mats, None)
+    height, width = matrices[0].blocksize
+    rows, cols = [a.shape[0] // height for a in matrices], [a.shape[1] // width for a in matrices]
+    return _assembled(matrices, np.cumsum([0, *rows[:-1]]), np.cumsum([0, *cols[:-1]]))
+
+
+def _checked(blocks: Sequence[Any], axis: int | None) -> list[bsr_array]:
+    """The matrices, none a view, which agree along ``axis``."""
+    if isinstance(blocks, bsr_array) or not isinstance(blocks, (list, tuple)):
+        raise TypeError(f"blocks is a {type(blocks).__name__}; accepted: a list of bsr_arrays")
+    if not blocks:
+        raise ValueError("blocks is empty; accepted: at least one bsr_array")
+    names = [f"blocks[{i}]" for i in range(len(blocks))]
+    for matrix, name in zip(blocks, names, strict=True):
+        if not isinstance(matrix, bsr_array):
+            raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")
+    check_alike(blocks, names)
+    for matrix, name in zip(blocks, names, strict=True):
+        if axis is not None and matrix.shape[axis] != blocks[0].shape[axis]:
+            what = ("rows", "columns")[axis]
+            raise ValueError(
+                f"{name} has {matrix.shape[axis]} {what} and blocks[0] has "
+                f"{blocks[0].shape[axis]}; accepted: one number of {what}"
+            )
+    return [own(matrix) for matrix in blocks]
+
+
+def _assembled(matrices: list[bsr_array], rows: np.ndarray, cols: np.ndarray) -> bsr_array:
+    """The smallest matrix with each of these at its block row and block column."""
+    first = matrices[0]
+    height, width = first.blocksize
+    ends = [
+        (row + a.shape[0] // height, col + a.shape[1] // width)
+        for a, row, col in zip(matrices, rows, cols, strict=True)
+    ]
+    block_rows, block_cols = (int(max(end)) for end in zip(*ends, strict=True))
+    positions = []
+    for a, row, col in zip(matrices, rows, cols, strict=True):
+        at_row, at_col = np.divmod(keys_of(a), max(a.shape[1] // width, 1))
+        positions.append((at_row + row) * block_cols + at_col + col)
+    keys = np.concatenate(positions)
+    order = np.argsort(keys, kind="stable")
+    slots = np.empty_like(order)
+    slots[order] = np.arange(len(order))
+    bounds = np.cumsum([0, *(a.nnzb for a in matrices)])
+    parts = (
+        (Values(a._data, "data").like, slots[begin:end])
+        for a, begin, end in zip(matrices, bounds[:-1], bounds[1:], strict=True)
+    )
+    data = Values(first._data, "blocks[0].data").join(parts, len(keys))
+    shape = (block_rows * height, block_cols * width)
+    return of_keys(bsr_array, data, keys[order], shape, first.blocksize)
+
+
+def prune(dense: Any, blocksize: tuple[int, int], density: float) -> bsr_array:
+    """A dense matrix's blocks of largest Frobenius norm.
+
+    Parameters
+    ----------
+    dense : array
+        (M, K), of NumPy, torch or CuPy. If ``blocksize`` does not divide its shape, the last blocks
+        are filled up with zeros, and the result's shape is (M, K) rounded up to whole blocks.
+    blocksize : (int, int)
+        (bh, bw), each at least 1.
+    density : float
+        From 0 to 1: the share of blocks that are kept. Their number is rounded to the nearest, and
+        half up.
+
+    Returns
+    -------
+    bsr_array
+        With values in the library and on the device of ``dense``. Of blocks of one norm, computed
+        in float64, those that come first row by row are kept; a block with NaN counts as infinite.
+        The host chooses, and waits for the norms.
+
+    Raises
+    ------
+    ValueError
+        If ``dense`` does not have two dimensions, or ``density`` is not from 0 to 1.
+    TypeError
+        If ``dense`` is of another library or dtype.
+    """
+    blocksize = pair_of(blocksize, "blocksize", 1)
+    density = real_number(density, "density")
+    if not 0 <= density <= 1:
+        raise ValueError(f"density is {density}; accepted: from 0 to 1")
+    whole = dense_values(dense_values(dense, "dense").padded(blocksize), "dense")
+    norms = whole.norms(blocksize)
+    order = np.argsort(-np.where(np.isnan(norms), np.inf, norms).ravel(), kind="stable")
+    mask = np.zeros(norms.size, bool)
+    mask[order[: int(density * norms.size + 0.5)]] = True
+    return bsr_array.from_block_mask(whole.like, mask.reshape(norms.shape), blocksize)

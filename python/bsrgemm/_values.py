@@ -1,0 +1,229 @@
+"""Arrays of blocks, worked on by the library that holds them: NumPy, torch or CuPy.
+
+Positions come from structures, which live on the host. Where they are no plain ranges they are
+copied to the device of the blocks, for which torch and CuPy wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._convert import check_divides
+from ._interop import CUPY, NUMPY, TORCH, _without_repeats, check_dtype, library_of, numpy_dtype
+
+
+class Values:
+    """What a library does with arrays like the one given, which ``name`` calls in messages.
+
+    Raises TypeError for arrays of other libraries.
+    """
+
+    def __init__(self, like: Any, name: str) -> None:
+        library = library_of(like)
+        if library not in (NUMPY, TORCH, CUPY):
+            raise TypeError(
+                f"{name} is a {type(like).__name__}; accepted here: an array of NumPy, torch or "
+                f"CuPy, for example torch.from_dlpack({name})"
+            )
+        self.like = library.importable(like, name)
+        self.library = library
+        self.xp = sys.modules[library.name]
+        self.dtype: str = _core.describe(self.like, name).dtype
+        check_dtype(self.dtype, name)
+
+    def here(self) -> contextlib.AbstractContextManager[Any]:
+        """CuPy makes arrays on its current device."""
+        return self.like.device if self.library is CUPY else contextlib.nullcontext()
+
+    def _positions(self, positions: np.ndarray) -> Any:
+        if self.library is TORCH:
+            return self.xp.as_tensor(positions, device=self.like.device)
+        return self.xp.asarray(positions)
+
+    def _index(self, positions: np.ndarray) -> Any:
+        """Positions in one dimension, as a slice where they follow one another."""
+        first = int(positions[0]) if len(positions) else 0
+        if np.array_equal(positions, np.arange(first, first + len(positions))):
+            return slice(first, first + len(positions))
+        return self._positions(positions)
+
+    def _new(self, shape: Sequence[int], filled: str = "zeros") -> Any:
+        make = getattr(self.xp, filled)
+        if self.library is TORCH:
+            return make(tuple(shape), dtype=self.like.dtype, device=self.like.device)
+        return make(tuple(shape), dtype=self.like.dtype)
+
+    def _wide(self) -> Any:
+        """The dtype in which 16-bit floats are summed and scaled, else their own."""
+        name = "float32" if self.dtype in ("float16", "bfloat16") else self.dtype
+        return getattr(self.xp, name)
+
+    def _convert(self, x: Any, dtype: Any) -> Any:
+        if self.library is TORCH:
+            return x.to(dtype)
+        return x.astype(dtype, copy=False)
+
+    # ---- numbers -------------------------------------------------------------------------------
+
+    def scaled(self, factor: float, divide: bool) -> Any:
+        """All values times, or over, a number; 16-bit floats are rounded once."""
+        with self.here():
+            # torch does as much by itself.
+            x = self.like if self.library is TORCH else self._convert(self.like, self._wide())
+            return self._convert(x / factor if divide else x * factor, self.like.dtype)
+
+    def total(self) -> Any:
+        """The sum of all values: a scalar of NumPy, an array of no dimensions of the others."""
+        with self.here():
+            total = self.like.sum(dtype=self._wide())
+            return self._convert(total, self.like.dtype)
+
+    def ones(self, count: int) -> Any:
+        with self.here():
+            return self._new((count,), "ones")
+
+    # ---- blocks --------------------------------------------------------------------------------
+
+    def take(self, positions: np.ndarray) -> Any:
+        """A copy of some blocks."""
+        with self.here():
+            index = self._index(positions)
+            taken = self.like[index]
+            return self.library.copy(taken) if isinstance(index, slice) else taken
+
+    def add_up(self, slots: np.ndarray, count: int) -> Any:
+        """``count`` blocks, each the sum of those whose slot it is."""
+        with self.here():
+            out = self._new((count, *self.like.shape[1:]))
+            for chosen in _without_repeats(slots, np.zeros_like(slots)):
+                if isinstance(chosen, slice):
+                    chosen = np.arange(len(slots))
+                out[self._index(slots[chosen])] += self.like[self._index(chosen)]
+            return out
+
+    def place(self, parts: Iterable[tuple[Any, np.ndarray]], count: int, subtract: bool) -> Any:
+        """``count`` blocks: zeros, and of each part blocks where its slots say.
+
+        No slot is twice in one part. The first part is put there, others are added or subtracted.
+        """
+        with self.here():
+            out = self._new((count, *self.like.shape[1:]))
+            for number, (blocks, slots) in enumerate(parts):
+                index = self._index(slots)
+                if number == 0:
+                    out[index] = blocks
+                elif subtract:
+                    out[index] -= blocks
+                else:
+                    out[index] += blocks
+            return out
+
+    def join(self, parts: Iterable[tuple[Any, np.ndarray]], count: int) -> Any:
+        """``count`` blocks, each put where its slot says."""
+        with self.here():
+            out = self._new((count, *self.like.shape[1:]), "empty")
+            for blocks, slots in parts:
+                out[self._index(slots)] = blocks
+            return out
+
+    def nonzero(self) -> np.ndarray:
+        """On the host, which blocks have any non-zero; NaN counts as one."""
+        with self.here():
+            count, size = len(self.like), int(np.prod(self.like.shape[1:]))
+            return self.library.to_host((self.like.reshape(count, size) != 0).any(1))
+
+    def rearranged(
+        self, part: tuple[int, int], slots: np.ndarray, inner: np.ndarray, count: int, shape: tuple
+    ) -> Any:
+        """``count`` blocks of ``shape``, made of parts of these.
+
+        Every block has its parts in the order of their rows. Part i goes to block slots[i], where
+        ``inner`` has its row and column counted in parts.
+        """
+        with self.here():
+            height, width = part
+            blocks, rows, cols = self.like.shape
+            tiles = self.like.reshape(blocks, rows // height, height, cols // width, width)
+            order = (0, 1, 3, 2, 4)
+            tiles = tiles.permute(order) if self.library is TORCH else tiles.transpose(order)
+            pieces = tiles.reshape(len(slots), height, width)
+            out = self._new((count, shape[0] // height, height, shape[1] // width, width))
+            at, i, j = (self._positions(x) for x in (slots, inner[0], inner[1]))
+            out[at, i, :, j, :] = pieces
+            return out.reshape(count, *shape)
+
+    # ---- of dense matrices ---------------------------------------------------------------------
+
+    def _tiles(self, blocksize: tuple[int, int]) -> Any:
+        rows, cols = self.like.shape
+        height, width = blocksize
+        return self.like.reshape(rows // height, height, cols // width, width)
+
+    def gathered(self, rows: np.ndarray, cols: np.ndarray, blocksize: tuple[int, int]) -> Any:
+        """The blocks of a dense matrix at block positions (rows[i], cols[i]), contiguous."""
+        with self.here():
+            tiles = self._tiles(blocksize)
+            blocks = tiles[self._positions(rows), :, self._positions(cols), :]
+            contiguous = blocks.contiguous if self.library is TORCH else None
+            return contiguous() if contiguous else self.xp.ascontiguousarray(blocks)
+
+    def norms(self, blocksize: tuple[int, int]) -> np.ndarray:
+        """On the host, the Frobenius norms of the blocks of a dense matrix, in float64."""
+        with self.here():
+            tiles = self._tiles(blocksize)
+            if self.library is TORCH:
+                norms = self.xp.linalg.vector_norm(tiles, dim=(1, 3), dtype=self.xp.float64)
+            else:
+                norms = self.xp.sqrt((tiles.astype(self.xp.float64) ** 2).sum(axis=(1, 3)))
+            return self.library.to_host(norms)
+
+    def padded(self, blocksize: tuple[int, int]) -> Any:
+        """A dense matrix filled up with zeros to whole blocks; itself where it has those."""
+        rows, cols = self.like.shape
+        whole = [
+            -(-size // block) * block for size, block in zip((rows, cols), blocksize, strict=True)
+        ]
+        if whole == [rows, cols]:
+            return self.like
+        with self.here():
+            out = self._new(whole)
+            out[:rows, :cols] = self.like
+            return out
+
+
+def dense_values(dense: Any, name: str) -> Values:
+    """The same for a dense matrix, which has to have two dimensions."""
+    values = Values(dense, name)
+    if len(values.like.shape) != 2:
+        raise ValueError(f"{name} has shape {tuple(values.like.shape)}; accepted: 2 dimensions")
+    return values
+
+
+def masked_blocks(dense: Values, mask: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
+    """The blocks of a dense matrix that ``mask`` chooses, and ``mask`` on the host."""
+    shape = tuple(dense.like.shape)
+    check_divides(shape, blocksize)
+    chosen = np.asarray(library_of(mask).to_host(mask))
+    if chosen.dtype != np.bool_:
+        raise TypeError(f"mask has dtype {chosen.dtype}; accepted: bool")
+    wanted = (shape[0] // blocksize[0], shape[1] // blocksize[1])
+    if chosen.shape != wanted:
+        raise ValueError(
+            f"mask has shape {chosen.shape}; accepted: {wanted}, an entry for each block of "
+            f"{blocksize} in a matrix of shape {shape}"
+        )
+    return dense.gathered(*np.nonzero(chosen), blocksize), chosen
+
+
+def ones_like(data: Any, dtype: str, count: int, name: str) -> Any:
+    """Ones in the library and on the device of ``data``, whichever these are."""
+    library = library_of(data)
+    if library in (NUMPY, TORCH, CUPY):
+        return Values(data, name).ones(count)
+    return library.from_host(np.ones(count, numpy_dtype(dtype)), data)

@@ -1,0 +1,195 @@
+"""Checks of arithmetic and of structure operations against NumPy in float64, for any library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import bsrgemm
+import numpy as np
+from bsrgemm import bsr_array
+from cases import ROUNDOFF, Problem, densify, numpy_dtype, problem
+from operations import matrix
+from spaces import Space
+
+
+def stored(space: Space, a: bsr_array) -> np.ndarray:
+    """The matrix in float64, from its arrays alone, which have to be those of a valid matrix."""
+    if a.is_transposed:
+        return stored(space, a.T).T
+    bsr_array((a.data, a.indices, a.indptr), a.shape)
+    indptr = a._structure.indptr
+    return densify(space.host(a.data), a._structure.indices, indptr, a.shape)
+
+
+def check(space: Space, found: bsr_array, expected: np.ndarray, mask: Any = None) -> None:
+    """All values, rounded once, and which blocks are stored."""
+    dtype = str(found.dtype).removeprefix("torch.")
+    dense = stored(space, found)
+    assert dense.shape == expected.shape
+    with np.errstate(over="ignore"):
+        rounded = expected.astype(numpy_dtype(dtype)).astype(np.float64)
+    assert np.allclose(dense, rounded, rtol=2 * ROUNDOFF[dtype], atol=0, equal_nan=True)
+    if mask is not None:
+        assert np.array_equal(found.block_mask(), mask)
+
+
+def mask_of(p: Problem) -> np.ndarray:
+    rows, cols = len(p.indptr) - 1, p.shape[1] // p.data.shape[2]
+    mask = np.zeros((rows, cols), bool)
+    mask[np.repeat(np.arange(rows), np.diff(p.indptr)), p.indices] = True
+    return mask
+
+
+def other_pattern(p: Problem, rng: np.random.Generator) -> Problem:
+    mask = mask_of(p) ^ (rng.random(mask_of(p).shape) < 0.4)
+    return problem(rng, mask, p.data.shape[1:], p.n, p.dtype)
+
+
+def orders(space: Space, p: Problem) -> tuple[tuple[bsr_array, np.ndarray, np.ndarray], ...]:
+    """The matrix, and the transpose of its transpose's copy as a view: matrix, values, mask."""
+    a = matrix(space, p)
+    return (a, p.dense, mask_of(p)), (a.T, p.dense.T, mask_of(p).T)
+
+
+def arithmetic(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    q = other_pattern(p, rng)
+    pairs = list(zip(orders(space, p), orders(space, q), strict=True))
+    for (a, dense, mask), (b, other, other_mask) in pairs:
+        union = mask | other_mask
+        check(space, a + b, dense + other, union)
+        check(space, a - b, dense - other, union)
+        check(space, a * b, dense * other, mask & other_mask)
+        check(space, a + a, 2 * dense, mask)
+        check(space, a - a, 0 * dense, mask)
+        check(space, -a, -dense, mask)
+        check(space, 3 * a, 3 * dense, mask)
+        check(space, a / 4, dense / 4, mask)
+    # One of both is a view.
+    a, b = matrix(space, p), matrix(space, q)
+    assert (a + a)._structure is a._structure and (-a)._structure is a._structure
+    check(space, a + b.T.copy().T, p.dense + q.dense, mask_of(p) | mask_of(q))
+    check(space, a.T.copy().T * b, p.dense * q.dense, mask_of(p) & mask_of(q))
+
+
+def sums(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    del rng
+    for a, dense, _ in orders(space, p):
+        magnitude = np.abs(dense)
+        for axis in (0, 1, -1, -2):
+            found = space.host(a.sum(axis)).astype(np.float64)
+            assert found.shape == (dense.shape[1 if axis in (0, -2) else 0],)
+            allowed = 8 * ROUNDOFF[p.dtype] * magnitude.sum(axis)
+            assert (np.abs(found - dense.sum(axis)) <= allowed).all()
+        found = float(a.sum())
+        assert abs(found - dense.sum()) <= 8 * ROUNDOFF[p.dtype] * magnitude.sum()
+
+
+def parts(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    for a, dense, mask in orders(space, p):
+        height, width = a.blocksize
+        rows = sorted(rng.integers(0, mask.shape[0] + 1, 2))
+        cols = sorted(rng.integers(0, mask.shape[1] + 1, 2))
+        r, c = (slice(*x) for x in (rows, cols))
+        elements = (
+            slice(height * rows[0], height * rows[1]),
+            slice(width * cols[0], width * cols[1]),
+        )
+        check(space, a[elements], dense[elements], mask[r, c])
+        check(space, a[elements[0]], dense[elements[0]], mask[r])
+        check(space, a[:, elements[1]], dense[:, elements[1]], mask[:, c])
+        whole = a[:]
+        check(space, whole, dense, mask)
+        assert whole._data is not a._data
+
+
+def stacks(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    q = other_pattern(p, rng)
+    (a, dense, mask), (_, turned, turned_mask) = orders(space, p)
+    b, view = matrix(space, q), matrix(space, p).T.copy().T
+    for pieces, values, masks in (
+        ([a], [dense], [mask]),
+        ([a, b], [dense, q.dense], [mask, mask_of(q)]),
+        ([a, view, b], [dense, dense, q.dense], [mask, mask, mask_of(q)]),
+        ([a.T, b.T], [turned, q.dense.T], [turned_mask, mask_of(q).T]),
+    ):
+        check(space, bsrgemm.vstack(pieces), np.vstack(values), np.vstack(masks))
+        check(space, bsrgemm.hstack(pieces), np.hstack(values), np.hstack(masks))
+        found = bsrgemm.block_diag(pieces)
+        check(space, found, _diagonal(values), _diagonal(masks).astype(bool))
+    narrow = problem(rng, rng.random((2, 3)) < 0.5, p.data.shape[1:], 1, p.dtype)
+    both = [dense, narrow.dense]
+    found = bsrgemm.block_diag([a, matrix(space, narrow)])
+    check(space, found, _diagonal(both), _diagonal([mask, mask_of(narrow)]).astype(bool))
+
+
+def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
+    shapes = np.array([m.shape for m in matrices])
+    out = np.zeros(shapes.sum(0))
+    row = col = 0
+    for m in matrices:
+        out[row : row + m.shape[0], col : col + m.shape[1]] = m
+        row, col = row + m.shape[0], col + m.shape[1]
+    return out
+
+
+def _divisors(size: int) -> list[int]:
+    return [d for d in range(1, max(size, 1) + 1) if size % d == 0]
+
+
+def reblocks(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    for a, dense, mask in orders(space, p):
+        for _ in range(3):
+            size = tuple(int(rng.choice(_divisors(s) or [1])) for s in dense.shape)
+            covered = np.kron(mask, np.ones(a.blocksize, bool))
+            wanted = _any_of_blocks(covered, size)
+            check(space, a.reblock(size), dense, wanted)
+            dropped = a.reblock(size, drop_zeros=True)
+            check(space, dropped, dense, _any_of_blocks(dense != 0, size))
+            assert dropped.blocksize == size
+
+
+def _any_of_blocks(elements: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+    rows, cols = elements.shape
+    return elements.reshape(rows // size[0], size[0], cols // size[1], size[1]).any(axis=(1, 3))
+
+
+def masks(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    values = rng.standard_normal(p.shape).astype(numpy_dtype(p.dtype))
+    mask = mask_of(p)
+    covered = np.kron(mask, np.ones(p.data.shape[1:], bool))
+    expected = np.where(covered, values.astype(np.float64), 0)
+    for dense in [space.array(values), space.column_major(values)]:
+        found = bsr_array.from_block_mask(dense, mask, p.data.shape[1:])
+        check(space, found, expected, mask)
+    check(space, bsr_array.from_block_mask(dense, space.array(mask), p.data.shape[1:]), expected)
+
+
+def prunes(space: Space, p: Problem, rng: np.random.Generator) -> None:
+    shape = rng.integers(1, 40, 2)
+    values = rng.standard_normal(shape).astype(numpy_dtype(p.dtype))
+    height, width = p.data.shape[1:]
+    whole = -(-shape // (height, width)) * (height, width)
+    filled = np.zeros(whole)
+    filled[: shape[0], : shape[1]] = values.astype(np.float64)
+    tiles = filled.reshape(whole[0] // height, height, whole[1] // width, width)
+    norms = np.sqrt((tiles**2).sum((1, 3)))
+    for density in (0, 0.3, 0.5, 1):
+        count = int(density * norms.size + 0.5)
+        found = bsrgemm.prune(space.array(values), (height, width), density)
+        mask = found.block_mask()
+        assert mask.sum() == count
+        if 0 < count < norms.size:
+            assert norms[mask].min() >= norms[~mask].max() * (1 - 1e-12)
+        check(space, found, np.where(np.kron(mask, np.ones((height, width), bool)), filled, 0))
+
+
+CHECKS: tuple[Callable[[Space, Problem, np.random.Generator], None], ...] = (
+    arithmetic,
+    sums,
+    parts,
+    stacks,
+    reblocks,
+    masks,
+    prunes,
+)

@@ -1,0 +1,236 @@
+"""Arithmetic and structure operations on the CPU: values, patterns, sharing and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import bsrgemm
+import numpy as np
+import pytest
+import structure_cases
+from bsrgemm import bsr_array
+from cases import DTYPES, Problem, problem
+from operations import matrix
+from spaces import CPU_SPACES, Space
+
+SHAPES = (
+    (6, 4, (3, 5)),
+    (5, 7, (4, 2)),
+    (1, 1, (1, 1)),
+    (0, 3, (2, 2)),
+    (3, 0, (2, 3)),
+    (0, 0, (1, 4)),
+)
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("check", structure_cases.CHECKS, ids=lambda c: c.__name__)
+def test_operation(
+    check: Callable[..., None], space: Space, dtype: str, rng: np.random.Generator
+) -> None:
+    space.check()
+    for rows, cols, blocksize in SHAPES:
+        for density in (0.0, 0.4, 1.0):
+            p = problem(rng, rng.random((rows, cols)) < density, blocksize, 1, dtype)
+            check(space, p, rng)
+
+
+def test_random_structures() -> None:
+    pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 only with ml_dtypes")
+    from hypothesis import given
+    from hypothesis import strategies as st
+    from strategies import problems, profile
+
+    sizes = st.integers(1, 12)
+
+    @profile(150)
+    @given(problems(sizes, sizes, st.just(1)))
+    def run(drawn: tuple[Problem, np.random.Generator]) -> None:
+        for check in structure_cases.CHECKS:
+            check(CPU_SPACES[0], *drawn)
+
+    run()
+
+
+def test_as_scipy(rng: np.random.Generator) -> None:
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+    p, q = (problem(rng, rng.random((4, 6)) < 0.5, (2, 3), 1, "float64") for _ in range(2))
+    a, b = matrix(CPU_SPACES[0], p), matrix(CPU_SPACES[0], q)
+    s, t = a.to_scipy(), b.to_scipy()
+    for ours, theirs in (
+        (a + b, s + t),
+        (a - b, s - t),
+        (a * b, s.multiply(t)),
+        (2.5 * a, 2.5 * s),
+        (a / 3, s / 3),
+        (-a, -s),
+        (bsrgemm.vstack([a, b]), sparse.vstack([s, t])),
+        (bsrgemm.hstack([a, b]), sparse.hstack([s, t])),
+        (bsrgemm.block_diag([a, b]), sparse.block_diag([s, t])),
+        (a[2:6, 3:12], s.tocsr()[2:6, 3:12]),
+    ):
+        # SciPy divides by multiplying with the reciprocal.
+        assert np.allclose(ours.todense(), theirs.toarray(), rtol=1e-15, atol=0)
+    for axis in (None, 0, 1, -1):
+        assert np.allclose(a.sum(axis), s.sum(axis))
+        assert np.shape(a.sum(axis)) == np.shape(s.sum(axis))
+    assert np.array_equal(sum([a, b, a]).todense(), (s + t + s).toarray())
+
+
+def test_patterns_are_shared_and_values_are_not(rng: np.random.Generator) -> None:
+    p = problem(rng, rng.random((4, 6)) < 0.5, (2, 3), 1, "float32")
+    a = matrix(CPU_SPACES[0], p)
+    for b in (2 * a, a / 2, -a, a + a, a - a, a * a):
+        assert b.indices is a.indices and b.indptr is a.indptr
+        assert not np.shares_memory(a.data, b.data)
+    for b in (a[:4], a[:, :9], bsrgemm.vstack([a]), a.reblock((2, 3)), a.reblock((4, 3))):
+        assert not np.shares_memory(a.data, b.data)
+
+
+def test_sixteen_bit_floats_are_rounded_once() -> None:
+    a = bsr_array(np.full((2, 2), 1024.0, np.float16), blocksize=(2, 2))
+    assert (a * 1e-7).data[0, 0, 0] == np.float16(1024e-7) and (a / 1e6).data.dtype == np.float16
+    many = bsr_array(np.ones((64, 64), np.float16), blocksize=(8, 8))
+    assert many.sum() == 4096 and many.sum(0).dtype == np.float16 and many.sum().dtype == np.float16
+
+
+def test_blocks_of_one_position_are_added() -> None:
+    """check=False accepts unsorted and repeated block columns, which add up."""
+    data = np.arange(20.0).reshape(5, 2, 2)
+    a = bsr_array((data, np.array([2, 0, 2, 2, 1]), np.array([0, 4, 5])), (4, 6), check=False)
+    b = bsr_array(np.ones((4, 6)), blocksize=(2, 2))
+    dense = a.todense()
+    for found, expected in (
+        (a + b, dense + 1),
+        (b - a, 1 - dense),
+        (a + a, 2 * dense),
+        (a * a, dense * dense),
+        (a * b, dense),
+        (a.reblock((4, 3)), dense),
+        (a.reblock((1, 2)), dense),
+        (bsrgemm.vstack([a, a]), np.vstack([dense, dense])),
+        (bsrgemm.hstack([a, b]), np.hstack([dense, np.ones((4, 6))])),
+        (a[:2], dense[:2]),
+    ):
+        assert np.array_equal(found.todense(), expected)
+    assert a.sum() == dense.sum() and np.array_equal(a.sum(0), dense.sum(0))
+
+
+def test_pruned_blocks() -> None:
+    dense = np.zeros((4, 8))
+    dense[0, 0], dense[2, 3], dense[3, 7], dense[0, 6] = 2, -3, np.nan, 3
+    for count, kept in enumerate([[], [7], [3, 7], [3, 5, 7], [0, 3, 5, 7], [0, 1, 3, 5, 7]]):
+        a = bsrgemm.prune(dense, (2, 2), count / 8)
+        assert np.flatnonzero(a.block_mask()).tolist() == kept
+    partial = bsrgemm.prune(np.ones((5, 7)), (2, 3), 0.5)
+    assert partial.shape == (6, 9) and partial.nnzb == 5
+    assert bsrgemm.prune(np.ones((4, 4)), (2, 2), 0.5).block_mask()[0].all()
+
+
+def small(dtype: Any = np.float32, blocksize: tuple[int, int] = (2, 2)) -> bsr_array:
+    return bsr_array(np.ones((4, 6), dtype), blocksize=blocksize)
+
+
+class Foreign:
+    """Host memory of no library that is known here."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
+def foreign() -> bsr_array:
+    a = small()
+    return bsr_array((Foreign(a.data), a.indices, a.indptr), a.shape)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: small() + 1, TypeError, r"of \+ with a bsr_array is a int; accepted: a bsr_array"),
+        (lambda: np.ones((4, 6)) + small(), TypeError, "is a ndarray; accepted: a bsr_array"),
+        (lambda: np.ones((4, 6)) - small(), TypeError, "is a ndarray; accepted: a bsr_array"),
+        (lambda: small() * np.ones(6), TypeError, "is a ndarray; accepted: a real number or"),
+        (lambda: small() * "2", TypeError, "is a str; accepted: a real number or"),
+        (lambda: small() / small(), TypeError, "divisor of a bsr_array is a bsr_array; accepted"),
+        (lambda: small() + small(np.float64), TypeError, "b has dtype float64 and a has float32"),
+        (lambda: small() * small(blocksize=(4, 2)), ValueError, r"b has blocksize \(4, 2\) and a"),
+        (lambda: small() - small().T, ValueError, r"b has shape \(6, 4\) and a has \(4, 6\)"),
+        (lambda: small().sum(2), ValueError, "axis is 2; accepted: None, 0, 1, -1 or -2"),
+        (lambda: small()[1:4], ValueError, "the row range is 1:4 in steps of 1, .*multiples of 2"),
+        (lambda: small()[:, 2:5], ValueError, "the column range is 2:5 .*A.reblock"),
+        (lambda: small()[::2], ValueError, "the row range is 0:4 in steps of 2"),
+        (lambda: small()[0], TypeError, r"index of a bsr_array is 0; accepted: A\[r0:r1, c0:c1\]"),
+        (lambda: small()[:, 0], TypeError, "the index of a bsr_array is"),
+        (lambda: small()[:, :, :], TypeError, "the index of a bsr_array is"),
+        (lambda: small()["a":], TypeError, "the row range is .*a slice of integers"),
+        (lambda: list(small()), TypeError, "not iterable"),
+        (lambda: small().reblock((3, 2)), ValueError, r"blocksize is \(3, 2\), but its height 3"),
+        (lambda: small().reblock(2), TypeError, "blocksize is 2; accepted: a pair"),
+        (lambda: bsrgemm.vstack([]), ValueError, "blocks is empty; accepted: at least one"),
+        (lambda: bsrgemm.vstack(small()), TypeError, "blocks is a bsr_array; accepted: a list"),
+        (lambda: bsrgemm.hstack([np.ones((4, 6))]), TypeError, r"blocks\[0\] is a ndarray"),
+        (
+            lambda: bsrgemm.vstack([small(), small().T]),
+            ValueError,
+            r"blocks\[1\] has 4 columns and",
+        ),
+        (lambda: bsrgemm.hstack([small(), small().T]), ValueError, r"blocks\[1\] has 6 rows and"),
+        (lambda: bsrgemm.block_diag([small(), small(np.float16)]), TypeError, "has dtype float16"),
+        (lambda: bsrgemm.prune(np.ones((4, 6)), (2, 2), 1.5), ValueError, "density is 1.5; accep"),
+        (lambda: bsrgemm.prune(np.ones((4, 6)), (2, 2), "1"), TypeError, "density is a str; accep"),
+        (lambda: bsrgemm.prune(np.ones(4), (2, 2), 1), ValueError, r"dense has shape \(4,\); acc"),
+        (lambda: bsrgemm.prune(np.ones((4, 6), int), (2, 2), 1), TypeError, "dense has dtype int"),
+        (lambda: bsrgemm.prune([[1.0]], (1, 1), 1), TypeError, "dense is a list; accepted here"),
+        (
+            lambda: bsr_array.from_block_mask(np.ones((4, 6)), np.ones((2, 2), bool), (2, 2)),
+            ValueError,
+            r"mask has shape \(2, 2\); accepted: \(2, 3\)",
+        ),
+        (
+            lambda: bsr_array.from_block_mask(np.ones((4, 6)), np.ones((2, 3)), (2, 2)),
+            TypeError,
+            "mask has dtype float64; accepted: bool",
+        ),
+        (
+            lambda: bsr_array.from_block_mask(np.ones((4, 6)), np.ones((2, 3), bool), (3, 2)),
+            ValueError,
+            r"blocksize is \(3, 2\), but its height 3 does not divide 4",
+        ),
+        (lambda: 2 * foreign(), TypeError, "a.data is a Foreign; accepted here: an array of NumPy"),
+        (lambda: foreign() + foreign(), TypeError, "a.data is a Foreign; accepted here"),
+        (lambda: foreign().sum(), TypeError, "a.data is a Foreign; accepted here"),
+        (lambda: foreign()[:2], TypeError, "a.data is a Foreign; accepted here"),
+        (lambda: foreign() + small(), TypeError, "b has library numpy and a has foreign"),
+        (lambda: bsrgemm.vstack([foreign()]), TypeError, "Foreign; accepted here"),
+    ],
+)
+def test_refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_sums_of_any_library() -> None:
+    """Sums of rows and columns are products."""
+    assert np.array_equal(foreign().sum(1), np.full(4, 6)) and foreign().sum(0).shape == (6,)
+
+
+def test_torch_gradients_are_refused() -> None:
+    CPU_SPACES[1].check()
+    import torch
+
+    values = torch.ones(2, 2, 2, requires_grad=True)
+    a = bsr_array((values, np.array([0, 1]), np.array([0, 1, 2])), (4, 4))
+    for call in (lambda: 2 * a, lambda: a + a, lambda: a.sum(), lambda: a[:2]):
+        with pytest.raises(TypeError, match="a.data requires grad"):
+            call()
+        with torch.no_grad():
+            call()
