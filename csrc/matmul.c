@@ -20,15 +20,6 @@ static operand_names names_of(const bsrg_matmul_args *args) {
 
 static bool is_empty(const bsrg_dense *dense) { return dense->rows == 0 || dense->cols == 0; }
 
-static bsrg_view view_of(const char *name, const bsrg_dense *dense, int64_t item) {
-  return (bsrg_view){.name = name,
-                     .data = dense->data,
-                     .ndim = 2,
-                     .item = item,
-                     .shape = {dense->rows, dense->cols},
-                     .strides = {dense->row_stride, dense->col_stride}};
-}
-
 static bool same_view(const bsrg_dense *a, const bsrg_dense *b) {
   return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride) &&
          (a->cols <= 1 || a->col_stride == b->col_stride);
@@ -45,6 +36,12 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
                      "family is '%s', which computes attention; products have 'auto', 'tall', 'stream', "
                      "'regroup', 'narrow', 'portable' and 'cpu'",
                      bsrg_family_name(family));
+  }
+  if (family == BSRG_SAMPLED) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is 'sampled', which computes sampled products; others have 'auto', 'tall', 'stream', "
+        "'regroup', 'narrow', 'portable' and 'cpu'");
   }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -109,8 +106,8 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   /* The product fits: bsrg_structure_create has made sure. */
   const bsrg_dense all = {(void *)args->values, 1, a->nnzb * a->block_height * a->block_width, 0, 1};
   const operand_names names = names_of(args);
-  bsrg_view values = view_of(names.values, &all, item), x = view_of(names.dense, &args->x, item);
-  bsrg_view y = view_of("out", &args->y, item), c = view_of("c", &args->c, item);
+  bsrg_view values = bsrg_view_of(names.values, &all, item), x = bsrg_view_of(names.dense, &args->x, item);
+  bsrg_view y = bsrg_view_of("out", &args->y, item), c = bsrg_view_of("c", &args->c, item);
   bsrg_status status = bsrg_view_check(&values, error);
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
@@ -135,22 +132,6 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   return BSRG_OK;
 }
 
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
- * strides, so such a stride becomes what it would be in a contiguous view. */
-static void settle_strides(bsrg_dense *view) {
-  if (view->cols <= 1 && view->rows <= 1) {
-    view->row_stride = view->col_stride = 1;
-  } else if (view->cols <= 1) {
-    view->col_stride = 1;
-  } else if (view->rows <= 1) {
-    view->row_stride = view->col_stride == 1 ? view->cols : 1;
-  }
-}
-
-static void turn(bsrg_dense *view) {
-  *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
-}
-
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bsrg_status status = check_side(args, error);
   if (status != BSRG_OK) return status;
@@ -166,15 +147,15 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bsrg_matmul_args settled = *args;
   if (args->side == BSRG_A_RIGHT) {
     settled.side = BSRG_A_LEFT;
-    turn(&settled.x);
-    turn(&settled.c);
-    turn(&settled.y);
+    bsrg_turn(&settled.x);
+    bsrg_turn(&settled.c);
+    bsrg_turn(&settled.y);
     status = bsrg_structure_transposed(args->a, &settled.a, error);
     if (status != BSRG_OK) return status;
   }
-  settle_strides(&settled.x);
-  settle_strides(&settled.c);
-  settle_strides(&settled.y);
+  bsrg_settle_strides(&settled.x);
+  bsrg_settle_strides(&settled.c);
+  bsrg_settle_strides(&settled.y);
   return settled.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&settled, error)
                                          : bsrg_gpu_matmul(&settled, error);
 }

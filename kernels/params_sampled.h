@@ -55,25 +55,27 @@ typedef struct bsrg_sampled_params {
 
 /* ---- sm80/sampled.cuh, sm80/sampled_simt.cuh ------------------------------------------------- */
 
-/* The stored columns of a block row, one after another, from `first` on: column f of block row i is column f % bw of
- * block indptr[i] + f / bw. */
+/* Stored columns of a block row, one after another across its blocks. */
 typedef struct bsrg_sampled_item {
-  int32_t block_row, first;
+  int64_t block; /* in values: that of the first column */
+  int32_t block_row;
+  int32_t offset; /* of the first column in its block */
+  int32_t count;
+  int32_t pad;
 } bsrg_sampled_item;
 
 typedef struct bsrg_sampled_portable_params {
   const bsrg_sampled_item *items;
-  const int64_t *indptr;
   const int32_t *indices;
   const void *a, *b, *values;
   void *out; /* may be values */
   int64_t a_row_stride, a_col_stride, b_row_stride, b_col_stride;
   int64_t k;
   int32_t block_height, block_width;
-  int32_t
-      row_tiles; /* of a block row; a CTA has one of them and an item, items being blockIdx.x / row_tiles */
-  int32_t vector_a, vector_b; /* 16-byte copies will do: in the kernel's order, whole and aligned */
-  double alpha, beta;         /* beta == 0: values are not read */
+  int32_t row_tiles; /* of a block row: CTA i has row tile i % row_tiles of item i / row_tiles */
+  /* 16 bytes at a time will do: of A and B in the kernel's order, and of out and values */
+  int32_t vector_a, vector_b, vector_out;
+  double alpha, beta; /* beta == 0: values are not read */
 } bsrg_sampled_portable_params;
 
 /* Columns of an item: few where block rows store few. */

@@ -2,7 +2,8 @@
 
 ``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy,
 PyTorch, CuPy or of any library that speaks DLPack or the CUDA array interface, where that array
-lives. ``attention`` computes scaled dot-product attention, dense or over the blocks of a
+lives. ``sampled_matmul`` computes a product of two dense arrays at the blocks of a pattern only.
+``attention`` computes scaled dot-product attention, dense or over the blocks of a
 ``BlockMask``, with the same arrays.
 """
 
@@ -18,6 +19,7 @@ from ._core import (
 from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan
+from ._sampled import sampled_matmul
 
 __all__ = [
     "BlockMask",
@@ -30,5 +32,6 @@ __all__ = [
     "get_num_threads",
     "load",
     "matmul",
+    "sampled_matmul",
     "set_num_threads",
 ]

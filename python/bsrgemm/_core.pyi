@@ -115,6 +115,17 @@ def matmul(
     family: str = "auto",
     right: bool = False,
 ) -> None: ...
+def sampled_matmul(
+    structure: Structure,
+    a: Importable,
+    b: Importable,
+    out: Importable,
+    values: Importable | None = None,
+    alpha: SupportsFloat = 1.0,
+    beta: SupportsFloat = 0.0,
+    stream: SupportsIndex | None = 0,
+    family: str = "auto",
+) -> None: ...
 def attention(
     q: Importable,
     k: Importable,
