@@ -113,9 +113,10 @@ typedef enum bsrg_family {
   BSRG_HOST,     /* the CPU backend */
   BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
   BSRG_ATTENTION_DECODE, /* attention only, sm_80 and up: few queries, keys and values streamed from memory once */
+  BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 64 */
   BSRG_FAMILY_COUNT
 } bsrg_family;
-/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode" */
+/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* On which side of the product the block-sparse matrix A stands. */
@@ -177,6 +178,23 @@ typedef struct bsrg_matmul_args {
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+
+/* out = alpha * (A @ B at the stored blocks of the pattern) + beta * values, blocks laid out as those of any matrix of the
+ * pattern: of a transposed one as its original has them. One dtype, float32 accumulation for 16-bit dtypes. */
+typedef struct bsrg_sampled_args {
+  bsrg_structure *pattern;
+  bsrg_dtype dtype;
+  bsrg_dense a;       /* pattern.rows x K */
+  bsrg_dense b;       /* K x pattern.cols */
+  const void *values; /* as out; may be NULL, and is not read, when beta == 0 */
+  void *out; /* [nnzb][block_height][block_width], contiguous; may be exactly values, overlaps no operand */
+  double alpha, beta;
+  bsrg_device device; /* where every pointer lives */
+  void *stream;       /* CUstream; ignored on the CPU */
+  bsrg_family family; /* BSRG_AUTO, BSRG_SAMPLED, BSRG_PORTABLE or BSRG_HOST */
+} bsrg_sampled_args;
+
+bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error);
 
 /* ---- Softmax --------------------------------------------------------------------------------- */
 

@@ -39,6 +39,9 @@ extern const bsrg_family_ops bsrg_align_family;    /* align.c */
 extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
 
+/* Sampled products have kernels of their own but plan like a family (sampled_plan.c): make_plan and free_plan only. */
+extern const bsrg_family_ops bsrg_sampled_lists;
+
 /* The family's plan of a structure, made at the first call. */
 bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **plan,
                           bsrg_error *error);

@@ -53,4 +53,9 @@ bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 /* cpu/softmax.c: args have been validated by bsrg_softmax. */
 bsrg_status bsrg_cpu_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 
+/* cpu/sampled.c, sampled_launch.c: args have been validated by bsrg_sampled_matmul, which turns products at the blocks of
+ * a transposed pattern into ones at those of its original. There is at least one block. */
+bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error);
+bsrg_status bsrg_gpu_sampled(const bsrg_sampled_args *args, bsrg_error *error);
+
 #endif

@@ -55,6 +55,12 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
                      "'regroup', 'narrow', 'portable' and 'cpu'",
                      bsrg_family_name(family));
   }
+  if (family == BSRG_SAMPLED) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is 'sampled', which computes sampled products; others have 'auto', 'tall', 'stream', "
+        "'regroup', 'narrow', 'portable' and 'cpu'");
+  }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
@@ -155,22 +161,6 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   return BSRG_OK;
 }
 
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
- * strides, so such a stride becomes what it would be in a contiguous view. */
-static void settle_strides(bsrg_dense *view) {
-  if (view->cols <= 1 && view->rows <= 1) {
-    view->row_stride = view->col_stride = 1;
-  } else if (view->cols <= 1) {
-    view->col_stride = 1;
-  } else if (view->rows <= 1) {
-    view->row_stride = view->col_stride == 1 ? view->cols : 1;
-  }
-}
-
-static void turn(bsrg_dense *view) {
-  *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
-}
-
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bsrg_status status = check_side(args, error);
   if (status != BSRG_OK) return status;
@@ -188,17 +178,17 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bsrg_matmul_args settled = *args;
   if (args->side == BSRG_A_RIGHT) {
     settled.side = BSRG_A_LEFT;
-    turn(&settled.x);
-    turn(&settled.c);
-    turn(&settled.y);
+    bsrg_turn(&settled.x);
+    bsrg_turn(&settled.c);
+    bsrg_turn(&settled.y);
     bsrg_epilogue_turn(&settled.epilogue);
     status = bsrg_structure_transposed(args->a, &settled.a, error);
     if (status != BSRG_OK) return status;
   }
   bsrg_batch_fold(&settled);
-  settle_strides(&settled.x);
-  settle_strides(&settled.c);
-  settle_strides(&settled.y);
+  bsrg_settle_strides(&settled.x);
+  bsrg_settle_strides(&settled.c);
+  bsrg_settle_strides(&settled.y);
   int64_t position[BSRG_BATCH_DIMS] = {0};
   do {
     const bsrg_matmul_args one = bsrg_batch_at(&settled, position);

@@ -28,6 +28,8 @@ void bsrg_plans_destroy(bsrg_structure *structure) {
     void *plan = atomic_load(&structure->plans[families[i]->family]);
     if (plan) families[i]->free_plan(plan);
   }
+  void *sampled = atomic_load(&structure->plans[BSRG_SAMPLED]);
+  if (sampled) bsrg_sampled_lists.free_plan(sampled);
 }
 
 bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **out,

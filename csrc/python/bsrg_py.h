@@ -28,9 +28,11 @@
   X(__dlpack__)                \
   X(__dlpack_c_exchange_api__) \
   X(__dlpack_device__)         \
+  X(a)                         \
   X(activation)                \
   X(alpha)                     \
   X(align_last)                \
+  X(b)                         \
   X(beta)                      \
   X(c)                         \
   X(col_bias)                  \
@@ -130,12 +132,14 @@ PyObject *bsrg_device_name(bsrg_device device);
 /* ---- the module's functions and types ---------------------------------------------------------------- */
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames);
 PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_topk(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-extern const char bsrg_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[], bsrg_softmax_doc[],
-    bsrg_describe_doc[];
+extern const char bsrg_matmul_doc[], bsrg_sampled_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[],
+    bsrg_softmax_doc[], bsrg_describe_doc[];
 extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
 
 PyTypeObject *bsrg_make_structure_type(PyObject *module);

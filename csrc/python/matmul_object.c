@@ -74,11 +74,7 @@ static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_opera
     array->shape[0] = array->shape[along];
     array->strides[0] = array->strides[along];
   }
-  if (array->ndim == 1) return 0;
-  PyErr_Format(PyExc_ValueError,
-               "%s has shape %s, but must have one dimension or, with one element across, two", operand->name,
-               bsrg_format_shape(array->ndim, array->shape).text);
-  return -1;
+  return bsrg_check_dimensions(operand, 1, "one (or, with one element across, two)");
 }
 
 /* Imports the operands in place; those marked given need releasing, also after a failure. */

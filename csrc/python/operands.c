@@ -49,14 +49,18 @@ int bsrg_check_writable(const bsrg_operand *operand) {
   return -1;
 }
 
+int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted) {
+  const bsrg_array *array = &operand->array;
+  if (array->ndim == ndim) return 0;
+  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
+               bsrg_format_shape(array->ndim, array->shape).text, accepted);
+  return -1;
+}
+
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand) {
+  if (bsrg_check_dimensions(operand, 3, "three") < 0) return -1;
   const bsrg_array *values = &operand->array;
   const char *name = operand->name;
-  if (values->ndim != 3) {
-    PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have three dimensions", name,
-                 bsrg_format_shape(values->ndim, values->shape).text);
-    return -1;
-  }
   const bool turned = a->order != NULL;
   const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
                                turned ? a->block_height : a->block_width};
@@ -74,6 +78,11 @@ int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand)
     return -1;
   }
   return 0;
+}
+
+bsrg_dense bsrg_as_dense(const bsrg_operand *operand) {
+  const bsrg_array *array = &operand->array;
+  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }
 
 void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,

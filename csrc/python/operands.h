@@ -20,8 +20,12 @@ int bsrg_check_same_device(const bsrg_operand *first, const bsrg_operand *other)
 /* Nothing is checked of an operand that is not given. */
 int bsrg_check_same_kind(const bsrg_operand *first, const bsrg_operand *other);
 int bsrg_check_writable(const bsrg_operand *operand);
-/* That an operand is the values of a matrix: of the shape that they are stored in, and contiguous. */
+/* ValueError unless there are `ndim` dimensions; accepted: how messages call that. */
+int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted);
+/* ValueError unless they are the contiguous values, of three dimensions, of a matrix of that structure. */
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand);
+/* An operand of two dimensions. */
+bsrg_dense bsrg_as_dense(const bsrg_operand *operand);
 
 /* used: work with them has been put on the stream, where it may still be running. */
 void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,

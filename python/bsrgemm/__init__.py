@@ -2,7 +2,8 @@
 
 ``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy,
 PyTorch, CuPy or of any library that speaks DLPack or the CUDA array interface, where that array
-lives. ``attention`` computes scaled dot-product attention, dense or over the blocks of a
+lives. ``sampled_matmul`` computes a product of two dense arrays at the blocks of a pattern only.
+``attention`` computes scaled dot-product attention, dense or over the blocks of a
 ``BlockMask``, with the same arrays.
 """
 
@@ -18,6 +19,7 @@ from ._core import (
 from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan
+from ._sampled import sampled_matmul
 from ._softmax import softmax
 from ._stack import block_diag, hstack, prune, vstack
 
@@ -35,6 +37,7 @@ __all__ = [
     "load",
     "matmul",
     "prune",
+    "sampled_matmul",
     "set_num_threads",
     "softmax",
     "vstack",

@@ -120,6 +120,17 @@ def matmul(
     col_bias: Importable | None = None,
     activation: str | None = None,
 ) -> None: ...
+def sampled_matmul(
+    structure: Structure,
+    a: Importable,
+    b: Importable,
+    out: Importable,
+    values: Importable | None = None,
+    alpha: SupportsFloat = 1.0,
+    beta: SupportsFloat = 0.0,
+    stream: SupportsIndex | None = 0,
+    family: str = "auto",
+) -> None: ...
 def attention(
     q: Importable,
     k: Importable,

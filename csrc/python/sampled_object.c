@@ -1,0 +1,98 @@
+/* sampled_matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
+#include "operands.h"
+
+enum { A, B, OUT, VALUES, OPERANDS };
+
+/* Imports the operands in place; those marked given need releasing, also after a failure. */
+static int import_operands(bsrg_state *state, PyObject *const *found, const bsrg_structure_view *pattern,
+                           bsrg_work *work, bsrg_operand *operands) {
+  /* a first: a call that names no stream takes that of its library. */
+  for (int i = A; i <= OUT; ++i)
+    if (bsrg_import_operand(state, found[1 + i], &operands[i], work) < 0) return -1;
+  if (found[4] == found[3]) {
+    operands[VALUES] = operands[OUT];
+    operands[VALUES].name = "pattern.data";
+    Py_INCREF(operands[VALUES].array.owner);
+  } else if (found[4] != NULL && found[4] != Py_None &&
+             bsrg_import_operand(state, found[4], &operands[VALUES], work) < 0) {
+    return -1;
+  }
+  for (int i = B; i < OPERANDS; ++i)
+    if (bsrg_check_same_kind(&operands[A], &operands[i]) < 0) return -1;
+  for (int i = A; i < OPERANDS; ++i) {
+    if (!operands[i].given) continue;
+    if (bsrg_check_dimensions(&operands[i], i <= B ? 2 : 3, i <= B ? "two" : "three") < 0) return -1;
+    if (i > B && bsrg_check_values(pattern, &operands[i]) < 0) return -1;
+  }
+  return bsrg_check_writable(&operands[OUT]);
+}
+
+static int parse_scalars(PyObject *const *found, bsrg_sampled_args *args, bsrg_work *work) {
+  args->alpha = 1.0;
+  args->beta = 0.0;
+  args->family = BSRG_AUTO;
+  if (found[5] != NULL && bsrg_parse_real(found[5], "alpha", &args->alpha) < 0) return -1;
+  if (found[6] != NULL && bsrg_parse_real(found[6], "beta", &args->beta) < 0) return -1;
+  if (bsrg_parse_work(found[7], work) < 0) return -1;
+  return found[8] == NULL ? 0 : bsrg_parse_family(found[8], &args->family);
+}
+
+PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames) {
+  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_a,      BSRG_NAME_b,
+                                    BSRG_NAME_out,       BSRG_NAME_values, BSRG_NAME_alpha,
+                                    BSRG_NAME_beta,      BSRG_NAME_stream, BSRG_NAME_family};
+  static const bsrg_signature signature = {"sampled_matmul", 4, 9, names};
+  bsrg_state *state = PyModule_GetState(module);
+  PyObject *found[9];
+  if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
+  if (!Py_IS_TYPE(found[0], state->structure_type)) {
+    return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
+  }
+  bsrg_sampled_args call = {.pattern = bsrg_structure_of(found[0])};
+  bsrg_work work;
+  if (parse_scalars(found, &call, &work) < 0) return NULL;
+
+  bsrg_operand operands[OPERANDS] = {[A] = {.name = "a"},
+                                     [B] = {.name = "b"},
+                                     [OUT] = {.name = "out.data"},
+                                     [VALUES] = {.name = "pattern.data"}};
+  PyObject *result = NULL;
+  const bsrg_structure_view view = bsrg_structure_get(call.pattern);
+  if (import_operands(state, found, &view, &work, operands) == 0) {
+    call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
+    call.device = operands[A].array.device;
+    call.a = bsrg_as_dense(&operands[A]);
+    call.b = bsrg_as_dense(&operands[B]);
+    if (operands[VALUES].given) call.values = operands[VALUES].array.data;
+    call.out = operands[OUT].array.data;
+    call.stream = work.stream;
+    bsrg_error error;
+    bsrg_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = bsrg_sampled_matmul(&call, &error);
+    Py_END_ALLOW_THREADS;
+    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+  }
+  bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
+  return result;
+}
+
+const char bsrg_sampled_matmul_doc[] =
+    "sampled_matmul(structure, a, b, out, values=None, alpha=1.0, beta=0.0, stream=0, family='auto')\n"
+    "--\n\n"
+    "out = alpha * (a @ b at the stored blocks of structure) + beta * values.\n\n"
+    "structure  a Structure of a matrix of M rows and N columns\n"
+    "a, b       [M, K] and [K, N], any strides\n"
+    "out        [nnzb, block height, block width], C-contiguous, writable, sharing memory with no operand "
+    "unless it is\n"
+    "           values; with a transposed structure laid out as the one that it is the transposed of has it\n"
+    "values     as out, or None; not read when beta is 0\n"
+    "stream     CUDA stream handle; None takes the current stream of a's library\n"
+    "family     'auto', 'sampled' or 'portable' (GPU), or 'cpu'\n\n"
+    "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
+    "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
+    "operands' libraries have pending on other streams. Messages call values pattern.data, and out "
+    "out.data.\n\n"
+    "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"
+    "DeviceUnavailableError, RuntimeError (CUDA).";

@@ -1,0 +1,221 @@
+/* Sampled products on GPUs: the choice between Hopper's kernels and the portable ones, and their launches. */
+#include "sampled.h"
+#include "tensor_map.h"
+#include "uploads.h"
+#include "views.h"
+
+/* ---- what all kernels read -------------------------------------------------------------------- */
+
+enum { TILES, PANELS, ITEMS, INDICES, UPLOADS };
+
+static bsrg_status upload(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
+                          const CUdeviceptr **uploads, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->pattern->view;
+  const bsrg_upload_part parts[UPLOADS] = {
+      [TILES] = {plan->tiles, sizeof(*plan->tiles) * (size_t)plan->tile_count},
+      [PANELS] = {plan->panels, sizeof(*plan->panels) * (size_t)plan->panel_count},
+      [ITEMS] = {plan->items, sizeof(*plan->items) * (size_t)plan->item_count},
+      [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb}};
+  return bsrg_uploads_get(args->pattern, BSRG_SAMPLED, parts, UPLOADS, gpu, uploads, error);
+}
+
+static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
+static bool is_aligned(const void *pointer) { return (uintptr_t)pointer % 16 == 0; }
+
+/* Out, and values where they are read, begin at multiples of 16 bytes. */
+static bool has_aligned_blocks(const bsrg_sampled_args *args) {
+  return is_aligned(args->out) && (args->beta == 0 || is_aligned(args->values));
+}
+
+/* ---- Hopper ----------------------------------------------------------------------------------- */
+
+/* A matrix as a tensor map sees it: by rows, or by columns as the rows of its transpose. */
+typedef struct bsrg_order {
+  bsrg_dense rows;
+  bool by_columns, fits;
+} bsrg_order;
+
+static bsrg_order order_of(const bsrg_dense *dense) {
+  bsrg_order order = {*dense, false, bsrg_map_can_describe(dense)};
+  if (order.fits) return order;
+  bsrg_turn(&order.rows);
+  order.by_columns = true;
+  order.fits = bsrg_map_can_describe(&order.rows);
+  return order;
+}
+
+/* NULL when Hopper's kernels can compute the product. */
+static const char *obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch) {
+  if (sm_arch != 90) return "needs a GPU of compute capability 9.0";
+  if (!is_half(args->dtype)) return "needs float16 or bfloat16";
+  if (!plan->strips)
+    return "needs block heights and widths that are multiples of 64, and fewer than 2^31 rows, columns and "
+           "panels of "
+           "64 columns";
+  if (args->a.cols < 1 || args->a.cols > INT32_MAX) return "needs an a of 1 to 2^31 - 1 columns";
+  if (!order_of(&args->a).fits)
+    return "needs a in row-major or column-major order, its rows or columns at multiples of 16 bytes";
+  if (!order_of(&args->b).fits)
+    return "needs b in row-major or column-major order, its rows or columns at multiples of 16 bytes";
+  if (!has_aligned_blocks(args)) return "needs values that start at multiples of 16 bytes";
+  return NULL;
+}
+
+static bsrg_status encode(const bsrg_order *order, bsrg_dtype dtype, bsrg_gpu gpu, bsrg_tensor_map *map,
+                          bsrg_error *error) {
+  const bsrg_dense *rows = &order->rows;
+  const bsrg_map_shape shape = {2,
+                                {(uint64_t)rows->cols, (uint64_t)rows->rows},
+                                {(uint64_t)rows->row_stride},
+                                {BSRG_SAMPLED_PANEL, BSRG_SAMPLED_PANEL},
+                                CU_TENSOR_MAP_SWIZZLE_128B};
+  _Static_assert((int)BSRG_SAMPLED_PANEL == (int)BSRG_SAMPLED_STAGE_K, "one box for either order");
+  return bsrg_encode_map(gpu.api, dtype, rows->data, &shape, map, error);
+}
+
+static bsrg_status launch_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
+                                 bsrg_error *error) {
+  const bsrg_structure_view *v = &args->pattern->view;
+  const bsrg_order a = order_of(&args->a), b = order_of(&args->b);
+  const CUdeviceptr *uploads;
+  bsrg_status status = upload(args, plan, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  bsrg_sampled_params p = {
+      .tiles = (const bsrg_sampled_tile *)(uintptr_t)uploads[TILES],
+      .panels = (const bsrg_sampled_panel *)(uintptr_t)uploads[PANELS],
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
+      .values = args->values,
+      .out = args->out,
+      .tile_count = plan->tile_count,
+      .steps = (int32_t)bsrg_ceil_div(args->a.cols, BSRG_SAMPLED_STAGE_K),
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .alpha = (float)args->alpha,
+      .beta = (float)args->beta};
+  status = encode(&a, args->dtype, gpu, &p.a, error);
+  if (status == BSRG_OK) status = encode(&b, args->dtype, gpu, &p.b, error);
+  if (status != BSRG_OK) return status;
+  const int first =
+      args->dtype == BSRG_F16
+          ? (plan->strips == 2 ? BSRG_KERNEL_SAMPLED_F16_M128_KN : BSRG_KERNEL_SAMPLED_F16_M64_KN)
+          : (plan->strips == 2 ? BSRG_KERNEL_SAMPLED_BF16_M128_KN : BSRG_KERNEL_SAMPLED_BF16_M64_KN);
+  const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + 2 * a.by_columns + b.by_columns);
+  return bsrg_launch(gpu.api, gpu.device, kernel, bsrg_min(gpu.device->info.sm_count, plan->tile_count), 1,
+                     (CUstream)args->stream, &p, error);
+}
+
+/* ---- portable --------------------------------------------------------------------------------- */
+
+#define TILE_ROWS(rows, columns, warps_m, warps_n, k, stages, ctas) rows,
+static const int64_t mma_rows[] = {BSRG_SAMPLED_MMA_TILES(TILE_ROWS)};
+static const int64_t f32_rows[] = {BSRG_SAMPLED_F32_TILES(TILE_ROWS)};
+static const int64_t f64_rows[] = {BSRG_SAMPLED_F64_TILES(TILE_ROWS)};
+#undef TILE_ROWS
+enum { TILE_FEW, TILE_LOW, TILE_HIGH, TILE_COUNT }; /* of each list */
+_Static_assert(sizeof(mma_rows) == TILE_COUNT * sizeof(*mma_rows) && sizeof(f32_rows) == sizeof(mma_rows) &&
+                   sizeof(f64_rows) == sizeof(mma_rows),
+               "lists of one order");
+
+/* High tiles read B less often, and are worth up to half of their rows left empty. */
+static int choose_tile(int64_t block_height, int32_t item_columns, const int64_t *rows) {
+  if (item_columns == BSRG_SAMPLED_FEW) return TILE_FEW;
+  const int64_t high = bsrg_ceil_div(block_height, rows[TILE_HIGH]) * rows[TILE_HIGH];
+  const int64_t low = bsrg_ceil_div(block_height, rows[TILE_LOW]) * rows[TILE_LOW];
+  return 2 * high <= 3 * low ? TILE_HIGH : TILE_LOW;
+}
+
+/* The operand's rows, or columns, begin at multiples of 16 bytes; `stride` leads from one to the next. */
+static bool has_aligned_lines(const bsrg_dense *dense, int64_t stride, int64_t size) {
+  return is_aligned(dense->data) && stride * size % 16 == 0;
+}
+
+static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
+                                   bsrg_error *error) {
+  const bsrg_structure_view *v = &args->pattern->view;
+  const bsrg_dense *a = &args->a, *b = &args->b;
+  const bool half = is_half(args->dtype);
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), chunk = 16 / size;
+  const int64_t *rows = half ? mma_rows : args->dtype == BSRG_F32 ? f32_rows : f64_rows;
+  const int tile = choose_tile(v->block_height, plan->item_columns, rows);
+  const int64_t row_tiles = bsrg_ceil_div(v->block_height, rows[tile]);
+  int64_t ctas;
+  /* The margin keeps rounding up to a tile in range. */
+  if (!bsrg_mul_ok(row_tiles, plan->item_count, &ctas) || ctas > INT32_MAX ||
+      v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "pattern has %lld blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 tiles and "
+        "block sides below 2^31 - 256",
+        (long long)v->nnzb, (long long)v->block_height, (long long)v->block_width);
+  const CUdeviceptr *uploads;
+  const bsrg_status status = upload(args, plan, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  /* Which kernel, of those for 16 bits: the others have one order and copy anything into it. */
+  const bool along_m = half && a->col_stride != 1 && a->row_stride == 1;
+  const bool along_k = half && b->col_stride != 1 && b->row_stride == 1;
+  bsrg_sampled_portable_params p = {
+      .items = (const bsrg_sampled_item *)(uintptr_t)uploads[ITEMS],
+      .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
+      .a = a->data,
+      .b = b->data,
+      .values = args->values,
+      .out = args->out,
+      .a_row_stride = a->row_stride,
+      .a_col_stride = a->col_stride,
+      .b_row_stride = b->row_stride,
+      .b_col_stride = b->col_stride,
+      .k = a->cols,
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .row_tiles = (int32_t)row_tiles,
+      .vector_a = along_m ? has_aligned_lines(a, a->col_stride, size) && v->block_height % chunk == 0
+                          : a->col_stride == 1 && has_aligned_lines(a, a->row_stride, size),
+      .vector_b = along_k ? has_aligned_lines(b, b->col_stride, size)
+                          : b->col_stride == 1 && has_aligned_lines(b, b->row_stride, size) &&
+                                v->block_width % chunk == 0,
+      .vector_out = has_aligned_blocks(args) && v->block_width % chunk == 0,
+      .alpha = args->alpha,
+      .beta = args->beta};
+  const int first = args->dtype == BSRG_F16    ? BSRG_KERNEL_SAMPLED_PORTABLE_F16_M16N32_KN
+                    : args->dtype == BSRG_BF16 ? BSRG_KERNEL_SAMPLED_PORTABLE_BF16_M16N32_KN
+                    : args->dtype == BSRG_F32  ? BSRG_KERNEL_SAMPLED_F32_M16N32
+                                               : BSRG_KERNEL_SAMPLED_F64_M16N32;
+  const int order = half ? 2 * along_m + along_k : 0;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + order * TILE_COUNT + tile), ctas, 1,
+                     (CUstream)args->stream, &p, error);
+}
+
+/* ---- entry ------------------------------------------------------------------------------------ */
+
+static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_gpu_info *info = &gpu.device->info;
+  if (info->sm_arch < 80)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "no kernel can compute this product on %s: the GPU kernels need compute capability 8.0 or "
+        "later",
+        info->name);
+  const void *memory;
+  const bsrg_status status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, &memory, error);
+  if (status != BSRG_OK) return status;
+  const bsrg_sampled_plan *plan = memory;
+  const char *why_not = obstacle(args, plan, info->sm_arch);
+  if (why_not && args->family == BSRG_SAMPLED)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "family 'sampled' cannot compute this product on %s: it %s",
+                     info->name, why_not);
+  return why_not || args->family == BSRG_PORTABLE ? launch_portable(args, plan, gpu, error)
+                                                  : launch_hopper(args, plan, gpu, error);
+}
+
+bsrg_status bsrg_gpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
+  const bsrg_cuda_api *api;
+  bsrg_device_state *device;
+  bool pushed;
+  bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
+  if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
+  if (status != BSRG_OK) return status;
+  status = multiply(args, (bsrg_gpu){api, device}, error);
+  bsrg_leave(api, pushed);
+  return status;
+}

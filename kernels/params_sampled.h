@@ -1,0 +1,106 @@
+/* What host code and the kernels of sampled products agree on, sm90/sampled.cuh, sm80/sampled.cuh and
+ * sm80/sampled_simt.cuh; included by params.h, which is what everybody includes. */
+#ifndef BSRG_PARAMS_SAMPLED_H
+#define BSRG_PARAMS_SAMPLED_H
+
+#include "params.h"
+
+/* ---- sm90/sampled.cuh ------------------------------------------------------------------------ */
+
+enum {
+  BSRG_SAMPLED_PANEL = 64, /* columns of B that are loaded, and rows of A: a strip */
+  BSRG_SAMPLED_STAGE_K = 64,
+  BSRG_SAMPLED_GROUP_PANELS = 4, /* that a consumer warpgroup computes, at most */
+  BSRG_SAMPLED_THREADS = 384,    /* one producer and two consumer warpgroups */
+  BSRG_SAMPLED_PANEL_BYTES = 2 * BSRG_SAMPLED_PANEL * BSRG_SAMPLED_STAGE_K
+};
+/* Strips of a tile: with two, each warpgroup computes one of them in the same panels; with one, the warpgroups share it
+ * and divide the panels. */
+#define BSRG_SAMPLED_PANELS(strips) \
+  ((strips) == 2 ? BSRG_SAMPLED_GROUP_PANELS : 2 * BSRG_SAMPLED_GROUP_PANELS)
+#define BSRG_SAMPLED_STAGES(strips) ((strips) == 2 ? 4 : 3)
+/* Stages, barriers and messages, and slack to align the start to 1024. */
+#define BSRG_SAMPLED_SHARED_BYTES(strips)                                                                    \
+  (BSRG_SAMPLED_STAGES(strips) * ((strips) + BSRG_SAMPLED_PANELS(strips)) * BSRG_SAMPLED_PANEL_BYTES + 512 + \
+   1024)
+
+/* 64 columns of a stored block. */
+typedef struct bsrg_sampled_panel {
+  int32_t column; /* of B, the first one */
+  int32_t block;  /* in values */
+  int32_t offset; /* of that column in the block */
+  int32_t pad;
+} bsrg_sampled_panel;
+
+/* Strips of one block row and some panels of it: what one CTA computes at a time. */
+typedef struct bsrg_sampled_tile {
+  int32_t row;          /* of A, the first one */
+  int32_t row_in_block; /* the same, counted in the block row */
+  int32_t panel_begin, panel_count;
+} bsrg_sampled_tile;
+
+typedef struct bsrg_sampled_params {
+  bsrg_tensor_map a; /* {K, M}, box 64 k x 64 rows; of a column-major A {M, K}, box 64 rows x 64 k */
+  bsrg_tensor_map b; /* {N, K}, box 64 columns x 64 k; of a column-major B {K, N}, box 64 k x 64 columns */
+  const bsrg_sampled_tile *tiles;
+  const bsrg_sampled_panel *panels;
+  uint32_t *counter; /* as in bsrg_tall_params */
+  const void *values;
+  void *out; /* may be values */
+  int32_t tile_count;
+  int32_t steps; /* stages of a tile, ceil(K / 64) */
+  int32_t block_height, block_width;
+  float alpha, beta; /* beta == 0: values are not read */
+} bsrg_sampled_params;
+
+/* ---- sm80/sampled.cuh, sm80/sampled_simt.cuh ------------------------------------------------- */
+
+/* Stored columns of a block row, one after another across its blocks. */
+typedef struct bsrg_sampled_item {
+  int64_t block; /* in values: that of the first column */
+  int32_t block_row;
+  int32_t offset; /* of the first column in its block */
+  int32_t count;
+  int32_t pad;
+} bsrg_sampled_item;
+
+typedef struct bsrg_sampled_portable_params {
+  const bsrg_sampled_item *items;
+  const int32_t *indices;
+  const void *a, *b, *values;
+  void *out; /* may be values */
+  int64_t a_row_stride, a_col_stride, b_row_stride, b_col_stride;
+  int64_t k;
+  int32_t block_height, block_width;
+  int32_t row_tiles; /* of a block row: CTA i has row tile i % row_tiles of item i / row_tiles */
+  /* 16 bytes at a time will do: of A and B in the kernel's order, and of out and values */
+  int32_t vector_a, vector_b, vector_out;
+  double alpha, beta; /* beta == 0: values are not read */
+} bsrg_sampled_portable_params;
+
+/* Columns of an item: few where block rows store few. */
+enum { BSRG_SAMPLED_FEW = 32, BSRG_SAMPLED_MANY = 128 };
+
+/* The tiles that are compiled: X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an
+ * SM). 16 bit: sampled_f16_m<rows>n<columns>_<order> and sampled_bf16_..., where <order> says along what A and B are
+ * contiguous: k or m, then k or n. float32 and float64: sampled_f32_m<rows>n<columns>, for any order. */
+#define BSRG_SAMPLED_MMA_TILES(X) \
+  X(16, 32, 1, 1, 32, 4, 8)       \
+  X(16, 128, 1, 4, 32, 4, 4)      \
+  X(64, 128, 2, 2, 32, 4, 3)
+#define BSRG_SAMPLED_F32_TILES(X) \
+  X(16, 32, 1, 1, 16, 4, 8)       \
+  X(16, 128, 1, 4, 16, 3, 4)      \
+  X(64, 128, 2, 2, 16, 3, 2)
+#define BSRG_SAMPLED_F64_TILES(X) \
+  X(16, 32, 1, 1, 8, 4, 8)        \
+  X(16, 128, 1, 4, 8, 3, 4)       \
+  X(32, 128, 2, 2, 8, 3, 2)
+
+/* Dynamic shared memory: the stages, and two offsets of 8 bytes for each column. */
+#define BSRG_SAMPLED_MMA_BYTES(rows, columns, k, stages) \
+  ((stages) * 2 * (k) * ((rows) + (columns)) + 16 * (columns))
+#define BSRG_SAMPLED_SIMT_BYTES(size, rows, columns, k, stages) \
+  ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 16 * (columns))
+
+#endif

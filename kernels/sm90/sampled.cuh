@@ -1,0 +1,327 @@
+// Sampled products, dense x dense at the stored blocks only, on Hopper (TMA, WGMMA, warp specialisation), for block
+// heights and widths that are multiples of 64.
+//
+//   stored blocks  =  A[rows of their block row, K] * B[K, columns of their block columns]
+//
+// Stored blocks are cut into panels of 64 columns. A tile is 128 rows of one block row and up to four of its panels,
+// wherever these lie in B: they are gathered side by side in shared memory, so that a consumer warpgroup multiplies a
+// strip of 64 rows by all of them in one m64n256k16. Where block rows have no 128 rows to share, a tile is one strip and
+// up to eight panels, of which each warpgroup takes its half.
+//
+// Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2 multiply and
+// store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a message slot.
+//
+// Either operand may be row-major or column-major: WGMMA reads 16-bit operands along k and across it.
+#pragma once
+
+#include "params.h"
+#include "ptx/convert.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_panels.cuh"
+#include "sm80/quad.cuh"
+#include "sm90/persistent.cuh"
+
+namespace bsrg::sampled {
+
+constexpr int kPanel = BSRG_SAMPLED_PANEL;
+constexpr int kStageK = BSRG_SAMPLED_STAGE_K;
+constexpr int kPanelBytes = BSRG_SAMPLED_PANEL_BYTES;
+constexpr int kSums = 32 * BSRG_SAMPLED_GROUP_PANELS;  // of a thread
+constexpr int kMessageSlots = 2;                       // tiles handed out ahead
+
+// Shared memory, in bytes from a 1024-byte boundary.
+template <int kStrips>
+struct Layout {
+  static constexpr int kStages = BSRG_SAMPLED_STAGES(kStrips);
+  static constexpr int kPanels = BSRG_SAMPLED_PANELS(kStrips);  // of a tile, at most
+  static constexpr int kA = 0;
+  static constexpr int kB = kA + kStages * kStrips * kPanelBytes;
+  static constexpr int kFull = kB + kStages * kPanels * kPanelBytes;
+  static constexpr int kEmpty = kFull + 8 * kStages;
+  static constexpr int kTileFull = kEmpty + 8 * kStages;
+  static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
+  static constexpr int kMessage = (kTileEmpty + 8 * kMessageSlots + 15) / 16 * 16;
+  static constexpr int kMessageBytes = 16 + 4 * 8;  // the tile and the columns of its panels
+  static constexpr int kEnd = kMessage + kMessageSlots * kMessageBytes;
+  static_assert(kEnd + 1024 <= BSRG_SAMPLED_SHARED_BYTES(kStrips), "the host reserves too little");
+};
+
+template <typename T, int kStrips, bool kColumnMajorA, bool kColumnMajorB>
+struct Kernel {
+  using L = Layout<kStrips>;
+  using Stage = RingPosition<L::kStages>;
+  using Slot = RingPosition<kMessageSlots>;
+
+  const bsrg_sampled_params &p;
+  const uint32_t shared;
+  const int warp, lane;
+
+  __device__ uint32_t full(int stage) const { return shared + L::kFull + 8 * stage; }
+  __device__ uint32_t empty(int stage) const { return shared + L::kEmpty + 8 * stage; }
+  __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
+  __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
+  __device__ uint32_t message(int slot) const { return shared + L::kMessage + L::kMessageBytes * slot; }
+  __device__ uint32_t strip_of(int stage, int strip) const {
+    return shared + L::kA + (stage * kStrips + strip) * kPanelBytes;
+  }
+  __device__ uint32_t panel_of(int stage, int panel) const {
+    return shared + L::kB + (stage * L::kPanels + panel) * kPanelBytes;
+  }
+
+  __device__ void init_barriers() const {
+    for (int i = 0; i < L::kStages; ++i) {
+      ptx::barrier_init(full(i), 1);
+      ptx::barrier_init(empty(i), 2);  // both consumer warpgroups
+    }
+    for (int i = 0; i < kMessageSlots; ++i) {
+      ptx::barrier_init(tile_full(i), 1);
+      ptx::barrier_init(tile_empty(i), 1 + 8);  // producer and consumer warps
+    }
+    ptx::barrier_init_fence();
+  }
+
+  // ---- scheduler: one lane ----------------------------------------------------------------------
+
+  // A tile without panels says that there are no more.
+  __device__ void send(const Slot &slot, const int4 &tile, const int (&columns)[8]) const {
+    const uint32_t target = message(slot.slot);
+    ptx::store_shared(target, tile);
+    ptx::store_shared(target + 16, make_int4(columns[0], columns[1], columns[2], columns[3]));
+    if constexpr (L::kPanels > 4)
+      ptx::store_shared(target + 32, make_int4(columns[4], columns[5], columns[6], columns[7]));
+    ptx::barrier_arrive(tile_full(slot.slot));
+  }
+
+  __device__ void schedule() const {
+    Slot slot;
+    slot.parity = 1;  // every slot starts out empty
+    int t = blockIdx.x;
+    int columns[8] = {};
+    for (;; slot.advance()) {
+      ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
+      if (t >= p.tile_count) break;
+      const int4 tile = __ldg(reinterpret_cast<const int4 *>(p.tiles + t));
+#pragma unroll
+      for (int i = 0; i < L::kPanels; ++i)
+        if (i < tile.w) columns[i] = __ldg(&p.panels[tile.z + i].column);
+      send(slot, tile, columns);
+      t = next_tile(p.counter, t, gridDim.x, p.tile_count);
+    }
+    send(slot, make_int4(0, 0, 0, 0), columns);
+    slot.advance();
+    wait_until_released(tile_empty(0), slot);
+  }
+
+  // ---- producer: one lane -----------------------------------------------------------------------
+
+  __device__ void produce() const {
+    Stage stage;
+    stage.parity = 1;
+    for (Slot slot;; slot.advance()) {
+      ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+      const int4 tile = ptx::load_shared_int4(message(slot.slot));
+      const int4 low = ptx::load_shared_int4(message(slot.slot) + 16);
+      const int4 high = L::kPanels > 4 ? ptx::load_shared_int4(message(slot.slot) + 32) : low;
+      ptx::barrier_arrive(tile_empty(slot.slot));
+      if (tile.w == 0) break;
+      const int columns[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      for (int step = 0; step < p.steps; ++step, stage.advance()) {
+        const int k = step * kStageK;
+        const uint32_t barrier = full(stage.slot);
+        ptx::barrier_wait(empty(stage.slot), stage.parity);
+        // What lies behind the last k arrives as zeros, and counts.
+        ptx::barrier_arrive_expect(barrier, (kStrips + tile.w) * kPanelBytes);
+#pragma unroll
+        for (int i = 0; i < kStrips; ++i) {
+          const int row = tile.x + i * kPanel;
+          ptx::tma_load_2d(strip_of(stage.slot, i), p.a, kColumnMajorA ? row : k, kColumnMajorA ? k : row,
+                           barrier);
+        }
+#pragma unroll
+        for (int i = 0; i < L::kPanels; ++i)
+          if (i < tile.w)
+            ptx::tma_load_2d(panel_of(stage.slot, i), p.b, kColumnMajorB ? k : columns[i],
+                             kColumnMajorB ? columns[i] : k, barrier);
+      }
+    }
+    wait_until_released(empty(0), stage);
+  }
+
+  // ---- consumers: a warpgroup's strip, and its panels of a tile ---------------------------------
+
+  // By the first warp, as every stage is a WGMMA, which holds the four together.
+  __device__ void release_stage(int stage) const {
+    __syncwarp();
+    if (warp % 4 == 0 && lane == 0) ptx::barrier_arrive(empty(stage));
+  }
+
+  template <int kPanels>
+  __device__ void multiply(float (&d)[kSums], uint32_t strip, uint32_t panels, bool accumulate) const {
+    // Along k, rows of 64 k; across it, 64 rows of A or columns of B for each k: 128 bytes either way. Descriptors count
+    // 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows.
+    constexpr int kNextA = kColumnMajorA ? 128 : 2, kNextB = kColumnMajorB ? 2 : 128;
+    const uint64_t a = ptx::matrix_descriptor(strip, 16, 1024, ptx::Swizzle::k128);
+    const uint64_t b = ptx::matrix_descriptor(panels, kPanelBytes, 1024, ptx::Swizzle::k128);
+    ptx::warpgroup_fence();
+#pragma unroll
+    for (int k = 0; k < kStageK / 16; ++k)
+      ptx::Wgmma<T, kPanel * kPanels, kColumnMajorA, !kColumnMajorB>::run(
+          reinterpret_cast<float (&)[32 * kPanels]>(d), a + kNextA * k, b + kNextB * k, accumulate || k > 0);
+    ptx::warpgroup_commit();
+  }
+
+  // d = alpha * d + beta * values, apart from the stores, which it would slow down even unused.
+  template <int kPanels>
+  __device__ void scale_and_add(float (&d)[kSums], int64_t place, int row) const {
+#pragma unroll
+    for (int i = 0; i < 32 * kPanels; ++i) d[i] *= p.alpha;
+    if (p.beta == 0.f) return;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      const T *c = static_cast<const T *>(p.values) + __shfl_sync(~0u, place, panel) +
+                   static_cast<int64_t>(row) * p.block_width + 2 * (lane & 3);
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const T *source = c + (i / 2 % 2 ? 8 * static_cast<int64_t>(p.block_width) : 0) + i / 4 * 8;
+        const float2 old = ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(source));
+        d[32 * panel + i] = fmaf(p.beta, old.x, d[32 * panel + i]);
+        d[32 * panel + i + 1] = fmaf(p.beta, old.y, d[32 * panel + i + 1]);
+      }
+    }
+  }
+
+  // Straight from the registers, 64 bytes a quad: shared memory is full of stages.
+  template <int kPanels>
+  __device__ void store(const float (&d)[kSums], int64_t place, int row) const {
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel) {
+      T *out = static_cast<T *>(p.out) + __shfl_sync(~0u, place, panel) +
+               static_cast<int64_t>(row) * p.block_width + 8 * (lane & 3);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int j = 0; j < 8; j += 4) {
+          uint32_t y[4];
+#pragma unroll
+          for (int f = 0; f < 4; ++f) {
+            const float *v = d + 32 * panel + 4 * (j + f) + 2 * half;
+            y[f] = ptx::pack<T>(v[0], v[1]);
+          }
+          quad::transpose(y, lane);
+          __stcs(reinterpret_cast<int4 *>(out + half * 8 * static_cast<int64_t>(p.block_width) + 8 * j),
+                 make_int4(y[0], y[1], y[2], y[3]));
+        }
+      }
+    }
+  }
+
+  // The first of the panels that this warpgroup takes.
+  template <int kPanels>
+  __device__ void compute(float (&d)[kSums], const int4 &tile, int strip, int first, Stage &stage) const {
+    // Where panel i goes, in lane i.
+    int64_t place = 0;
+    if (lane < kPanels) {
+      const int4 panel = __ldg(reinterpret_cast<const int4 *>(p.panels + tile.z + first + lane));
+      place = (static_cast<int64_t>(panel.y) * p.block_height + tile.y) * p.block_width + panel.z;
+    }
+    int in_flight = -1;  // the stage that the last committed group still reads
+    for (int step = 0; step < p.steps; ++step, stage.advance()) {
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      multiply<kPanels>(d, strip_of(stage.slot, strip), panel_of(stage.slot, first), step > 0);
+      ptx::warpgroup_wait<1>();
+      if (in_flight >= 0) release_stage(in_flight);
+      in_flight = stage.slot;
+    }
+    ptx::warpgroup_wait<0>();
+    release_stage(in_flight);
+    const int row = strip * kPanel + (warp & 3) * 16 + (lane >> 2);
+    if (p.alpha != 1.f || p.beta != 0.f) scale_and_add<kPanels>(d, place, row);
+    store<kPanels>(d, place, row);
+  }
+
+  // A warpgroup without panels passes through every stage: parity waits are ambiguous to a reader that is a lap behind.
+  __device__ void pass(Stage &stage) const {
+    for (int step = 0; step < p.steps; ++step, stage.advance()) {
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      ptx::named_barrier_sync(warp / 4, 128);
+      release_stage(stage.slot);
+    }
+  }
+
+  // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before.
+  __device__ int4 receive(const Slot &slot) const {
+    int4 tile = {};
+    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+    __syncwarp();
+    if (lane == 0) {
+      tile = ptx::load_shared_int4(message(slot.slot));
+      ptx::barrier_arrive(tile_empty(slot.slot));
+    }
+    return make_int4(0, __shfl_sync(~0u, tile.y, 0), __shfl_sync(~0u, tile.z, 0),
+                     __shfl_sync(~0u, tile.w, 0));
+  }
+
+  __device__ void consume() const {
+    const int group = warp / 4 - 1;
+    float
+        d[kSums];  // one for tiles of any width: ptxas keeps the sums of each of them alive from tile to tile
+    Stage stage;
+    for (Slot slot;; slot.advance()) {
+      const int4 tile = receive(slot);
+      if (tile.w == 0) break;
+      const int half = (tile.w + 1) / 2;
+      const int strip = kStrips == 2 ? group : 0, first = kStrips == 2 || group == 0 ? 0 : half;
+      const int count = kStrips == 2 ? tile.w : group == 0 ? half : tile.w - half;
+      if (count == 4)
+        compute<4>(d, tile, strip, first, stage);
+      else if (count == 3)
+        compute<3>(d, tile, strip, first, stage);
+      else if (count == 2)
+        compute<2>(d, tile, strip, first, stage);
+      else if (count == 1)
+        compute<1>(d, tile, strip, first, stage);
+      else
+        pass(stage);
+    }
+  }
+
+  __device__ void run() const {
+    if (threadIdx.x == 0) init_barriers();
+    __syncthreads();
+    if (warp < 4) {
+      if (warp == 0 && lane == 0) produce();
+      if (warp == 1 && lane == 0) schedule();
+      __syncwarp();
+    } else {
+      consume();
+    }
+  }
+};
+
+template <typename T, int kStrips, bool kColumnMajorA, bool kColumnMajorB>
+__device__ __forceinline__ void run(const bsrg_sampled_params &params) {
+  extern __shared__ char raw[];
+  const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
+  Kernel<T, kStrips, kColumnMajorA, kColumnMajorB>{params, shared, ptx::warp_index(),
+                                                   static_cast<int>(threadIdx.x & 31)}
+      .run();
+}
+
+}  // namespace bsrg::sampled
+
+// <name>_m<rows of a tile>_<order>: along what A and B are contiguous, k or m, then k or n.
+#define BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, ORDER, A, B)                 \
+  extern "C" __global__ void __launch_bounds__(BSRG_SAMPLED_THREADS, 1)         \
+      NAME##_m##ROWS##_##ORDER(const __grid_constant__ bsrg_sampled_params p) { \
+    bsrg::sampled::run<T, STRIPS, A, B>(p);                                     \
+  }
+#define BSRG_SAMPLED_KERNELS_OF(NAME, T, STRIPS, ROWS)         \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, kn, false, false) \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, kk, false, true)  \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, mn, true, false)  \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, mk, true, true)
+#define BSRG_SAMPLED_KERNELS(NAME, T)      \
+  BSRG_SAMPLED_KERNELS_OF(NAME, T, 2, 128) \
+  BSRG_SAMPLED_KERNELS_OF(NAME, T, 1, 64)

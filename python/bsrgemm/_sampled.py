@@ -1,0 +1,144 @@
+"""``sampled_matmul``: the product of two dense matrices at the blocks that a pattern stores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _core
+from ._interop import BlockSparse, is_scipy_sparse, library_of, stream_handle
+from ._matmul import real_number
+
+if TYPE_CHECKING:
+    from ._array import bsr_array
+
+
+def sampled_matmul(
+    a: Any,
+    b: Any,
+    /,
+    pattern: bsr_array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: bsr_array | None = None,
+    stream: Any = None,
+) -> bsr_array:
+    """``alpha * (a @ b) + beta * pattern`` at the stored blocks of ``pattern``, all else left out.
+
+    The gradient of ``A @ x`` with respect to the blocks of ``A`` is such a product:
+    ``sampled_matmul(dy, x.T, A)``. Known as SDDMM, and as the product dense x dense -> sparse.
+
+    Operands have one dtype and live on one device, which computes the product: nothing is cast or
+    moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The first
+    product of a pattern on a GPU brings the pattern there; the others never wait for the GPU and
+    allocate nothing but the result. All can be captured in CUDA graphs.
+
+    Parameters
+    ----------
+    a, b : array
+        Shapes (M, K) and (K, N), any strides.
+    pattern : bsr_array
+        Of shape (M, N); it may be a transposed view. With ``beta`` 0 its values are not read, and
+        may be of any dtype and on any device.
+    alpha, beta : float
+        Factors of the product and of the pattern's values.
+    out : bsr_array, optional
+        Whose values are overwritten: of the pattern's structure, its values writable and no part
+        of ``a`` or ``b``. It may be ``pattern`` itself. Without it the result is made new.
+    stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
+        The CUDA stream that the work is put on, as for :func:`matmul`, with ``a`` as the operand
+        whose library decides. Ignored on the CPU.
+
+    Returns
+    -------
+    bsr_array
+        ``out`` if given. Otherwise a matrix with the pattern's structure, which is shared and not
+        copied, and new values of the dtype, device and library of ``a``: NumPy, torch or CuPy; for
+        other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit, ``out`` has another structure, or its values overlap an operand or
+        are read-only.
+    TypeError
+        If ``pattern`` or ``out`` is no bsr_array, dtypes or devices differ or are not accepted, or
+        a torch tensor requires grad.
+    DeviceUnavailableError
+        If the operands are on a GPU that this process cannot use.
+    """
+    return sampled(a, b, pattern, alpha, beta, out, stream)
+
+
+def sampled(
+    a: Any,
+    b: Any,
+    pattern: bsr_array,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    out: bsr_array | None = None,
+    stream: Any = None,
+    family: str = "auto",
+) -> bsr_array:
+    """``sampled_matmul`` with the kernels of the caller's choice: "sampled" or "portable"."""
+    for name, matrix in (("pattern", pattern), ("out", out)):
+        if not isinstance(matrix, BlockSparse) and not (name == "out" and out is None):
+            raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")
+    m, n = pattern.shape
+    for name, dense, accepted in (("a", a, f"({m}, K)"), ("b", b, f"(K, {n})")):
+        if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):
+            raise TypeError(
+                f"{name} is a {type(dense).__name__}; accepted: a dense array, so use "
+                f"{name}.todense()"
+            )
+        shape = library_of(dense).shape(dense, name)
+        if len(shape) != 2:
+            raise ValueError(f"{name} has shape {shape}; accepted: {accepted}")
+    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    library = library_of(a)
+    left, right = library.importable(a, "a"), library_of(b).importable(b, "b")
+    handle = library.current_stream(a) if stream is None else stream_handle(stream)
+    added = _values(pattern, "pattern") if beta != 0.0 else None
+    if out is None:
+        data = values = library.empty(_values_shape(pattern), a, "a")
+        device = _core.describe(data).device
+        result = type(pattern)._from_parts(pattern._with_data(data, device))
+    else:
+        _check_structure(out, pattern)
+        result = out
+        values = added if out is pattern and added is not None else _values(out, "out")
+    _core.sampled_matmul(pattern._structure, left, right, values, added, alpha, beta, handle, family)
+    return result
+
+
+def _values(matrix: bsr_array, name: str) -> Any:
+    """What the extension reads or writes for the values of a matrix."""
+    return library_of(matrix._data).importable(matrix._data, f"{name}.data")
+
+
+def _values_shape(matrix: bsr_array) -> tuple[int, int, int]:
+    """Of a transposed view, that of the values that it shares."""
+    height, width = matrix.blocksize
+    blocks = (width, height) if matrix.is_transposed else (height, width)
+    return (matrix.nnzb, *blocks)
+
+
+def _check_structure(out: bsr_array, pattern: bsr_array) -> None:
+    """Raise ValueError unless values of one matrix have the places of those of the other."""
+    a, b = out._structure, pattern._structure
+    if a is b:
+        return
+    for what in ("shape", "blocksize", "nnzb", "is_transposed"):
+        found, accepted = getattr(out, what), getattr(pattern, what)
+        if found != accepted:
+            raise ValueError(
+                f"out has {what} {found}, but pattern has {accepted}; accepted: a matrix of the "
+                "pattern's structure, such as pattern itself or pattern.copy()"
+            )
+    if not (np.array_equal(a.indptr, b.indptr) and np.array_equal(a.indices, b.indices)):
+        raise ValueError(
+            "out stores other blocks than pattern; accepted: a matrix of the pattern's structure, "
+            "such as pattern itself or pattern.copy()"
+        )
