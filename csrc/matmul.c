@@ -4,7 +4,7 @@
  * Messages call the operands what users of the Python package call them: a and b in the order of the product, the
  * block-sparse one's values a.data or b.data, c and out (y).
  */
-#include "views.h"
+#include "dense.h"
 
 #include <inttypes.h>
 
@@ -18,33 +18,18 @@ static operand_names names_of(const bsrg_matmul_args *args) {
                                    : (operand_names){"b", "b.data", "a"};
 }
 
-static bool is_empty(const bsrg_dense *dense) { return dense->rows == 0 || dense->cols == 0; }
-
-static bsrg_view view_of(const char *name, const bsrg_dense *dense, int64_t item) {
-  return (bsrg_view){.name = name,
-                     .data = dense->data,
-                     .ndim = 2,
-                     .item = item,
-                     .shape = {dense->rows, dense->cols},
-                     .strides = {dense->row_stride, dense->col_stride}};
-}
-
-static bool same_view(const bsrg_dense *a, const bsrg_dense *b) {
-  return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride) &&
-         (a->cols <= 1 || a->col_stride == b->col_stride);
-}
-
 static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_family family = args->family;
   if ((int)family < 0 || family >= BSRG_FAMILY_COUNT) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "family is %d, but families are numbered 0 to %d", (int)family,
                      BSRG_FAMILY_COUNT - 1);
   }
-  if (family == BSRG_ATTENTION_HOPPER || family == BSRG_ATTENTION_DECODE) {
+  if (family == BSRG_ATTENTION_HOPPER || family == BSRG_ATTENTION_DECODE || family == BSRG_PAIRS) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', which computes attention; products have 'auto', 'tall', 'stream', "
+                     "family is '%s', which computes %s; products have 'auto', 'tall', 'stream', "
                      "'regroup', 'narrow', 'portable' and 'cpu'",
-                     bsrg_family_name(family));
+                     bsrg_family_name(family),
+                     family == BSRG_PAIRS ? "products of two block-sparse matrices" : "attention");
   }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -90,7 +75,7 @@ static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structu
                      y->rows, y->cols, rows, cols);
   }
   const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
-  if (!given && args->beta != 0 && !is_empty(y)) {
+  if (!given && args->beta != 0 && !bsrg_dense_is_empty(y)) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "beta is %g, but c is not given: beta without c must be 0",
                      args->beta);
   }
@@ -109,8 +94,9 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   /* The product fits: bsrg_structure_create has made sure. */
   const bsrg_dense all = {(void *)args->values, 1, a->nnzb * a->block_height * a->block_width, 0, 1};
   const operand_names names = names_of(args);
-  bsrg_view values = view_of(names.values, &all, item), x = view_of(names.dense, &args->x, item);
-  bsrg_view y = view_of("out", &args->y, item), c = view_of("c", &args->c, item);
+  bsrg_view values = bsrg_dense_view(names.values, &all, item),
+            x = bsrg_dense_view(names.dense, &args->x, item);
+  bsrg_view y = bsrg_dense_view("out", &args->y, item), c = bsrg_dense_view("c", &args->c, item);
   bsrg_status status = bsrg_view_check(&values, error);
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
@@ -126,29 +112,13 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   if (args->beta == 0) return BSRG_OK;
   status = bsrg_view_check(&c, error);
   if (status != BSRG_OK) return status;
-  if (!same_view(&args->c, &args->y) && bsrg_views_overlap(&y, &c)) {
+  if (!bsrg_dense_is(&args->c, &args->y) && bsrg_views_overlap(&y, &c)) {
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
         "out overlaps c in memory without being the same view (same first element and strides): out "
         "must be exactly c or share no memory with it");
   }
   return BSRG_OK;
-}
-
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
- * strides, so such a stride becomes what it would be in a contiguous view. */
-static void settle_strides(bsrg_dense *view) {
-  if (view->cols <= 1 && view->rows <= 1) {
-    view->row_stride = view->col_stride = 1;
-  } else if (view->cols <= 1) {
-    view->col_stride = 1;
-  } else if (view->rows <= 1) {
-    view->row_stride = view->col_stride == 1 ? view->cols : 1;
-  }
-}
-
-static void turn(bsrg_dense *view) {
-  *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
 }
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
@@ -161,20 +131,20 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
-  if (status != BSRG_OK || is_empty(&args->y)) return status;
+  if (status != BSRG_OK || bsrg_dense_is_empty(&args->y)) return status;
 
   bsrg_matmul_args settled = *args;
   if (args->side == BSRG_A_RIGHT) {
     settled.side = BSRG_A_LEFT;
-    turn(&settled.x);
-    turn(&settled.c);
-    turn(&settled.y);
+    bsrg_dense_turn(&settled.x);
+    bsrg_dense_turn(&settled.c);
+    bsrg_dense_turn(&settled.y);
     status = bsrg_structure_transposed(args->a, &settled.a, error);
     if (status != BSRG_OK) return status;
   }
-  settle_strides(&settled.x);
-  settle_strides(&settled.c);
-  settle_strides(&settled.y);
+  bsrg_dense_settle(&settled.x);
+  bsrg_dense_settle(&settled.c);
+  bsrg_dense_settle(&settled.y);
   return settled.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&settled, error)
                                          : bsrg_gpu_matmul(&settled, error);
 }

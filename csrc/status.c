@@ -66,6 +66,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "hopper";
     case BSRG_ATTENTION_DECODE:
       return "decode";
+    case BSRG_PAIRS:
+      return "pairs";
     case BSRG_FAMILY_COUNT:
       break;
   }

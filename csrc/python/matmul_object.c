@@ -1,21 +1,6 @@
 /* matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
 #include "operands.h"
 
-#include <string.h>
-
-static int check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted) {
-  const bsrg_array *array = &operand->array;
-  if (array->ndim == ndim) return 0;
-  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
-               bsrg_format_shape(array->ndim, array->shape).text, accepted);
-  return -1;
-}
-
-static int import_values(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
-  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
-  return check_dimensions(operand, 3, "three");
-}
-
 /* A vector is a matrix of one column right of A, and of one row left of it. */
 static int import_dense(bsrg_state *state, PyObject *obj, bsrg_side side, bsrg_operand *operand,
                         bsrg_work *work) {
@@ -29,34 +14,7 @@ static int import_dense(bsrg_state *state, PyObject *obj, bsrg_side side, bsrg_o
     array->strides[along] = stride;
     array->shape[1 - along] = array->strides[1 - along] = 1;
   }
-  return check_dimensions(operand, 2, "one or two");
-}
-
-static int check_values(const bsrg_structure_view *a, const bsrg_operand *operand) {
-  const bsrg_array *values = &operand->array;
-  const char *name = operand->name;
-  const bool turned = a->order != NULL;
-  const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
-                               turned ? a->block_height : a->block_width};
-  if (memcmp(values->shape, expected, sizeof expected) != 0) {
-    PyErr_Format(PyExc_ValueError,
-                 "%s has shape %s, but the matrix stores %lld blocks of blocksize (%lld, %lld): %s must have "
-                 "shape %s",
-                 name, bsrg_format_shape(3, values->shape).text, (long long)a->nnzb, (long long)expected[1],
-                 (long long)expected[2], name, bsrg_format_shape(3, expected).text);
-    return -1;
-  }
-  if (!bsrg_is_contiguous(values)) {
-    PyErr_Format(PyExc_ValueError, "%s has shape %s and strides %s, but must be C-contiguous", name,
-                 bsrg_format_shape(3, values->shape).text, bsrg_format_shape(3, values->strides).text);
-    return -1;
-  }
-  return 0;
-}
-
-static bsrg_dense as_dense(const bsrg_operand *operand) {
-  const bsrg_array *array = &operand->array;
-  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
+  return bsrg_check_dimensions(operand, 2, "one or two");
 }
 
 enum { VALUES, DENSE, C, OUT, OPERANDS };
@@ -66,7 +24,7 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side 
                            bsrg_operand *operands) {
   /* The dense operand first: a call that names no stream takes that of its library. */
   if (import_dense(state, found[2], side, &operands[DENSE], work) < 0 ||
-      import_values(state, found[1], &operands[VALUES], work) < 0 ||
+      bsrg_import_values(state, found[1], &operands[VALUES], work) < 0 ||
       import_dense(state, found[3], side, &operands[OUT], work) < 0) {
     return -1;
   }
@@ -121,13 +79,13 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
   if (import_operands(state, found, call.side, &work, operands) == 0 &&
-      check_values(&view, &operands[VALUES]) == 0) {
+      bsrg_check_values(&view, &operands[VALUES]) == 0) {
     call.values = operands[VALUES].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
     call.device = operands[VALUES].array.device;
-    call.x = as_dense(&operands[DENSE]);
-    if (operands[C].given) call.c = as_dense(&operands[C]);
-    call.y = as_dense(&operands[OUT]);
+    call.x = bsrg_operand_dense(&operands[DENSE]);
+    if (operands[C].given) call.c = bsrg_operand_dense(&operands[C]);
+    call.y = bsrg_operand_dense(&operands[OUT]);
     call.stream = work.stream;
     bsrg_error error;
     bsrg_status status;

@@ -2,6 +2,8 @@
 
 #include "device_array.h"
 
+#include <string.h>
+
 int bsrg_parse_work(PyObject *obj, bsrg_work *work) {
   *work = (bsrg_work){BSRG_ON_STREAM, NULL};
   if (obj == Py_None) work->mode = BSRG_ADOPT_STREAM;
@@ -45,6 +47,46 @@ int bsrg_check_writable(const bsrg_operand *operand) {
   if (!operand->array.readonly) return 0;
   PyErr_Format(PyExc_ValueError, "%s is read-only, but must be writable", operand->name);
   return -1;
+}
+
+int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted) {
+  const bsrg_array *array = &operand->array;
+  if (array->ndim == ndim) return 0;
+  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %s dimensions", operand->name,
+               bsrg_format_shape(array->ndim, array->shape).text, accepted);
+  return -1;
+}
+
+int bsrg_import_values(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
+  if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
+  return bsrg_check_dimensions(operand, 3, "three");
+}
+
+int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand) {
+  const bsrg_array *values = &operand->array;
+  const char *name = operand->name;
+  const bool turned = a->order != NULL;
+  const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
+                               turned ? a->block_height : a->block_width};
+  if (memcmp(values->shape, expected, sizeof expected) != 0) {
+    PyErr_Format(PyExc_ValueError,
+                 "%s has shape %s, but the matrix stores %lld blocks of blocksize (%lld, %lld): %s must have "
+                 "shape %s",
+                 name, bsrg_format_shape(3, values->shape).text, (long long)a->nnzb, (long long)expected[1],
+                 (long long)expected[2], name, bsrg_format_shape(3, expected).text);
+    return -1;
+  }
+  if (!bsrg_is_contiguous(values)) {
+    PyErr_Format(PyExc_ValueError, "%s has shape %s and strides %s, but must be C-contiguous", name,
+                 bsrg_format_shape(3, values->shape).text, bsrg_format_shape(3, values->strides).text);
+    return -1;
+  }
+  return 0;
+}
+
+bsrg_dense bsrg_operand_dense(const bsrg_operand *operand) {
+  const bsrg_array *array = &operand->array;
+  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }
 
 void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,

@@ -21,6 +21,15 @@ int bsrg_check_same_device(const bsrg_operand *first, const bsrg_operand *other)
 int bsrg_check_same_kind(const bsrg_operand *first, const bsrg_operand *other);
 int bsrg_check_writable(const bsrg_operand *operand);
 
+int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted);
+
+/* Values of a matrix: three dimensions, and then those of what the structure stores, without gaps. */
+int bsrg_import_values(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work);
+int bsrg_check_values(const bsrg_structure_view *view, const bsrg_operand *operand);
+
+/* An operand of two dimensions. */
+bsrg_dense bsrg_operand_dense(const bsrg_operand *operand);
+
 /* used: work with them has been put on the stream, where it may still be running. */
 void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,
                            const bsrg_work *work);

@@ -115,6 +115,18 @@ def matmul(
     family: str = "auto",
     right: bool = False,
 ) -> None: ...
+def matmul_sparse(
+    structure: Structure,
+    values: Importable,
+    b_structure: Structure,
+    b_values: Importable,
+    out: Importable,
+    c: Importable | None = None,
+    alpha: SupportsFloat = 1.0,
+    beta: SupportsFloat = 0.0,
+    stream: SupportsIndex | None = 0,
+    family: str = "auto",
+) -> None: ...
 def attention(
     q: Importable,
     k: Importable,
