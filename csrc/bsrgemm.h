@@ -114,9 +114,10 @@ typedef enum bsrg_family {
   BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
   BSRG_ATTENTION_DECODE, /* attention only, sm_80 and up: few queries, keys and values streamed from memory once */
   BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 64 */
+  BSRG_PAIRS, /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
   BSRG_FAMILY_COUNT
 } bsrg_family;
-/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled" */
+/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* On which side of the product the block-sparse matrix A stands. */
@@ -179,6 +180,22 @@ typedef struct bsrg_matmul_args {
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 
+/* Y = alpha * A @ B + beta * C with A and B block-sparse and Y dense; all operands of one dtype, float32 accumulation for
+ * 16-bit dtypes. A's blocks must be as wide as B's are high. */
+typedef struct bsrg_matmul_sparse_args {
+  bsrg_structure *a,
+      *b; /* or the transposed of one, and both may be the same: values as in bsrg_matmul_args */
+  const void *a_values, *b_values;
+  bsrg_dtype dtype;
+  bsrg_dense c; /* A.rows x B.cols; data may be NULL, and is not read, when beta == 0 */
+  bsrg_dense y; /* of c's shape; may be exactly c, must not overlap any other operand */
+  double alpha, beta;
+  bsrg_device device; /* where every pointer lives */
+  void *stream;       /* CUstream; ignored on the CPU */
+  bsrg_family family; /* BSRG_AUTO, BSRG_PAIRS, BSRG_PORTABLE or BSRG_HOST */
+} bsrg_matmul_sparse_args;
+
+bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
 /* out = alpha * (A @ B at the stored blocks of the pattern) + beta * values, blocks laid out as those of any matrix of the
  * pattern: of a transposed one as its original has them. One dtype, float32 accumulation for 16-bit dtypes. */
 typedef struct bsrg_sampled_args {

@@ -49,12 +49,6 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops,
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                const bsrg_family_ops **ops, const void **plan, bsrg_error *error);
 
-/* What the portable kernels, and those of softmax, read of a structure: on the device, made at the first call. ORDER is
- * of transposed structures alone. */
-enum { BSRG_PORTABLE_INDPTR, BSRG_PORTABLE_INDICES, BSRG_PORTABLE_ROW_ORDER, BSRG_PORTABLE_ORDER };
-bsrg_status bsrg_portable_uploads(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
-                                  const CUdeviceptr **out, bsrg_error *error);
-
 /* ---- shared by the families' plans (planner.c) ------------------------------------------------ */
 
 /* Lengths that differ this much are worth sorting; below, natural order keeps neighbours in L2 together. */

@@ -25,8 +25,9 @@ static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) /
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
-typedef struct bsrg_uploads bsrg_uploads;     /* uploads.h */
-typedef struct bsrg_mask_plan bsrg_mask_plan; /* attention.h */
+typedef struct bsrg_uploads bsrg_uploads;       /* uploads.h */
+typedef struct bsrg_mask_plan bsrg_mask_plan;   /* attention.h */
+typedef struct bsrg_pair_index bsrg_pair_index; /* pairs.h */
 
 struct bsrg_structure {
   bsrg_structure_view view;             /* owns its arrays */
@@ -37,19 +38,24 @@ struct bsrg_structure {
   _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
   /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */
   _Atomic(bsrg_mask_plan *) mask_plans;
-  uint64_t id; /* never used twice */
+  _Atomic(bsrg_pair_index *) pair_index; /* made at the first product with another block-sparse matrix */
+  uint64_t id;                           /* never used twice */
 };
 
-/* Free what planner.c, uploads.c and attention_masks.c made for a structure. */
+/* Free what planner.c, uploads.c, attention_masks.c and pairs_index.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);
 void bsrg_uploads_destroy(bsrg_uploads *uploads);
 void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
+void bsrg_pair_index_destroy(bsrg_pair_index *index);
 
 /* cpu/cpu.c: args have been validated by bsrg_matmul, which turns products with A on the right into ones with the
  * transposed A on the left. */
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 /* gpu.c: likewise. */
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+/* cpu/pairs.c, pairs.c: likewise, checked by bsrg_matmul_sparse. Y and C have settled strides. */
+bsrg_status bsrg_cpu_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
+bsrg_status bsrg_gpu_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
 /* cpu/softmax.c: args have been validated by bsrg_softmax. */
 bsrg_status bsrg_cpu_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 

@@ -5,8 +5,8 @@
  * block-sparse one's values a.data or b.data, c and out (y).
  */
 #include "batch.h"
+#include "dense.h"
 #include "epilogue.h"
-#include "views.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -20,8 +20,6 @@ static operand_names names_of(const bsrg_matmul_args *args) {
   return args->side == BSRG_A_LEFT ? (operand_names){"a", "a.data", "b"}
                                    : (operand_names){"b", "b.data", "a"};
 }
-
-static bool is_empty(const bsrg_dense *dense) { return dense->rows == 0 || dense->cols == 0; }
 
 /* All matrices of a batch, of which `dense` is the first. */
 static bsrg_view view_of(const char *name, const bsrg_dense *dense, const bsrg_batch *batch,
@@ -49,11 +47,12 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
     return bsrg_fail(error, BSRG_ERR_VALUE, "family is %d, but families are numbered 0 to %d", (int)family,
                      BSRG_FAMILY_COUNT - 1);
   }
-  if (family == BSRG_ATTENTION_HOPPER || family == BSRG_ATTENTION_DECODE) {
+  if (family == BSRG_ATTENTION_HOPPER || family == BSRG_ATTENTION_DECODE || family == BSRG_PAIRS) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', which computes attention; products have 'auto', 'tall', 'stream', "
+                     "family is '%s', which computes %s; products have 'auto', 'tall', 'stream', "
                      "'regroup', 'narrow', 'portable' and 'cpu'",
-                     bsrg_family_name(family));
+                     bsrg_family_name(family),
+                     family == BSRG_PAIRS ? "products of two block-sparse matrices" : "attention");
   }
   if (family == BSRG_SAMPLED) {
     return bsrg_fail(
@@ -111,7 +110,7 @@ static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structu
                      y->rows, y->cols, rows, cols);
   }
   const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
-  if (!given && args->beta != 0 && !is_empty(y)) {
+  if (!given && args->beta != 0 && !bsrg_dense_is_empty(y)) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "beta is %g, but c is not given: beta without c must be 0",
                      args->beta);
   }
@@ -173,22 +172,22 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = bsrg_epilogue_check(args, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
-  if (status != BSRG_OK || is_empty(&args->y) || bsrg_batch_is_empty(&args->batch)) return status;
+  if (status != BSRG_OK || bsrg_dense_is_empty(&args->y) || bsrg_batch_is_empty(&args->batch)) return status;
 
   bsrg_matmul_args settled = *args;
   if (args->side == BSRG_A_RIGHT) {
     settled.side = BSRG_A_LEFT;
-    bsrg_turn(&settled.x);
-    bsrg_turn(&settled.c);
-    bsrg_turn(&settled.y);
+    bsrg_dense_turn(&settled.x);
+    bsrg_dense_turn(&settled.c);
+    bsrg_dense_turn(&settled.y);
     bsrg_epilogue_turn(&settled.epilogue);
     status = bsrg_structure_transposed(args->a, &settled.a, error);
     if (status != BSRG_OK) return status;
   }
   bsrg_batch_fold(&settled);
-  bsrg_settle_strides(&settled.x);
-  bsrg_settle_strides(&settled.c);
-  bsrg_settle_strides(&settled.y);
+  bsrg_dense_settle(&settled.x);
+  bsrg_dense_settle(&settled.c);
+  bsrg_dense_settle(&settled.y);
   int64_t position[BSRG_BATCH_DIMS] = {0};
   do {
     const bsrg_matmul_args one = bsrg_batch_at(&settled, position);

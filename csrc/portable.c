@@ -1,6 +1,6 @@
 /* The portable family: any block shape and dtype on every GPU from sm_80 up. Kernels in kernels/sm80/. */
+#include "portable.h"
 #include "epilogue.h"
-#include "family.h"
 #include "uploads.h"
 
 #include <math.h>
@@ -110,16 +110,24 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
 
 /* ---- launch ----------------------------------------------------------------------------------- */
 
-bsrg_status bsrg_portable_uploads(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
-                                  const CUdeviceptr **out, bsrg_error *error) {
+bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
+                                 bsrg_portable_uploads *out, bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
-  const bsrg_upload_part parts[] = {
-      [BSRG_PORTABLE_INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
-      [BSRG_PORTABLE_INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
-      [BSRG_PORTABLE_ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows},
-      [BSRG_PORTABLE_ORDER] = {v->order, sizeof(*v->order) * (size_t)v->nnzb}};
-  return bsrg_uploads_get(structure, BSRG_PORTABLE, parts, v->order ? COUNT(parts) : BSRG_PORTABLE_ORDER, gpu,
-                          out, error);
+  enum { INDPTR, INDICES, ROW_ORDER, ORDER, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
+      [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
+      [ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows},
+      [ORDER] = {v->order, sizeof(*v->order) * (size_t)v->nnzb}};
+  const CUdeviceptr *uploads;
+  const bsrg_status status =
+      bsrg_uploads_get(structure, BSRG_PORTABLE, parts, v->order ? PARTS : ORDER, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  *out = (bsrg_portable_uploads){.indptr = (const int64_t *)(uintptr_t)uploads[INDPTR],
+                                 .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
+                                 .row_order = (const int32_t *)(uintptr_t)uploads[ROW_ORDER],
+                                 .order = v->order ? (const int64_t *)(uintptr_t)uploads[ORDER] : NULL};
+  return BSRG_OK;
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
@@ -135,17 +143,17 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
         "a has %lld block rows in blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 row "
         "tiles and block sides below 2^31 - 256",
         (long long)v->block_rows, (long long)v->block_height, (long long)v->block_width);
-  const CUdeviceptr *uploads;
-  const bsrg_status status = bsrg_portable_uploads(args->a, plan, gpu, &uploads, error);
+  bsrg_portable_uploads uploads;
+  const bsrg_status status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
   const bool whole_chunks =
       v->block_width * size % 16 == 0 && (!v->order || v->block_height * size % 16 == 0);
   bsrg_portable_params p = {
       .values = args->values,
-      .indptr = (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDPTR],
-      .indices = (const int32_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDICES],
-      .row_order = (const int32_t *)(uintptr_t)uploads[BSRG_PORTABLE_ROW_ORDER],
+      .indptr = uploads.indptr,
+      .indices = uploads.indices,
+      .row_order = uploads.row_order,
       .x = args->x.data,
       .c = args->c.data,
       .y = args->y.data,
@@ -164,7 +172,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .vector_a = whole_chunks && (uintptr_t)args->values % 16 == 0,
       .alpha = args->alpha,
       .beta = args->beta,
-      .order = v->order ? (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_ORDER] : NULL,
+      .order = uploads.order,
       .output = bsrg_output_of(args),
   };
   /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the

@@ -4,7 +4,7 @@
  *
  * Messages call the operands what users of the Python package call them: a, b, pattern and its values pattern.data, and
  * the values of the result out.data. */
-#include "views.h"
+#include "dense.h"
 
 #include <inttypes.h>
 
@@ -53,8 +53,9 @@ static bsrg_status check_memory(const bsrg_sampled_args *args, const bsrg_struct
   /* The product fits: bsrg_structure_create has made sure. */
   const int64_t elements = pattern->nnzb * pattern->block_height * pattern->block_width;
   const bsrg_dense stored = {(void *)args->values, 1, elements, 0, 1}, made = {args->out, 1, elements, 0, 1};
-  bsrg_view a = bsrg_view_of("a", &args->a, item), b = bsrg_view_of("b", &args->b, item);
-  bsrg_view values = bsrg_view_of("pattern.data", &stored, item), out = bsrg_view_of("out.data", &made, item);
+  bsrg_view a = bsrg_dense_view("a", &args->a, item), b = bsrg_dense_view("b", &args->b, item);
+  bsrg_view values = bsrg_dense_view("pattern.data", &stored, item),
+            out = bsrg_dense_view("out.data", &made, item);
   bsrg_status status = bsrg_view_check(&a, error);
   if (status == BSRG_OK) status = bsrg_view_check(&b, error);
   if (status == BSRG_OK) status = bsrg_view_check(&out, error);
@@ -89,12 +90,12 @@ bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error
   if (pattern.order) {
     settled.a = args->b;
     settled.b = args->a;
-    bsrg_turn(&settled.a);
-    bsrg_turn(&settled.b);
+    bsrg_dense_turn(&settled.a);
+    bsrg_dense_turn(&settled.b);
     settled.pattern = args->pattern->original;
   }
-  bsrg_settle_strides(&settled.a);
-  bsrg_settle_strides(&settled.b);
+  bsrg_dense_settle(&settled.a);
+  bsrg_dense_settle(&settled.b);
   return settled.device.kind == BSRG_CPU ? bsrg_cpu_sampled(&settled, error)
                                          : bsrg_gpu_sampled(&settled, error);
 }

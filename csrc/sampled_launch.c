@@ -1,8 +1,8 @@
 /* Sampled products on GPUs: the choice between Hopper's kernels and the portable ones, and their launches. */
+#include "dense.h"
 #include "sampled.h"
 #include "tensor_map.h"
 #include "uploads.h"
-#include "views.h"
 
 /* ---- what all kernels read -------------------------------------------------------------------- */
 
@@ -38,7 +38,7 @@ typedef struct bsrg_order {
 static bsrg_order order_of(const bsrg_dense *dense) {
   bsrg_order order = {*dense, false, bsrg_map_can_describe(dense)};
   if (order.fits) return order;
-  bsrg_turn(&order.rows);
+  bsrg_dense_turn(&order.rows);
   order.by_columns = true;
   order.fits = bsrg_map_can_describe(&order.rows);
   return order;

@@ -1,5 +1,5 @@
 /* Softmax over the stored elements of each row: checks, and the launch on a GPU. */
-#include "family.h"
+#include "portable.h"
 #include "views.h"
 
 static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_structure_view *a,
@@ -33,9 +33,9 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
                      "a is on %s, but the kernels need compute capability 8.0 or later",
                      gpu.device->info.name);
   const void *plan;
-  const CUdeviceptr *uploads;
+  bsrg_portable_uploads uploads;
   bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
-  if (status == BSRG_OK) status = bsrg_portable_uploads(args->a, plan, gpu, &uploads, error);
+  if (status == BSRG_OK) status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
   const bool columns = v->order != NULL;
@@ -57,9 +57,9 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
   bsrg_softmax_params p = {
       .values = args->values,
       .out = args->out,
-      .indptr = (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDPTR],
-      .row_order = (const int32_t *)(uintptr_t)uploads[BSRG_PORTABLE_ROW_ORDER],
-      .order = columns ? (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_ORDER] : NULL,
+      .indptr = uploads.indptr,
+      .row_order = uploads.row_order,
+      .order = uploads.order,
       .rows = v->rows,
       .block_area = v->block_height * v->block_width,
       .block_height = (int32_t)v->block_height,

@@ -68,6 +68,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "decode";
     case BSRG_SAMPLED:
       return "sampled";
+    case BSRG_PAIRS:
+      return "pairs";
     case BSRG_FAMILY_COUNT:
       break;
   }

@@ -247,6 +247,7 @@ void bsrg_structure_destroy(bsrg_structure *structure) {
   if (structure == NULL) return;
   bsrg_structure_destroy(atomic_load(&structure->transposed));
   bsrg_mask_plans_destroy(atomic_load(&structure->mask_plans));
+  bsrg_pair_index_destroy(atomic_load(&structure->pair_index));
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
   bsrg_plans_destroy(structure);
   free((void *)structure->view.indptr);

@@ -18,29 +18,6 @@ bsrg_status bsrg_check_place(bsrg_dtype dtype, bool takes_e4m3, bsrg_device devi
   return BSRG_OK;
 }
 
-bsrg_view bsrg_view_of(const char *name, const bsrg_dense *dense, int64_t item) {
-  return (bsrg_view){.name = name,
-                     .data = dense->data,
-                     .ndim = 2,
-                     .item = item,
-                     .shape = {dense->rows, dense->cols},
-                     .strides = {dense->row_stride, dense->col_stride}};
-}
-
-void bsrg_settle_strides(bsrg_dense *dense) {
-  if (dense->cols <= 1 && dense->rows <= 1) {
-    dense->row_stride = dense->col_stride = 1;
-  } else if (dense->cols <= 1) {
-    dense->col_stride = 1;
-  } else if (dense->rows <= 1) {
-    dense->row_stride = dense->col_stride == 1 ? dense->cols : 1;
-  }
-}
-
-void bsrg_turn(bsrg_dense *dense) {
-  *dense = (bsrg_dense){dense->data, dense->cols, dense->rows, dense->col_stride, dense->row_stride};
-}
-
 bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count) {
   bsrg_numbers_text out;
   int at = snprintf(out.text, sizeof(out.text), "(");

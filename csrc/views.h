@@ -19,14 +19,6 @@ typedef struct bsrg_view {
   uintptr_t begin, end; /* the bytes from first to last element, end exclusive; set by bsrg_view_check */
 } bsrg_view;
 
-bsrg_view bsrg_view_of(const char *name, const bsrg_dense *dense, int64_t item);
-
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
- * strides, so such a stride becomes what it would be in a contiguous view. */
-void bsrg_settle_strides(bsrg_dense *dense);
-/* The transposed view of the same memory. */
-void bsrg_turn(bsrg_dense *dense);
-
 /* "(2, 3)" */
 typedef struct bsrg_numbers_text {
   char text[192];

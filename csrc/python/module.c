@@ -90,6 +90,8 @@ static PyMethodDef methods[] = {
     {"matmul", (PyCFunction)(void (*)(void))bsrg_py_matmul, METH_FASTCALL | METH_KEYWORDS, bsrg_matmul_doc},
     {"sampled_matmul", (PyCFunction)(void (*)(void))bsrg_py_sampled_matmul, METH_FASTCALL | METH_KEYWORDS,
      bsrg_sampled_matmul_doc},
+    {"matmul_sparse", (PyCFunction)(void (*)(void))bsrg_py_matmul_sparse, METH_FASTCALL | METH_KEYWORDS,
+     bsrg_matmul_sparse_doc},
     {"attention", (PyCFunction)(void (*)(void))bsrg_py_attention, METH_FASTCALL | METH_KEYWORDS,
      bsrg_attention_doc},
     {"topk", (PyCFunction)(void (*)(void))bsrg_py_topk, METH_FASTCALL | METH_KEYWORDS, bsrg_topk_doc},

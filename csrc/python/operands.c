@@ -80,7 +80,7 @@ int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand)
   return 0;
 }
 
-bsrg_dense bsrg_as_dense(const bsrg_operand *operand) {
+bsrg_dense bsrg_operand_dense(const bsrg_operand *operand) {
   const bsrg_array *array = &operand->array;
   return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }

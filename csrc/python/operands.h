@@ -25,7 +25,7 @@ int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *acc
 /* ValueError unless they are the contiguous values, of three dimensions, of a matrix of that structure. */
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand);
 /* An operand of two dimensions. */
-bsrg_dense bsrg_as_dense(const bsrg_operand *operand);
+bsrg_dense bsrg_operand_dense(const bsrg_operand *operand);
 
 /* used: work with them has been put on the stream, where it may still be running. */
 void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,

@@ -62,8 +62,8 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
   if (import_operands(state, found, &view, &work, operands) == 0) {
     call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
     call.device = operands[A].array.device;
-    call.a = bsrg_as_dense(&operands[A]);
-    call.b = bsrg_as_dense(&operands[B]);
+    call.a = bsrg_operand_dense(&operands[A]);
+    call.b = bsrg_operand_dense(&operands[B]);
     if (operands[VALUES].given) call.values = operands[VALUES].array.data;
     call.out = operands[OUT].array.data;
     call.stream = work.stream;

@@ -68,6 +68,28 @@ BSRG_DEFINE_WGMMA_N64(__half, "f16")
 BSRG_DEFINE_WGMMA_N64(__nv_bfloat16, "bf16")
 #undef BSRG_DEFINE_WGMMA_N64
 
+#define BSRG_DEFINE_WGMMA_N128(CLASS, TYPE)                                                              \
+  template <int kTransposeA, int kTransposeB>                                                            \
+  struct Wgmma<CLASS, 128, kTransposeA, kTransposeB> {                                                   \
+    static __device__ __forceinline__ void run(float (&d)[64], uint64_t a, uint64_t b, int accumulate) { \
+      asm volatile(                                                                                      \
+          "{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, %66, 0;\n"                                 \
+          "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE                                   \
+          " "                                                                                            \
+          "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
+          "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+          "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+          "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "            \
+          "%64, %65, accumulate, 1, 1, %67, %68;\n}"                                                     \
+          : BSRG_ACC_32(d, 0), BSRG_ACC_32(d, 32)                                                        \
+          : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposeA), "n"(kTransposeB));                        \
+    }                                                                                                    \
+  };
+
+BSRG_DEFINE_WGMMA_N128(__half, "f16")
+BSRG_DEFINE_WGMMA_N128(__nv_bfloat16, "bf16")
+#undef BSRG_DEFINE_WGMMA_N128
+
 #define BSRG_DEFINE_WGMMA_N256(CLASS, TYPE)                                                               \
   template <int kTransposeA, int kTransposeB>                                                             \
   struct Wgmma<CLASS, 256, kTransposeA, kTransposeB> {                                                    \

@@ -10,7 +10,13 @@
 
 namespace bsrg::portable {
 
+template <int kStageK, bool kTransposed>
+class KWalker;
+
 struct RowTile {
+  template <int kStageK, bool kTransposed>
+  using Walker = KWalker<kStageK, kTransposed>;  // gives walk_k the entries of its blocks
+
   int64_t first_block;  // position of the block row's first block in indices and values
   int64_t y_row;        // first output row
   int blocks;           // in the block row
@@ -78,16 +84,16 @@ class KWalker {
 
 // Calls multiply(slot) for each stage of kStageK k of the tile's block row, with load(slot, entries), which
 // starts the copies of a stage, running kStages - 1 stages ahead. tables: 2 * kStageK entries in shared
-// memory, one table read by the loads while the next is written.
-template <int kStages, int kStageK, bool kTransposed, typename Load, typename Multiply>
-__device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const RowTile &tile, KEntry *tables,
+// memory, one table read by the loads while the next is written. Tile: a RowTile, or what has a Walker of its own.
+template <int kStages, int kStageK, bool kTransposed, typename Tile, typename Load, typename Multiply>
+__device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const Tile &tile, KEntry *tables,
                                        const Load &load, const Multiply &multiply) {
   static_assert(kStages >= 2, "a stage is loaded while another is multiplied");
   const int thread = threadIdx.x;
   const int steps =
       static_cast<int>((static_cast<int64_t>(tile.blocks) * p.block_width + kStageK - 1) / kStageK);
 
-  KWalker<kStageK, kTransposed> walker(p, tile, thread);
+  typename Tile::template Walker<kStageK, kTransposed> walker(p, tile, thread);
   const auto write_table = [&](int step) {
     if (thread < kStageK) tables[step % 2 * kStageK + thread] = walker.next();
   };

@@ -42,15 +42,32 @@ class Kernel {
       column_ = column_tile * kTileN;
       float sums[kFragmentsM][kFragmentsN][4] = {};
       if (p_.vector_a && p_.vector_x && p_.n % kChunk == 0)
-        accumulate<true>(sums);
+        accumulate<true>(sums, tile_);
       else
-        accumulate<false>(sums);
+        accumulate<false>(sums, tile_);
       if (p_.output.given) apply_output(sums);
       if (p_.vector_x)
         store_vectors(sums);
       else
         store_elements(sums);
     }
+  }
+
+  // One tile, from `column` on, of the product with a block column of B: see pairs.cuh.
+  template <typename Meetings>
+  __device__ __forceinline__ void run_pairs(Meetings &meetings, int column) {
+    column_ = column;
+    float sums[kFragmentsM][kFragmentsN][4] = {};
+    while (meetings.template find<kThreads>(tile_)) {
+      if (p_.vector_a && p_.vector_x && p_.n % kChunk == 0)
+        accumulate<true>(sums, meetings.tile());
+      else
+        accumulate<false>(sums, meetings.tile());
+    }
+    if (p_.vector_x)
+      store_vectors(sums);
+    else
+      store_elements(sums);
   }
 
  private:
@@ -89,8 +106,9 @@ class Kernel {
   }
 
   // kFast: 16-byte copies of both operands, each whole or absent.
-  template <bool kFast>
-  __device__ __forceinline__ void accumulate(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+  template <bool kFast, typename Tile>
+  __device__ __forceinline__ void accumulate(float (&sums)[kFragmentsM][kFragmentsN][4],
+                                             const Tile &tile) const {
     const auto load = [&](int slot, const KEntry *entries) {
       unsigned char *const a = shared_ + slot * kStageBytes;
       unsigned char *const x = a + kOffsetX;
@@ -117,7 +135,7 @@ class Kernel {
       multiply_stage(ptx::shared_address(shared_) + slot * kStageBytes, sums);
     };
     walk_k<kStages, kStageK, kTransposed>(
-        p_, tile_, reinterpret_cast<KEntry *>(shared_ + kStages * kStageBytes), load, multiply);
+        p_, tile, reinterpret_cast<KEntry *>(shared_ + kStages * kStageBytes), load, multiply);
   }
 
   // ---- loads of a transposed A ------------------------------------------------------------------

@@ -40,36 +40,26 @@ class Kernel {
     const int64_t column_tiles = (p_.n + kTileN - 1) / kTileN;
     for (int64_t column_tile = blockIdx.y; column_tile < column_tiles; column_tile += gridDim.y) {
       column_ = column_tile * kTileN;
-      const bool whole = column_ + kTileN <= p_.n;
       T totals[kRows][kColumns] = {}, sums[kRows][kColumns] = {};
       int stages = 0;
-      const auto load = [&](int slot, const KEntry *entries) {
-        T *const a = stage_a(slot), *const x = a + kElementsA;
-        if constexpr (kTransposed)
-          copy_at(a, entries);
-        else if (p_.vector_a)
-          copy_a<kVector>(a, entries);
-        else
-          copy_a<1>(a, entries);
-        if (!p_.vector_x)
-          copy_x_elements(x, entries);
-        else if (whole)
-          copy_x_vectors<true>(x, entries);
-        else
-          copy_x_vectors<false>(x, entries);
-      };
-      const auto multiply = [&](int slot) {
-        multiply_stage(stage_a(slot), sums);
-        if (++stages % (kChunkK / kStageK) == 0) add_chunk(sums, totals);
-      };
-      portable::walk_k<kStages, kStageK, kTransposed>(p_, tile_, reinterpret_cast<KEntry *>(stage_a(kStages)),
-                                                      load, multiply);
+      accumulate(sums, totals, stages, tile_);
       add_chunk(sums, totals);
       if (p_.output.given)
         store_fused(totals);
       else
         store(totals);
     }
+  }
+
+  // One tile, from `column` on, of the product with a block column of B: see pairs.cuh.
+  template <typename Meetings>
+  __device__ __forceinline__ void run_pairs(Meetings &meetings, int column) {
+    column_ = column;
+    T totals[kRows][kColumns] = {}, sums[kRows][kColumns] = {};
+    int stages = 0;
+    while (meetings.template find<kThreads>(tile_)) accumulate(sums, totals, stages, meetings.tile());
+    add_chunk(sums, totals);
+    store(totals);
   }
 
  private:
@@ -94,6 +84,34 @@ class Kernel {
 
   __device__ __forceinline__ T *stage_a(int slot) const {
     return reinterpret_cast<T *>(shared_) + slot * kStageElements;
+  }
+
+  // stages counts what is in sums and totals.
+  template <typename Tile>
+  __device__ __forceinline__ void accumulate(T (&sums)[kRows][kColumns], T (&totals)[kRows][kColumns],
+                                             int &stages, const Tile &tile) const {
+    const bool whole = column_ + kTileN <= p_.n;
+    const auto load = [&](int slot, const KEntry *entries) {
+      T *const a = stage_a(slot), *const x = a + kElementsA;
+      if constexpr (kTransposed)
+        copy_at(a, entries);
+      else if (p_.vector_a)
+        copy_a<kVector>(a, entries);
+      else
+        copy_a<1>(a, entries);
+      if (!p_.vector_x)
+        copy_x_elements(x, entries);
+      else if (whole)
+        copy_x_vectors<true>(x, entries);
+      else
+        copy_x_vectors<false>(x, entries);
+    };
+    const auto multiply = [&](int slot) {
+      multiply_stage(stage_a(slot), sums);
+      if (++stages % (kChunkK / kStageK) == 0) add_chunk(sums, totals);
+    };
+    portable::walk_k<kStages, kStageK, kTransposed>(p_, tile, reinterpret_cast<KEntry *>(stage_a(kStages)),
+                                                    load, multiply);
   }
 
   // ---- loads ------------------------------------------------------------------------------------

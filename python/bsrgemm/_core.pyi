@@ -131,6 +131,18 @@ def sampled_matmul(
     stream: SupportsIndex | None = 0,
     family: str = "auto",
 ) -> None: ...
+def matmul_sparse(
+    structure: Structure,
+    values: Importable,
+    b_structure: Structure,
+    b_values: Importable,
+    out: Importable,
+    c: Importable | None = None,
+    alpha: SupportsFloat = 1.0,
+    beta: SupportsFloat = 0.0,
+    stream: SupportsIndex | None = 0,
+    family: str = "auto",
+) -> None: ...
 def attention(
     q: Importable,
     k: Importable,

@@ -1,4 +1,4 @@
-"""``matmul``: a block-sparse matrix times a dense one, or a dense one times a block-sparse one."""
+"""``matmul``: products of a block-sparse matrix and a dense one, or of two block-sparse ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def matmul(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """``alpha * a @ b + beta * c``, one of ``a`` and ``b`` block-sparse and all else dense.
+    """``alpha * a @ b + beta * c``, at least one of ``a`` and ``b`` block-sparse and all else dense.
 
     With all that can be asked for, element (i, j) of the result is ``activation(row_scale[i] *
     col_scale[j] * alpha * (a @ b)[i, j] + bias + beta * c[i, j])``, computed from the sum in the
@@ -49,10 +49,14 @@ def matmul(
     as zeros, so an infinity or NaN there may turn rows (of ``a @ b``; columns where ``b`` is the
     block-sparse one) whose blocks do not meet it into NaN, as it does in a dense product.
 
+    Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for each
+    stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of ``b``
+    must be as high as those of ``a`` are wide. Such a product needs no scratch memory.
+
     Parameters
     ----------
-    a, b : bsr_array and array, or array and bsr_array
-        Shapes (M, K) and (K, N). The bsr_array may be a transposed view, ``A.T``, which shares
+    a, b : bsr_array and array, array and bsr_array, or two bsr_arrays
+        Shapes (M, K) and (K, N). A bsr_array may be a transposed view, ``A.T``, which shares
         the values of ``A``. The array has any strides; it may have one dimension, (K,), or up to
         six before the last two: a batch of matrices, each of which is multiplied. A batch on the
         left whose rows follow one another in memory, as those of contiguous arrays do, is one
@@ -84,8 +88,8 @@ def matmul(
         overlap nothing else. Without it the result is made new.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
         The CUDA stream that the work is put on, behind what the operands' libraries have pending.
-        Without it, torch's or CuPy's current stream if the dense operand is theirs, else the
-        stream that it names, else the legacy default stream. Another stream than the library's
+        Without it, torch's or CuPy's current stream if the dense operand (of two bsr_arrays, the
+        data of ``a``) is theirs, else the stream that it names, else the legacy default stream. Another stream than the library's
         current one is unknown to its allocator: keep the operands until the work is done. Ignored
         on the CPU.
 
@@ -93,14 +97,15 @@ def matmul(
     -------
     array
         ``out`` if given. Otherwise of shape (..., M, N), without the dimension that the array
-        lacks, in the library of the dense operand: NumPy, torch or CuPy; for other arrays NumPy on
-        the host and :class:`DeviceArray` on a GPU.
+        lacks, in the library of the dense operand or, of two bsr_arrays, of the data of ``a``:
+        NumPy, torch or CuPy; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
 
     Raises
     ------
     ValueError
-        If shapes do not fit, ``out`` overlaps an operand or is read-only, ``beta`` is not 0
-        without ``c``, or ``activation`` is none of those.
+        If shapes or block sizes do not fit, ``out`` overlaps an operand or is read-only, ``beta``
+        is not 0 without ``c``, ``activation`` is none of those, or it, ``bias`` or a scale is given
+        with two bsr_arrays.
     TypeError
         If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
     DeviceUnavailableError
@@ -141,6 +146,10 @@ def product(
     beta = real_number(beta, "beta") if beta is not None else float(c is not None)
     if c is None and beta != 0.0:
         raise ValueError(f"beta is {beta} and c is not given; accepted: c, or beta = 0")
+    if isinstance(a, BlockSparse) and isinstance(b, BlockSparse):
+        fused = {"bias": bias, "activation": activation}
+        _check_plain(fused | {"row_scale": row_scale, "col_scale": col_scale})
+        return _sparse_product(a, b, c, alpha, beta, out, stream, family)
     right = isinstance(b, BlockSparse)
     sparse, dense, sparse_name, name = (b, a, "b", "a") if right else (a, b, "a", "b")
     library = library_of(dense)
@@ -186,6 +195,16 @@ def product(
         activation,
     )
     return result
+
+
+def _check_plain(fused: dict[str, Any]) -> None:
+    """Nothing of the fused output is given."""
+    for name, x in fused.items():
+        if x is not None:
+            raise ValueError(
+                f"{name} is given and a and b are both block-sparse; accepted: None there, and "
+                "c, alpha and beta"
+            )
 
 
 class _Vectors(NamedTuple):
@@ -249,24 +268,58 @@ def _factors(x: Any, name: str, shapes: tuple[tuple[int, ...], ...], of: str) ->
     return library.importable(x, name)
 
 
+def _sparse_product(
+    a: bsr_array,
+    b: bsr_array,
+    c: Any,
+    alpha: float,
+    beta: float,
+    out: Any,
+    stream: Any,
+    family: str,
+) -> Any:
+    """``product`` of two block-sparse matrices."""
+    library = library_of(a._data)
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"b has shape {b.shape}; accepted: (K, N) with K = {a.shape[1]}, the columns of a"
+        )
+    if a.blocksize[1] != b.blocksize[0]:
+        raise ValueError(
+            f"a has blocksize {a.blocksize} and b has blocksize {b.blocksize}; accepted: blocks of "
+            f"b as high as those of a are wide, here {a.blocksize[1]}"
+        )
+    shape = (a.shape[0], b.shape[1])
+    values = library.importable(a._data, "a.data")
+    b_values = library_of(b._data).importable(b._data, "b.data")
+    added = None if c is None else _of_shape(c, "c", shape)
+    handle = library.current_stream(a._data) if stream is None else stream_handle(stream)
+    alpha = real_number(alpha, "alpha")
+    if out is None:
+        result = y = library.empty(shape, a._data, "a.data")
+    else:
+        result, y = out, added if out is c else _of_shape(out, "out", shape)
+    _core.matmul_sparse(
+        a._structure, values, b._structure, b_values, y, added, alpha, beta, handle, family
+    )
+    return result
+
+
 def _check_kinds(a: Any, b: Any) -> None:
-    """One operand is block-sparse and the other dense."""
-    if isinstance(a, BlockSparse) != isinstance(b, BlockSparse):
+    """At least one operand is block-sparse, and the other one is dense otherwise."""
+    if isinstance(a, BlockSparse) and isinstance(b, BlockSparse):
+        return
+    if isinstance(a, BlockSparse) or isinstance(b, BlockSparse):
         other, name = (b, "b") if isinstance(a, BlockSparse) else (a, "a")
         if not is_scipy_sparse(other):
             return
         raise TypeError(
-            f"{name} is a {type(other).__name__}; accepted: a dense array, so use "
-            f"{name}.todense(); products of two sparse matrices are not supported yet"
-        )
-    if isinstance(a, BlockSparse):
-        raise TypeError(
-            "a and b are bsr_arrays; accepted: one bsr_array and a dense array, so use "
-            "b.todense(); products of two sparse matrices are not supported yet"
+            f"{name} is a {type(other).__name__}; accepted: a dense array or a bsr_array, so use "
+            f"bsrgemm.bsr_array({name}, blocksize=(height, width)) or {name}.todense()"
         )
     raise TypeError(
         f"a is a {type(a).__name__} and b is a {type(b).__name__}; accepted: a "
-        "bsr_array and a dense array, in either order"
+        "bsr_array and a dense array, in either order, or two bsr_arrays"
     )
 
 

@@ -109,7 +109,9 @@ def sampled(
         _check_structure(out, pattern)
         result = out
         values = added if out is pattern and added is not None else _values(out, "out")
-    _core.sampled_matmul(pattern._structure, left, right, values, added, alpha, beta, handle, family)
+    _core.sampled_matmul(
+        pattern._structure, left, right, values, added, alpha, beta, handle, family
+    )
     return result
 
 

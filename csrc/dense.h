@@ -1,0 +1,42 @@
+/* Dense operands of products: their views, and views of the same memory. */
+#ifndef BSRG_DENSE_H
+#define BSRG_DENSE_H
+
+#include "views.h"
+
+static inline bool bsrg_dense_is_empty(const bsrg_dense *dense) {
+  return dense->rows == 0 || dense->cols == 0;
+}
+
+static inline bsrg_view bsrg_dense_view(const char *name, const bsrg_dense *dense, int64_t item) {
+  return (bsrg_view){.name = name,
+                     .data = dense->data,
+                     .ndim = 2,
+                     .item = item,
+                     .shape = {dense->rows, dense->cols},
+                     .strides = {dense->row_stride, dense->col_stride}};
+}
+
+/* Whether both are the same view, of one shape. */
+static inline bool bsrg_dense_is(const bsrg_dense *a, const bsrg_dense *b) {
+  return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride) &&
+         (a->cols <= 1 || a->col_stride == b->col_stride);
+}
+
+/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
+ * strides, so such a stride becomes what it would be in a contiguous view. */
+static inline void bsrg_dense_settle(bsrg_dense *view) {
+  if (view->cols <= 1 && view->rows <= 1) {
+    view->row_stride = view->col_stride = 1;
+  } else if (view->cols <= 1) {
+    view->col_stride = 1;
+  } else if (view->rows <= 1) {
+    view->row_stride = view->col_stride == 1 ? view->cols : 1;
+  }
+}
+
+static inline void bsrg_dense_turn(bsrg_dense *view) {
+  *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* BSR x BSR: checks everything that a backend relies on, then hands over to the backend of the device. Messages call
+ * the operands what users of the Python package call them. */
+#include "dense.h"
+
+#include <inttypes.h>
+
+static bsrg_status check_family(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  const bsrg_family family = args->family;
+  if (family != BSRG_AUTO && family != BSRG_PAIRS && family != BSRG_PORTABLE && family != BSRG_HOST) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "family is %d, '%s', but products of two block-sparse matrices have 'auto', 'pairs', "
+                     "'portable' and 'cpu'",
+                     (int)family, bsrg_family_name(family));
+  }
+  if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
+                     bsrg_family_name(family));
+  }
+  if (args->device.kind == BSRG_CUDA && family == BSRG_HOST) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'pairs' and 'portable' "
+                     "exist",
+                     args->device.index);
+  }
+  return BSRG_OK;
+}
+
+static bsrg_status check_shapes(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
+  const bsrg_dense *y = &args->y, *c = &args->c;
+  if (b->rows != a->cols) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "b has shape (K, N) = (%" PRId64 ", %" PRId64 "), but a has %" PRId64
+                     " columns: b must have %" PRId64 " rows",
+                     b->rows, b->cols, a->cols, a->cols);
+  }
+  if (b->block_height != a->block_width) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "a has blocksize (%" PRId64 ", %" PRId64 ") and b has blocksize (%" PRId64 ", %" PRId64
+        "), but the blocks of b must be as high as those of a are wide: b must have block height "
+        "%" PRId64,
+        a->block_height, a->block_width, b->block_height, b->block_width, a->block_width);
+  }
+  if (y->rows != a->rows || y->cols != b->cols) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "out has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
+                     "), which out must have too",
+                     y->rows, y->cols, a->rows, b->cols);
+  }
+  const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
+  if (!given && args->beta != 0 && !bsrg_dense_is_empty(y)) {
+    return bsrg_fail(error, BSRG_ERR_VALUE, "beta is %g, but c is not given: beta without c must be 0",
+                     args->beta);
+  }
+  if (given && (c->rows != y->rows || c->cols != y->cols)) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "c has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
+                     "), which c must have too",
+                     c->rows, c->cols, y->rows, y->cols);
+  }
+  return BSRG_OK;
+}
+
+static bsrg_view values_view(const char *name, const void *values, const bsrg_structure_view *of,
+                             int64_t item) {
+  /* The product fits: bsrg_structure_create has made sure. */
+  const bsrg_dense all = {(void *)values, 1, of->nnzb * of->block_height * of->block_width, 0, 1};
+  return bsrg_dense_view(name, &all, item);
+}
+
+static bsrg_status check_memory(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  bsrg_view a = values_view("a.data", args->a_values, &args->a->view, item);
+  bsrg_view b = values_view("b.data", args->b_values, &args->b->view, item);
+  bsrg_view y = bsrg_dense_view("out", &args->y, item), c = bsrg_dense_view("c", &args->c, item);
+  bsrg_status status = bsrg_view_check(&a, error);
+  if (status == BSRG_OK) status = bsrg_view_check(&b, error);
+  if (status == BSRG_OK) status = bsrg_view_check(&y, error);
+  if (status == BSRG_OK) status = bsrg_view_check_distinct(&y, error);
+  if (status != BSRG_OK) return status;
+  const char *shared = bsrg_views_overlap(&y, &a) ? a.name : bsrg_views_overlap(&y, &b) ? b.name : NULL;
+  if (shared != NULL) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "out overlaps %s in memory, but must share memory with no operand except c", shared);
+  }
+  if (args->beta == 0) return BSRG_OK;
+  status = bsrg_view_check(&c, error);
+  if (status != BSRG_OK) return status;
+  if (!bsrg_dense_is(&args->c, &args->y) && bsrg_views_overlap(&y, &c)) {
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "out overlaps c in memory without being the same view (same first element and strides): out "
+        "must be exactly c or share no memory with it");
+  }
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  if (args->a == NULL || args->b == NULL)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure",
+                     args->a == NULL ? "a" : "b");
+  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
+  if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = check_shapes(args, error);
+  if (status == BSRG_OK) status = check_memory(args, error);
+  if (status != BSRG_OK || bsrg_dense_is_empty(&args->y)) return status;
+  bsrg_matmul_sparse_args settled = *args;
+  bsrg_dense_settle(&settled.c);
+  bsrg_dense_settle(&settled.y);
+  return settled.device.kind == BSRG_CPU ? bsrg_cpu_matmul_sparse(&settled, error)
+                                         : bsrg_gpu_matmul_sparse(&settled, error);
+}

@@ -1,0 +1,32 @@
+/* Products of two block-sparse matrices on a GPU: what their files share.
+ *
+ * Both operands are seen by lines, the blocks that make a row or a column of output tiles: those of A are its block
+ * rows, those of B its block columns, the block rows of B transposed. Block k of a line of A meets block k of one of B. */
+#ifndef BSRG_PAIRS_H
+#define BSRG_PAIRS_H
+
+#include "family.h"
+
+/* Which blocks a structure stores, as bits by block row: for bsrg_pairs_operand, which says what the arrays are. */
+struct bsrg_pair_index {
+  uint32_t *bits;
+  int32_t *first, *order; /* order: NULL where the view has none */
+  int32_t
+      *tiles; /* NULL where lines are about equally long, else row tiles as A and column_tiles of them as B */
+  int64_t words, row_tiles, column_tiles;
+};
+
+/* Masks of more bytes than this are not made. */
+enum { BSRG_PAIR_MASK_BYTES = 64 << 20 };
+int64_t bsrg_pair_mask_bytes(const bsrg_structure_view *view);
+
+/* The index of a structure of block heights that are multiples of 64, made at the first call. */
+bsrg_status bsrg_pair_index_get(bsrg_structure *structure, const bsrg_pair_index **out, bsrg_error *error);
+
+/* NULL if the Hopper kernels can compute it, else what they need. */
+const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
+bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
+const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
+bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
+
+#endif

@@ -1,0 +1,120 @@
+/* The portable kernels for two block-sparse matrices, kernels/sm80/pairs.cuh: any block shapes, strides and dtype. */
+#include "pairs.h"
+#include "portable.h"
+
+#include <math.h>
+
+#define SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns},
+static const int64_t mma_shape[][2] = {BSRG_PAIRS_MMA_TILES(SHAPE)};
+static const int64_t f32_shape[][2] = {BSRG_PAIRS_F32_TILES(SHAPE)};
+static const int64_t f64_shape[][2] = {BSRG_PAIRS_F64_TILES(SHAPE)};
+#undef SHAPE
+/* Time for an element of a tile against the best tile of its list, by what the kernels for dense operands need. */
+static const double mma_cost[] = {2.0, 1.2, 1.0}, simt_cost[] = {1.3, 1.0};
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+_Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
+_Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT(f64_shape), "likewise");
+
+/* The tile that fills blocks of so many rows and columns best, and its kernel. */
+static bsrg_kernel_id choose_tile(bsrg_dtype dtype, bool transposed, int64_t height, int64_t width,
+                                  const int64_t **shape) {
+  const bool half = dtype == BSRG_F16 || dtype == BSRG_BF16;
+  const int64_t (*shapes)[2] = half ? mma_shape : dtype == BSRG_F32 ? f32_shape : f64_shape;
+  const double *cost = half ? mma_cost : simt_cost;
+  const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
+  const int first = dtype == BSRG_F16    ? BSRG_KERNEL_PAIRS_F16_M16N64
+                    : dtype == BSRG_BF16 ? BSRG_KERNEL_PAIRS_BF16_M16N64
+                    : dtype == BSRG_F32  ? BSRG_KERNEL_PAIRS_F32_M32N32
+                                         : BSRG_KERNEL_PAIRS_F64_M32N32;
+  int best = 0;
+  double least = INFINITY;
+  for (int i = 0; i < count; ++i) {
+    const double rows = (double)(bsrg_ceil_div(height, shapes[i][0]) * shapes[i][0]);
+    const double columns = (double)(bsrg_ceil_div(width, shapes[i][1]) * shapes[i][1]);
+    if (rows * columns * cost[i] >= least) continue;
+    least = rows * columns * cost[i];
+    best = i;
+  }
+  *shape = shapes[best];
+  return (bsrg_kernel_id)(first + (transposed ? count : 0) + best);
+}
+
+static int64_t most_side(const bsrg_structure_view *v) { return bsrg_max(v->block_height, v->block_width); }
+
+/* The kernels count rows and k of a few blocks, and row tiles, in 32 bits. */
+const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu) {
+  const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
+  if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
+  if (most_side(a) > 1 << 24 || most_side(b) > 1 << 24) return "needs block sides of at most 2^24";
+  return a->rows > INT32_MAX ? "needs fewer than 2^31 rows of a" : NULL;
+}
+
+/* Whether rows of these elements can be read 16 bytes at a time from any multiple of 16 bytes on. */
+static bool in_chunks(const void *data, int64_t row_stride, int64_t size) {
+  return row_stride * size % 16 == 0 && (uintptr_t)data % 16 == 0;
+}
+
+static bool dense_in_chunks(const bsrg_dense *dense, int64_t size) {
+  return dense->col_stride == 1 && in_chunks(dense->data, dense->row_stride, size);
+}
+
+static bsrg_status upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
+                          bsrg_error *error) {
+  const void *plan;
+  const bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, &plan, error);
+  return status == BSRG_OK ? bsrg_portable_upload(structure, plan, gpu, out, error) : status;
+}
+
+bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  bsrg_structure *transposed;
+  bsrg_portable_uploads of_a, of_b;
+  bsrg_status status = bsrg_structure_transposed(args->b, &transposed, error);
+  if (status == BSRG_OK) status = upload(args->a, gpu, &of_a, error);
+  if (status == BSRG_OK) status = upload(transposed, gpu, &of_b, error);
+  if (status != BSRG_OK) return status;
+
+  const bsrg_structure_view *a = &args->a->view, *bt = &transposed->view;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  const int64_t height = a->block_height, depth = a->block_width, width = bt->block_height;
+  const bool b_turned = bt->order == NULL; /* blocks of B lie as [width][depth] */
+  const int64_t *tile;
+  const bsrg_kernel_id kernel = choose_tile(args->dtype, a->order != NULL, height, width, &tile);
+  const bool vector_x = !b_turned && in_chunks(args->b_values, width, size) &&
+                        dense_in_chunks(&args->y, size) &&
+                        (args->beta == 0 || dense_in_chunks(&args->c, size));
+  const int64_t tiles_per_block_row = bsrg_ceil_div(height, tile[0]);
+  bsrg_pairs_portable_params p = {.product = {.values = args->a_values,
+                                              .indptr = of_a.indptr,
+                                              .indices = of_a.indices,
+                                              .row_order = of_a.row_order,
+                                              .x = args->b_values,
+                                              .c = args->c.data,
+                                              .y = args->y.data,
+                                              .x_row_stride = b_turned ? 1 : width,
+                                              .x_col_stride = b_turned ? depth : 1,
+                                              .c_row_stride = args->c.row_stride,
+                                              .c_col_stride = args->c.col_stride,
+                                              .y_row_stride = args->y.row_stride,
+                                              .y_col_stride = args->y.col_stride,
+                                              .n = width,
+                                              .row_tiles = a->block_rows * tiles_per_block_row,
+                                              .block_height = (int32_t)height,
+                                              .block_width = (int32_t)depth,
+                                              .tiles_per_block_row = (int32_t)tiles_per_block_row,
+                                              .vector_x = vector_x,
+                                              .vector_a = in_chunks(args->a_values, depth, size) &&
+                                                          (!a->order || height * size % 16 == 0),
+                                              .alpha = args->alpha,
+                                              .beta = args->beta,
+                                              .order = of_a.order},
+                                  .b_indptr = of_b.indptr,
+                                  .b_indices = of_b.indices,
+                                  .b_order = of_b.order,
+                                  .b_block_cols = bt->block_rows,
+                                  .tiles_per_block_column = (int32_t)bsrg_ceil_div(width, tile[1])};
+  /* Row tiles vary fastest, so that those of one block column share it in L2; the kernel walks over the column tiles that
+   * grid.y, which ends at 65535, leaves out. */
+  const int64_t across = bsrg_min(bt->block_rows * p.tiles_per_block_column, 65535);
+  return bsrg_launch(gpu.api, gpu.device, kernel, p.product.row_tiles, across, (CUstream)args->stream, &p,
+                     error);
+}

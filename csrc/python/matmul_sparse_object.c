@@ -1,0 +1,101 @@
+/* matmul_sparse(): as matmul(), for two block-sparse operands. */
+#include "operands.h"
+
+enum { A, B, C, OUT, OPERANDS };
+
+/* Imports the operands in place; those marked given need releasing, also after a failure. */
+static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
+                           bsrg_operand *operands) {
+  if (bsrg_import_operand(state, found[1], &operands[A], work) < 0 ||
+      bsrg_import_operand(state, found[3], &operands[B], work) < 0 ||
+      bsrg_import_operand(state, found[4], &operands[OUT], work) < 0 ||
+      bsrg_check_dimensions(&operands[OUT], 2, "two") < 0) {
+    return -1;
+  }
+  if (found[5] == found[4]) {
+    operands[C] = operands[OUT];
+    operands[C].name = "c";
+    Py_INCREF(operands[C].array.owner);
+  } else if (found[5] != NULL && found[5] != Py_None &&
+             (bsrg_import_operand(state, found[5], &operands[C], work) < 0 ||
+              bsrg_check_dimensions(&operands[C], 2, "two") < 0)) {
+    return -1;
+  }
+  for (int i = B; i < OPERANDS; ++i) {
+    if (bsrg_check_same_kind(&operands[A], &operands[i]) < 0) return -1;
+  }
+  return bsrg_check_writable(&operands[OUT]);
+}
+
+static int parse_structure(bsrg_state *state, PyObject *obj, const char *name, bsrg_structure **out) {
+  if (Py_IS_TYPE(obj, state->structure_type)) {
+    *out = bsrg_structure_of(obj);
+    return 0;
+  }
+  PyErr_Format(PyExc_TypeError, "%s is %R, but must be a Structure", name, obj);
+  return -1;
+}
+
+static int parse_arguments(bsrg_state *state, PyObject *const *found, bsrg_matmul_sparse_args *args,
+                           bsrg_work *work) {
+  args->alpha = 1.0;
+  if (parse_structure(state, found[0], "structure", &args->a) < 0) return -1;
+  if (parse_structure(state, found[2], "b_structure", &args->b) < 0) return -1;
+  if (found[6] != NULL && bsrg_parse_real(found[6], "alpha", &args->alpha) < 0) return -1;
+  if (found[7] != NULL && bsrg_parse_real(found[7], "beta", &args->beta) < 0) return -1;
+  if (bsrg_parse_work(found[8], work) < 0) return -1;
+  return found[9] == NULL ? 0 : bsrg_parse_family(found[9], &args->family);
+}
+
+PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                                PyObject *kwnames) {
+  static const bsrg_name names[] = {
+      BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_b_structure, BSRG_NAME_b_values, BSRG_NAME_out,
+      BSRG_NAME_c,         BSRG_NAME_alpha,  BSRG_NAME_beta,        BSRG_NAME_stream,   BSRG_NAME_family};
+  static const bsrg_signature signature = {"matmul_sparse", 5, 10, names};
+  bsrg_state *state = PyModule_GetState(module);
+  PyObject *found[10];
+  if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
+  bsrg_matmul_sparse_args call = {0};
+  bsrg_work work;
+  if (parse_arguments(state, found, &call, &work) < 0) return NULL;
+
+  bsrg_operand operands[OPERANDS] = {
+      [A] = {.name = "a.data"}, [B] = {.name = "b.data"}, [C] = {.name = "c"}, [OUT] = {.name = "out"}};
+  PyObject *result = NULL;
+  const bsrg_structure_view a = bsrg_structure_get(call.a), b = bsrg_structure_get(call.b);
+  if (import_operands(state, found, &work, operands) == 0 && bsrg_check_values(&a, &operands[A]) == 0 &&
+      bsrg_check_values(&b, &operands[B]) == 0) {
+    call.a_values = operands[A].array.data;
+    call.b_values = operands[B].array.data;
+    call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
+    call.device = operands[A].array.device;
+    if (operands[C].given) call.c = bsrg_operand_dense(&operands[C]);
+    call.y = bsrg_operand_dense(&operands[OUT]);
+    call.stream = work.stream;
+    bsrg_error error;
+    bsrg_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = bsrg_matmul_sparse(&call, &error);
+    Py_END_ALLOW_THREADS;
+    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+  }
+  bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
+  return result;
+}
+
+const char bsrg_matmul_sparse_doc[] =
+    "matmul_sparse(structure, values, b_structure, b_values, out, c=None, alpha=1.0, beta=0.0, stream=0, "
+    "family='auto')\n"
+    "--\n\n"
+    "out = alpha * A @ B + beta * c, for the block-sparse matrices A of structure and values and B of\n"
+    "b_structure and b_values.\n\n"
+    "structure  a Structure of a matrix of M rows and K columns; b_structure: of K rows and N columns, its\n"
+    "           blocks as high as those of A are wide\n"
+    "values     [nnzb, block height, block width], C-contiguous; with a transposed structure those of the\n"
+    "           one that it is the transposed of. b_values likewise\n"
+    "out        [M, N], writable, any strides, sharing memory with no operand unless it is c\n"
+    "c          [M, N] or None; not read when beta is 0\n"
+    "stream     CUDA stream handle; None takes the current stream of the library of values\n"
+    "family     'auto', 'pairs', 'portable' (GPU) or 'cpu'\n\n"
+    "All else is as in matmul.";

@@ -1,0 +1,5 @@
+#include "sm80/pairs.cuh"
+#include "sm80/portable.cuh"
+
+#define KERNEL(...) BSRG_PAIRS_KERNEL_OF(pairs_f16, bsrg::portable::Kernel, __half, false, __VA_ARGS__)
+BSRG_PAIRS_MMA_TILES(KERNEL)
