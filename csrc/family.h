@@ -38,6 +38,7 @@ extern const bsrg_family_ops bsrg_regroup_family;  /* regroup.c, regroup_family.
 extern const bsrg_family_ops bsrg_align_family;    /* align.c */
 extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
+extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_launch.c */
 
 /* The family's plan of a structure, made at the first call. */
 bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **plan,

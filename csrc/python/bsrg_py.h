@@ -51,6 +51,7 @@
   X(numbers)                   \
   X(obj)                       \
   X(out)                       \
+  X(precision)                 \
   X(q)                         \
   X(q_descale)                 \
   X(right)                     \
@@ -62,7 +63,9 @@
   X(v)                         \
   X(v_descale)                 \
   X(values)                    \
-  X(x)
+  X(values_scale)              \
+  X(x)                         \
+  X(x_scale)
 
 typedef enum bsrg_name {
 #define BSRG_PY_ENUM(name) BSRG_NAME_##name,
@@ -118,6 +121,8 @@ int bsrg_parse_device(PyObject *obj, bsrg_device *out);
 int bsrg_parse_cuda_device(PyObject *obj, int *index);
 int bsrg_parse_family(PyObject *obj, bsrg_family *out);
 int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out);
+/* "ieee" or "tf32". */
+int bsrg_parse_precision(PyObject *obj, bsrg_precision *out);
 PyObject *bsrg_device_name(bsrg_device device);
 
 /* ---- the module's functions and types ---------------------------------------------------------------- */

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+static bool is_8_bit(const bsrg_operand *operand) { return operand->array.element->bits == 8; }
+
 static int check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted) {
   const bsrg_array *array = &operand->array;
   if (array->ndim == ndim) return 0;
@@ -59,7 +61,7 @@ static bsrg_dense as_dense(const bsrg_operand *operand) {
   return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }
 
-enum { VALUES, DENSE, C, OUT, OPERANDS };
+enum { VALUES, DENSE, C, OUT, VALUES_SCALE, X_SCALE, OPERANDS };
 
 /* Imports the operands in place; those marked given need releasing, also after a failure. */
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side side, bsrg_work *work,
@@ -78,10 +80,51 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side 
              import_dense(state, found[4], side, &operands[C], work) < 0) {
     return -1;
   }
-  for (int i = VALUES + 1; i < OPERANDS; ++i) {
-    if (bsrg_check_same_kind(&operands[VALUES], &operands[i]) < 0) return -1;
+  if (bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0) return -1;
+  const bool eight = is_8_bit(&operands[VALUES]);
+  if (eight ? bsrg_check_same_device(&operands[VALUES], &operands[OUT]) < 0
+            : bsrg_check_same_kind(&operands[VALUES], &operands[OUT]) < 0) {
+    return -1;
   }
+  if (bsrg_check_same_kind(&operands[eight ? OUT : VALUES], &operands[C]) < 0) return -1;
   return bsrg_check_writable(&operands[OUT]);
+}
+
+/* Factors of float32 on the device of the values: one, in any number of dimensions, or a vector. */
+static int import_scale(bsrg_state *state, PyObject *obj, bsrg_work *work, const bsrg_operand *values,
+                        bsrg_operand *operand, const float **data, int64_t *count) {
+  if (obj == NULL || obj == Py_None) return 0;
+  if (bsrg_import_operand(state, obj, operand, work) < 0 || bsrg_check_same_device(values, operand) < 0) {
+    return -1;
+  }
+  const bsrg_array *array = &operand->array;
+  *count = bsrg_array_size(array);
+  if (array->element->dtype != BSRG_F32 || (*count != 1 && array->ndim != 1) || !bsrg_is_contiguous(array)) {
+    PyErr_Format(PyExc_ValueError,
+                 "%s has dtype %s, shape %s and strides %s, but must have dtype float32 and one dimension or "
+                 "element, C-contiguous",
+                 operand->name, array->element->name, bsrg_format_shape(array->ndim, array->shape).text,
+                 bsrg_format_shape(array->ndim, array->strides).text);
+    return -1;
+  }
+  /* An empty vector may have no memory; there are no blocks to multiply then. */
+  *data = *count > 0 ? array->data : NULL;
+  return 0;
+}
+
+static int import_scales(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
+                         bsrg_matmul_args *call) {
+  int64_t count = 1;
+  if (import_scale(state, found[11], work, &operands[VALUES], &operands[VALUES_SCALE], &call->values_scale,
+                   &call->values_scale_count) < 0 ||
+      import_scale(state, found[12], work, &operands[VALUES], &operands[X_SCALE], &call->x_scale, &count) <
+          0) {
+    return -1;
+  }
+  if (count == 1) return 0;
+  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have one element", operands[X_SCALE].name,
+               bsrg_format_shape(operands[X_SCALE].array.ndim, operands[X_SCALE].array.shape).text);
+  return -1;
 }
 
 static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
@@ -95,16 +138,18 @@ static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_wo
   const int right = found[9] == NULL ? 0 : PyObject_IsTrue(found[9]);
   if (right < 0) return -1;
   args->side = right ? BSRG_A_RIGHT : BSRG_A_LEFT;
+  if (found[10] != NULL && bsrg_parse_precision(found[10], &args->precision) < 0) return -1;
   return 0;
 }
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_x,    BSRG_NAME_out,
-                                    BSRG_NAME_c,         BSRG_NAME_alpha,  BSRG_NAME_beta, BSRG_NAME_stream,
-                                    BSRG_NAME_family,    BSRG_NAME_right};
-  static const bsrg_signature signature = {"matmul", 4, 10, names};
+  static const bsrg_name names[] = {
+      BSRG_NAME_structure, BSRG_NAME_values,       BSRG_NAME_x,      BSRG_NAME_out,    BSRG_NAME_c,
+      BSRG_NAME_alpha,     BSRG_NAME_beta,         BSRG_NAME_stream, BSRG_NAME_family, BSRG_NAME_right,
+      BSRG_NAME_precision, BSRG_NAME_values_scale, BSRG_NAME_x_scale};
+  static const bsrg_signature signature = {"matmul", 4, 13, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[10];
+  PyObject *found[13];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   if (!Py_IS_TYPE(found[0], state->structure_type)) {
     return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
@@ -114,16 +159,21 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   if (parse_scalars(found, &call, &work) < 0) return NULL;
 
   const bool right = call.side == BSRG_A_RIGHT;
-  bsrg_operand operands[OPERANDS] = {[VALUES] = {.name = right ? "b.data" : "a.data"},
-                                     [DENSE] = {.name = right ? "a" : "b"},
-                                     [C] = {.name = "c"},
-                                     [OUT] = {.name = "out"}};
+  bsrg_operand operands[OPERANDS] = {
+      [VALUES] = {.name = right ? "b.data" : "a.data", .takes_e4m3 = true, .takes_e5m2 = true},
+      [DENSE] = {.name = right ? "a" : "b", .takes_e4m3 = true, .takes_e5m2 = true},
+      [C] = {.name = "c"},
+      [OUT] = {.name = "out"},
+      [VALUES_SCALE] = {.name = right ? "b_scale" : "a_scale"},
+      [X_SCALE] = {.name = right ? "a_scale" : "b_scale"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
   if (import_operands(state, found, call.side, &work, operands) == 0 &&
+      import_scales(state, found, &work, operands, &call) == 0 &&
       check_values(&view, &operands[VALUES]) == 0) {
     call.values = operands[VALUES].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
+    call.out_dtype = (bsrg_dtype)operands[OUT].array.element->dtype;
     call.device = operands[VALUES].array.device;
     call.x = as_dense(&operands[DENSE]);
     if (operands[C].given) call.c = as_dense(&operands[C]);
@@ -141,7 +191,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
 }
 
 const char bsrg_matmul_doc[] =
-    "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto', right=False)\n"
+    "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto', right=False,\n"
+    "       precision='ieee', values_scale=None, x_scale=None)\n"
     "--\n\n"
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
     "structure  a Structure of a matrix of M rows and K columns\n"
@@ -151,13 +202,19 @@ const char bsrg_matmul_doc[] =
     "out        [M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
     "c          [M, N], [M] or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
-    "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable' (GPU) and "
-    "'cpu'\n"
+    "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor' "
+    "(GPU)\n"
+    "           and 'cpu'\n"
     "right      True: out = alpha * x @ A + beta * c, with x [N, M] or [M], out and c [N, K] or [K]; "
     "vectors\n"
-    "           are matrices of one row\n\n"
+    "           are matrices of one row\n"
+    "precision  'ieee', or of float32 'tf32'\n"
+    "values_scale, x_scale  of 8-bit operands: None, or float32 factors on their device, of values one or "
+    "one\n"
+    "           for each block, of x one\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
-    "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
+    "accumulated in float32. With values and x of float8_e4m3fn or float8_e5m2, out and c are float16,\n"
+    "bfloat16 or float32. On a GPU the call returns once the work is on the stream, behind what the\n"
     "operands' libraries have pending on other streams. Messages call the operands a and b in the order of\n"
     "the product, and values a.data or b.data.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"

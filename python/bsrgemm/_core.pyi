@@ -60,7 +60,11 @@ class Structure:
     def order(self) -> NDArray[np.int64] | None: ...
     def transposed(self) -> Structure: ...
     def explain(
-        self, n: SupportsIndex, dtype: str, chip: dict[str, Any] | None = None
+        self,
+        n: SupportsIndex,
+        dtype: str,
+        chip: dict[str, Any] | None = None,
+        precision: str = "ieee",
     ) -> dict[str, Any]: ...
 
 @final
@@ -114,6 +118,9 @@ def matmul(
     stream: SupportsIndex | None = 0,
     family: str = "auto",
     right: bool = False,
+    precision: str = "ieee",
+    values_scale: Importable | None = None,
+    x_scale: Importable | None = None,
 ) -> None: ...
 def attention(
     q: Importable,
