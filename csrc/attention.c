@@ -235,7 +235,7 @@ static void settle_strides(bsrg_tensor *t) {
 }
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
-  bsrg_status status = bsrg_check_place(args->dtype, true, args->device, error);
+  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_E4M3, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_numbers(args, error);

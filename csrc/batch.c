@@ -71,10 +71,11 @@ static void move(bsrg_dense *matrix, const int64_t *strides, const int64_t *posi
 bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *position) {
   const bsrg_batch *batch = &args->batch;
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   bsrg_matmul_args one = *args;
   move(&one.x, batch->x_strides, position, batch->ndim, item);
-  move(&one.y, batch->y_strides, position, batch->ndim, item);
-  if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, item);
+  move(&one.y, batch->y_strides, position, batch->ndim, out_item);
+  if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, out_item);
   one.batch.ndim = 0;
   return one;
 }

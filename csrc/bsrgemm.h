@@ -31,8 +31,15 @@ typedef struct bsrg_error {
   char message[1024];
 } bsrg_error;
 
-/* BSRG_F8_E4M3 is for attention alone. */
-typedef enum bsrg_dtype { BSRG_F16 = 0, BSRG_BF16, BSRG_F32, BSRG_F64, BSRG_F8_E4M3 } bsrg_dtype;
+/* The 8-bit ones are for products of BSR and dense matrices, and BSRG_F8_E4M3 for attention. */
+typedef enum bsrg_dtype {
+  BSRG_F16 = 0,
+  BSRG_BF16,
+  BSRG_F32,
+  BSRG_F64,
+  BSRG_F8_E4M3,
+  BSRG_F8_E5M2
+} bsrg_dtype;
 typedef enum bsrg_index_type { BSRG_I32 = 0, BSRG_I64 } bsrg_index_type;
 typedef enum bsrg_device_kind { BSRG_CPU = 0, BSRG_CUDA } bsrg_device_kind;
 
@@ -42,7 +49,7 @@ typedef struct bsrg_device {
 } bsrg_device;
 
 size_t bsrg_dtype_size(bsrg_dtype dtype);
-/* "float16", "bfloat16", "float32", "float64", "float8_e4m3fn" */
+/* "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2" */
 const char *bsrg_dtype_name(bsrg_dtype dtype);
 
 /* ---- Structure: which blocks a matrix stores ------------------------------------------------- */
@@ -114,10 +121,11 @@ typedef enum bsrg_family {
   BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
   BSRG_ATTENTION_DECODE, /* attention only, sm_80 and up: few queries, keys and values streamed from memory once */
   BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 64 */
-  BSRG_PAIRS, /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
+  BSRG_PAIRS,  /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
+  BSRG_KMAJOR, /* sm_90a: TMA + WGMMA of tf32 and 8-bit floats, block heights that are multiples of 64 */
   BSRG_FAMILY_COUNT
 } bsrg_family;
-/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs" */
+/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs", "kmajor" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* On which side of the product the block-sparse matrix A stands. */
@@ -158,8 +166,13 @@ typedef struct bsrg_batch {
   int64_t x_strides[BSRG_BATCH_DIMS], c_strides[BSRG_BATCH_DIMS], y_strides[BSRG_BATCH_DIMS];
 } bsrg_batch;
 
+/* What may be lost of float32 operands. BSRG_TF32 permits to read but 10 bits of their mantissas, which kernels do that
+ * gain by it; others, and the CPU, compute as with BSRG_IEEE. */
+typedef enum bsrg_precision { BSRG_IEEE = 0, BSRG_TF32 } bsrg_precision;
+
 /* Y = alpha * A @ X + beta * C or, with A on the right, alpha * X @ A + beta * C; all operands of one dtype, float32
- * accumulation for 16-bit dtypes. */
+ * accumulation for 16-bit dtypes. 8-bit operands have C and Y of out_dtype and may have scales, with which what is stored
+ * is multiplied; sums are float32 over at most 128 products of the tensor cores. */
 typedef struct bsrg_matmul_args {
   bsrg_structure *a; /* or the transposed of one: values are the same */
   const void
@@ -176,6 +189,12 @@ typedef struct bsrg_matmul_args {
   bsrg_side side;
   bsrg_epilogue epilogue;
   bsrg_batch batch;
+  bsrg_precision precision; /* BSRG_TF32 is for BSRG_F32 alone */
+  /* For 8-bit operands alone: of C and Y, BSRG_F16, BSRG_BF16 or BSRG_F32. */
+  bsrg_dtype out_dtype;
+  /* Likewise: NULL, or factors on the device, of values one or one for each block, in their order, and of x one. */
+  const float *values_scale, *x_scale;
+  int64_t values_scale_count; /* 1 or nnzb */
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
@@ -338,8 +357,9 @@ typedef struct bsrg_plan_info {
   bsrg_candidate candidates[BSRG_FAMILY_COUNT];
 } bsrg_plan_info;
 
-bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
-                              bsrg_plan_info *out, bsrg_error *error);
+/* Of a product with a row-major dense operand and, of 8-bit dtypes, a result of BSRG_BF16. */
+bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
+                              int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error);
 
 /* ---- CPU threads ----------------------------------------------------------------------------- */
 

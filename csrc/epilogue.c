@@ -55,6 +55,12 @@ bsrg_status bsrg_epilogue_check(const bsrg_matmul_args *args, bsrg_error *error)
   if ((int)activation < 0 || activation >= BSRG_ACTIVATION_COUNT)
     return bsrg_fail(error, BSRG_ERR_VALUE, "activation is %d, but activations are numbered 0 to %d",
                      (int)activation, BSRG_ACTIVATION_COUNT - 1);
+  if (bsrg_is_8_bit(args->dtype) && bsrg_epilogue_of(args) != NULL)
+    return bsrg_fail(
+        error, BSRG_ERR_TYPE,
+        "bias, activation, row_scale or col_scale is given, but the operands have dtype %s: only "
+        "products of float16, bfloat16, float32 and float64 have them",
+        bsrg_dtype_name(args->dtype));
   named_vector vectors[VECTORS];
   name_vectors(&args->epilogue, vectors);
   for (int i = 0; i < VECTORS; ++i) {

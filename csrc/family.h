@@ -38,6 +38,7 @@ extern const bsrg_family_ops bsrg_regroup_family;  /* regroup.c, regroup_family.
 extern const bsrg_family_ops bsrg_align_family;    /* align.c */
 extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
+extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_launch.c */
 
 /* Sampled products have kernels of their own but plan like a family (sampled_plan.c): make_plan and free_plan only. */
 extern const bsrg_family_ops bsrg_sampled_lists;

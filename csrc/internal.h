@@ -25,6 +25,12 @@ static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) /
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+static inline bool bsrg_is_8_bit(bsrg_dtype dtype) { return dtype == BSRG_F8_E4M3 || dtype == BSRG_F8_E5M2; }
+/* Of C and Y. */
+static inline bsrg_dtype bsrg_out_dtype(const bsrg_matmul_args *args) {
+  return bsrg_is_8_bit(args->dtype) ? args->out_dtype : args->dtype;
+}
+
 typedef struct bsrg_uploads bsrg_uploads;       /* uploads.h */
 typedef struct bsrg_mask_plan bsrg_mask_plan;   /* attention.h */
 typedef struct bsrg_pair_index bsrg_pair_index; /* pairs.h */

@@ -9,6 +9,7 @@
 #include "epilogue.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The operands' names in messages. */
@@ -41,24 +42,34 @@ static bool same_view(const bsrg_view *a, const bsrg_view *b) {
   return a->data == b->data;
 }
 
+/* What a family computes that is not for these products. */
+static const char *other_operation(bsrg_family family) {
+  switch (family) {
+    case BSRG_ATTENTION_HOPPER:
+    case BSRG_ATTENTION_DECODE:
+      return "attention";
+    case BSRG_SAMPLED:
+      return "sampled products";
+    case BSRG_PAIRS:
+      return "products of two block-sparse matrices";
+    default:
+      return NULL;
+  }
+}
+
 static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_family family = args->family;
   if ((int)family < 0 || family >= BSRG_FAMILY_COUNT) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "family is %d, but families are numbered 0 to %d", (int)family,
                      BSRG_FAMILY_COUNT - 1);
   }
-  if (family == BSRG_ATTENTION_HOPPER || family == BSRG_ATTENTION_DECODE || family == BSRG_PAIRS) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', which computes %s; products have 'auto', 'tall', 'stream', "
-                     "'regroup', 'narrow', 'portable' and 'cpu'",
-                     bsrg_family_name(family),
-                     family == BSRG_PAIRS ? "products of two block-sparse matrices" : "attention");
-  }
-  if (family == BSRG_SAMPLED) {
+  const char *other = other_operation(family);
+  if (other != NULL) {
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
-        "family is 'sampled', which computes sampled products; others have 'auto', 'tall', 'stream', "
-        "'regroup', 'narrow', 'portable' and 'cpu'");
+        "family is '%s', which computes %s; products of BSR and dense matrices have 'auto', 'tall', "
+        "'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor' and 'cpu'",
+        bsrg_family_name(family), other);
   }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -70,6 +81,53 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
         error, BSRG_ERR_VALUE,
         "family is 'cpu', but the operands are on cuda:%d, where only the GPU's families can be used",
         args->device.index);
+  }
+  return BSRG_OK;
+}
+
+/* Of float32 and 8-bit operands: what only those have. */
+static bsrg_status check_precision(const bsrg_matmul_args *args, bsrg_error *error) {
+  const bool eight = bsrg_is_8_bit(args->dtype);
+  const operand_names names = names_of(args);
+  if (args->precision != BSRG_IEEE && args->precision != BSRG_TF32)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "precision is %d, but must be BSRG_IEEE or BSRG_TF32",
+                     (int)args->precision);
+  if (args->precision == BSRG_TF32 && args->dtype != BSRG_F32)
+    return bsrg_fail(error, BSRG_ERR_TYPE, "precision is 'tf32', but %s has dtype %s: only float32 has it",
+                     names.values, bsrg_dtype_name(args->dtype));
+  if (!eight && (args->values_scale || args->x_scale))
+    return bsrg_fail(
+        error, BSRG_ERR_TYPE, "%s_scale is given, but %s has dtype %s: only 8-bit floats take scales",
+        args->values_scale ? names.sparse : names.dense, names.values, bsrg_dtype_name(args->dtype));
+  if (eight && args->out_dtype != BSRG_F16 && args->out_dtype != BSRG_BF16 && args->out_dtype != BSRG_F32)
+    return bsrg_fail(error, BSRG_ERR_TYPE,
+                     "out has dtype %s, but must have dtype float16, bfloat16 or float32, as %s has dtype %s",
+                     bsrg_dtype_name(args->out_dtype), names.values, bsrg_dtype_name(args->dtype));
+  return BSRG_OK;
+}
+
+static bsrg_status check_scales(const bsrg_matmul_args *args, const bsrg_structure_view *a, bsrg_view *y,
+                                bsrg_error *error) {
+  const operand_names names = names_of(args);
+  if (args->values_scale && args->values_scale_count != 1 && args->values_scale_count != a->nnzb)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "%s_scale has %" PRId64 " elements, but %s stores %" PRId64
+                     " blocks: it must have one element, or one for each block",
+                     names.sparse, args->values_scale_count, names.sparse, a->nnzb);
+  char sparse_name[16], dense_name[16];
+  snprintf(sparse_name, sizeof sparse_name, "%s_scale", names.sparse);
+  snprintf(dense_name, sizeof dense_name, "%s_scale", names.dense);
+  const bsrg_dense scales[2] = {{(void *)args->values_scale, 1, args->values_scale_count, 0, 1},
+                                {(void *)args->x_scale, 1, 1, 0, 1}};
+  for (int i = 0; i < 2; ++i) {
+    if (!scales[i].data) continue;
+    bsrg_view view = bsrg_dense_view(i == 0 ? sparse_name : dense_name, &scales[i], sizeof(float));
+    const bsrg_status status = bsrg_view_check(&view, error);
+    if (status != BSRG_OK) return status;
+    if (bsrg_views_overlap(y, &view))
+      return bsrg_fail(error, BSRG_ERR_VALUE,
+                       "out overlaps %s in memory, but must share memory with no operand except c",
+                       view.name);
   }
   return BSRG_OK;
 }
@@ -129,12 +187,12 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   /* The product fits: bsrg_structure_create has made sure. */
   const bsrg_dense all = {(void *)args->values, 1, a->nnzb * a->block_height * a->block_width, 0, 1};
   const operand_names names = names_of(args);
+  const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   const bsrg_batch *batch = &args->batch;
-  const bsrg_batch none = {0};
-  bsrg_view values = view_of(names.values, &all, &none, none.x_strides, item);
+  bsrg_view values = bsrg_dense_view(names.values, &all, item);
   bsrg_view x = view_of(names.dense, &args->x, batch, batch->x_strides, item);
-  bsrg_view y = view_of("out", &args->y, batch, batch->y_strides, item);
-  bsrg_view c = view_of("c", &args->c, batch, batch->c_strides, item);
+  bsrg_view y = view_of("out", &args->y, batch, batch->y_strides, out_item);
+  bsrg_view c = view_of("c", &args->c, batch, batch->c_strides, out_item);
   bsrg_status status = bsrg_view_check(&values, error);
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
@@ -148,6 +206,7 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
                      "out overlaps %s in memory, but must share memory with no operand except c", shared);
   }
   status = bsrg_epilogue_check_memory(&args->epilogue, &y, error);
+  if (status == BSRG_OK) status = check_scales(args, a, &y, error);
   if (status != BSRG_OK || args->beta == 0) return status;
   status = bsrg_view_check(&c, error);
   if (status != BSRG_OK) return status;
@@ -166,7 +225,8 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (args->a == NULL)
     return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure", names_of(args).sparse);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  status = bsrg_check_place(args->dtype, false, args->device, error);
+  status = bsrg_check_place(args->dtype, BSRG_TAKES_BOTH, args->device, error);
+  if (status == BSRG_OK) status = check_precision(args, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_batch(&args->batch, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);

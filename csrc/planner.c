@@ -6,9 +6,9 @@
 #include <string.h>
 
 /* Best first where predictions are equal. */
-static const bsrg_family_ops *const families[] = {&bsrg_tall_family,    &bsrg_stream_family,
-                                                  &bsrg_regroup_family, &bsrg_align_family,
-                                                  &bsrg_narrow_family,  &bsrg_portable_family};
+static const bsrg_family_ops *const families[] = {
+    &bsrg_tall_family,   &bsrg_stream_family,   &bsrg_regroup_family, &bsrg_align_family,
+    &bsrg_narrow_family, &bsrg_portable_family, &bsrg_kmajor_family};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 bsrg_chip bsrg_chip_h200(void) {
@@ -115,6 +115,16 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
   return BSRG_OK;
 }
 
+/* No family but the last one, of which `candidate` is, has kernels for 8 bits. */
+static bsrg_status fail_8_bit(bsrg_dtype dtype, const bsrg_chip *chip, const bsrg_candidate *candidate,
+                              bsrg_error *error) {
+  return bsrg_fail(error, BSRG_ERR_VALUE,
+                   "no kernel can compute products of %s with this matrix on %s: their family, '%s', %s. "
+                   "Products on the CPU, and those of other dtypes, take blocks of any shape",
+                   bsrg_dtype_name(dtype), chip->name, bsrg_family_name(candidate->family),
+                   candidate->reason);
+}
+
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                const bsrg_family_ops **ops, const void **plan, bsrg_error *error) {
   *ops = NULL;
@@ -130,6 +140,8 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
     *plan = its_plan;
   }
   if (*ops) return BSRG_OK;
+  if (args->family == BSRG_AUTO && bsrg_is_8_bit(args->dtype))
+    return fail_8_bit(args->dtype, chip, &candidate, error);
   if (args->family == BSRG_AUTO)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
@@ -140,8 +152,8 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
                    bsrg_family_name(args->family), chip->name, candidate.reason);
 }
 
-bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64_t n, const bsrg_chip *chip,
-                              bsrg_plan_info *out, bsrg_error *error) {
+bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
+                              int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error) {
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
   const bsrg_structure_view *v = &structure->view;
@@ -151,6 +163,8 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64
   /* A plan is asked for before there are operands: those of a product as contiguous matrices. */
   const bsrg_matmul_args args = {.a = structure,
                                  .dtype = dtype,
+                                 .precision = precision,
+                                 .out_dtype = BSRG_BF16,
                                  .x = {NULL, v->cols, n, n, 1},
                                  .y = {NULL, v->rows, n, n, 1},
                                  .alpha = 1};
@@ -162,6 +176,8 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, int64
     if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
       out->chosen = i;
   }
+  if (out->chosen < 0 && bsrg_is_8_bit(dtype))
+    return fail_8_bit(dtype, chip, &out->candidates[out->count - 1], error);
   if (out->chosen < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);

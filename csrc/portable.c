@@ -185,7 +185,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 /* ---- the family ------------------------------------------------------------------------------- */
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
-  (void)v, (void)dtype;
+  (void)v;
+  if (bsrg_is_8_bit(dtype)) return "needs 16-bit floats, float32 or float64";
   return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
 }
 

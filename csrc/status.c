@@ -23,6 +23,7 @@ size_t bsrg_dtype_size(bsrg_dtype dtype) {
     case BSRG_F64:
       return 8;
     case BSRG_F8_E4M3:
+    case BSRG_F8_E5M2:
       return 1;
   }
   return 0;
@@ -40,6 +41,8 @@ const char *bsrg_dtype_name(bsrg_dtype dtype) {
       return "float64";
     case BSRG_F8_E4M3:
       return "float8_e4m3fn";
+    case BSRG_F8_E5M2:
+      return "float8_e5m2";
   }
   return "unknown";
 }
@@ -70,6 +73,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "sampled";
     case BSRG_PAIRS:
       return "pairs";
+    case BSRG_KMAJOR:
+      return "kmajor";
     case BSRG_FAMILY_COUNT:
       break;
   }

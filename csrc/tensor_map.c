@@ -24,9 +24,10 @@ bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const vo
   const uint64_t item = bsrg_dtype_size(dtype);
   const uint64_t strides[3] = {item * shape->strides[0], item * shape->strides[1], item * shape->strides[2]};
   const uint32_t ones[4] = {1, 1, 1, 1};
-  const int type = dtype == BSRG_F8_E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 /* TMA computes nothing with them */
-                   : dtype == BSRG_F16   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const int type = bsrg_is_8_bit(dtype) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 /* TMA computes nothing with them */
+                   : dtype == BSRG_F32  ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 /* which TMA rounds to */
+                   : dtype == BSRG_F16  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return bsrg_cuda_check(
       api,
       api->tensor_map_encode(map, type, shape->rank, (void *)(uintptr_t)data, shape->dims, strides,

@@ -1,4 +1,4 @@
-/* TMA tensor maps of matrices of 16-bit and 8-bit floats. */
+/* TMA tensor maps of matrices of 16-bit and 8-bit floats, and of float32 that is read as tf32. */
 #ifndef BSRG_TENSOR_MAP_H
 #define BSRG_TENSOR_MAP_H
 

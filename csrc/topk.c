@@ -54,7 +54,7 @@ bsrg_topk_shape bsrg_topk_shape_of(const bsrg_topk_mask *m) {
 
 static bsrg_status check_scores(const bsrg_topk_mask *m, const bsrg_tensor *scores, bsrg_dtype dtype,
                                 bsrg_device device, bsrg_error *error) {
-  bsrg_status status = bsrg_check_place(dtype, false, device, error);
+  bsrg_status status = bsrg_check_place(dtype, BSRG_TAKES_NONE, device, error);
   if (status != BSRG_OK) return status;
   if (dtype == BSRG_F64)
     return bsrg_fail(error, BSRG_ERR_TYPE,

@@ -4,11 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-bsrg_status bsrg_check_place(bsrg_dtype dtype, bool takes_e4m3, bsrg_device device, bsrg_error *error) {
-  if (bsrg_dtype_size(dtype) == 0 || (dtype == BSRG_F8_E4M3 && !takes_e4m3)) {
-    return bsrg_fail(error, BSRG_ERR_TYPE,
-                     "dtype is %d, but must be BSRG_F16, BSRG_BF16, BSRG_F32%s BSRG_F64%s", (int)dtype,
-                     takes_e4m3 ? "," : " or", takes_e4m3 ? " or BSRG_F8_E4M3" : "");
+bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_eight_bits takes, bsrg_device device, bsrg_error *error) {
+  static const char *const last[] = {" or BSRG_F64", ", BSRG_F64 or BSRG_F8_E4M3",
+                                     ", BSRG_F64, BSRG_F8_E4M3 or BSRG_F8_E5M2"};
+  if (bsrg_dtype_size(dtype) == 0 || (dtype == BSRG_F8_E4M3 && takes == BSRG_TAKES_NONE) ||
+      (dtype == BSRG_F8_E5M2 && takes != BSRG_TAKES_BOTH)) {
+    return bsrg_fail(error, BSRG_ERR_TYPE, "dtype is %d, but must be BSRG_F16, BSRG_BF16, BSRG_F32%s",
+                     (int)dtype, last[takes]);
   }
   if ((device.kind != BSRG_CPU && device.kind != BSRG_CUDA) || device.index < 0) {
     return bsrg_fail(error, BSRG_ERR_VALUE,

@@ -4,8 +4,10 @@
 
 #include "internal.h"
 
-/* That dtype, which may be BSRG_F8_E4M3 only where the operation takes that, and device are ones that exist. */
-bsrg_status bsrg_check_place(bsrg_dtype dtype, bool takes_e4m3, bsrg_device device, bsrg_error *error);
+/* Which 8-bit dtypes an operation takes. */
+typedef enum bsrg_eight_bits { BSRG_TAKES_NONE = 0, BSRG_TAKES_E4M3, BSRG_TAKES_BOTH } bsrg_eight_bits;
+/* That dtype and device are ones that exist, and that the operation takes. */
+bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_eight_bits takes, bsrg_device device, bsrg_error *error);
 
 enum { BSRG_VIEW_DIMS = 8 };
 

@@ -181,6 +181,7 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
 /* ---- Entry --------------------------------------------------------------------------------------------- */
 
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
+  if (bsrg_is_8_bit(args->dtype)) return bsrg_eight_bit_matmul(args, error);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
   const int64_t n = args->x.cols;

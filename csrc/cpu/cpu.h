@@ -154,6 +154,10 @@ int bsrg_cpu_threads(double cost);
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error);
 
+/* ---- eight_bits.c -------------------------------------------------------------------------------------- */
+
+bsrg_status bsrg_eight_bit_matmul(const bsrg_matmul_args *args, bsrg_error *error);
+
 /* ---- threads.c ----------------------------------------------------------------------------------------- */
 
 typedef void (*bsrg_task)(void *context, int slot);

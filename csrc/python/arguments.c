@@ -162,7 +162,7 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
   }
   PyErr_Format(PyExc_ValueError,
                "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'align', 'narrow', "
-               "'portable', 'hopper', 'decode', 'sampled', 'pairs' or 'cpu'",
+               "'portable', 'hopper', 'decode', 'sampled', 'pairs', 'kmajor' or 'cpu'",
                obj);
   return -1;
 }
@@ -188,13 +188,24 @@ int bsrg_parse_activation(PyObject *obj, bsrg_activation *out) {
 int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out) {
   const char *text = PyUnicode_Check(obj) ? PyUnicode_AsUTF8AndSize(obj, NULL) : NULL;
   const bsrg_element *element = text == NULL ? NULL : bsrg_element_by_name(text);
-  if (element != NULL && bsrg_is_multiplied(element)) {
+  if (element != NULL && element->dtype >= 0) {
     *out = (bsrg_dtype)element->dtype;
     return 0;
   }
   if (PyErr_Occurred()) return -1;
-  PyErr_Format(PyExc_TypeError, "dtype is %R, but must be 'float16', 'bfloat16', 'float32' or 'float64'",
+  PyErr_Format(PyExc_TypeError,
+               "dtype is %R, but must be 'float16', 'bfloat16', 'float32', 'float64', 'float8_e4m3fn' or "
+               "'float8_e5m2'",
                obj);
+  return -1;
+}
+
+int bsrg_parse_precision(PyObject *obj, bsrg_precision *out) {
+  const bool tf32 = PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "tf32") == 0;
+  *out = tf32 ? BSRG_TF32 : BSRG_IEEE;
+  if (tf32 || (PyUnicode_Check(obj) && PyUnicode_CompareWithASCIIString(obj, "ieee") == 0)) return 0;
+  PyErr_Format(PyUnicode_Check(obj) ? PyExc_ValueError : PyExc_TypeError,
+               "precision is %R, but must be 'ieee' or 'tf32'", obj);
   return -1;
 }
 

@@ -23,7 +23,7 @@ typedef struct bsrg_element {
   int dtype;      /* bsrg_dtype, or -1 when nothing is computed with it */
 } bsrg_element;
 
-/* Whether products take it, and not attention alone. */
+/* Whether all operations take it: it is not one of 8 bits. */
 bool bsrg_is_multiplied(const bsrg_element *element);
 
 const bsrg_element *bsrg_element_by_name(const char *name);

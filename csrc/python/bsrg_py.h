@@ -58,6 +58,7 @@
   X(numbers)                   \
   X(obj)                       \
   X(out)                       \
+  X(precision)                 \
   X(q)                         \
   X(q_descale)                 \
   X(right)                     \
@@ -71,7 +72,9 @@
   X(v)                         \
   X(v_descale)                 \
   X(values)                    \
-  X(x)
+  X(values_scale)              \
+  X(x)                         \
+  X(x_scale)
 
 typedef enum bsrg_name {
 #define BSRG_PY_ENUM(name) BSRG_NAME_##name,
@@ -129,6 +132,8 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out);
 /* None or a name. */
 int bsrg_parse_activation(PyObject *obj, bsrg_activation *out);
 int bsrg_parse_dtype(PyObject *obj, bsrg_dtype *out);
+/* "ieee" or "tf32". */
+int bsrg_parse_precision(PyObject *obj, bsrg_precision *out);
 PyObject *bsrg_device_name(bsrg_device device);
 
 /* ---- the module's functions and types ---------------------------------------------------------------- */

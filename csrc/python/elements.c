@@ -20,13 +20,11 @@ static const bsrg_element kElements[] = {
     {"complex64", DLPACK_COMPLEX, 64, NPY_CFLOAT, 'c', -1},
     {"complex128", DLPACK_COMPLEX, 128, NPY_CDOUBLE, 'c', -1},
     {"float8_e4m3fn", DLPACK_FLOAT8_E4M3FN, 8, NPY_NOTYPE, 0, BSRG_F8_E4M3},
-    {"float8_e5m2", DLPACK_FLOAT8_E5M2, 8, NPY_NOTYPE, 0, -1},
+    {"float8_e5m2", DLPACK_FLOAT8_E5M2, 8, NPY_NOTYPE, 0, BSRG_F8_E5M2},
 };
 enum { ELEMENT_COUNT = sizeof kElements / sizeof kElements[0] };
 
-bool bsrg_is_multiplied(const bsrg_element *element) {
-  return element->dtype >= 0 && element->dtype != BSRG_F8_E4M3;
-}
+bool bsrg_is_multiplied(const bsrg_element *element) { return element->dtype >= 0 && element->bits > 8; }
 
 size_t bsrg_element_bytes(const bsrg_element *element) { return element->bits / 8; }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+static bool is_8_bit(const bsrg_operand *operand) { return operand->array.element->bits == 8; }
+
 static int import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
   if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   if (operand->array.ndim >= 1) return 0;
@@ -59,7 +61,7 @@ static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, int64_t 
                       array->strides[n + 1]};
 }
 
-enum { VALUES, DENSE, C, OUT, ROW_SCALE, COL_SCALE, ROW_BIAS, COL_BIAS, OPERANDS };
+enum { VALUES, DENSE, C, OUT, ROW_SCALE, COL_SCALE, ROW_BIAS, COL_BIAS, VALUES_SCALE, X_SCALE, OPERANDS };
 
 static bool is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
 
@@ -96,14 +98,18 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
               broadcast(&operands[C], &operands[OUT].array) < 0)) {
     return -1;
   }
-  for (int i = ROW_SCALE; i < OPERANDS; ++i) {
+  for (int i = ROW_SCALE; i <= COL_BIAS; ++i) {
     PyObject *vector = found[i - ROW_SCALE + 10];
     if (import_vector(state, vector, (i - ROW_SCALE) % 2, &operands[i], work) < 0) return -1;
     if (operands[i].given && bsrg_check_same_device(&operands[VALUES], &operands[i]) < 0) return -1;
   }
-  for (int i = VALUES + 1; i <= OUT; ++i) {
-    if (bsrg_check_same_kind(&operands[VALUES], &operands[i]) < 0) return -1;
+  if (bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0) return -1;
+  const bool eight = is_8_bit(&operands[VALUES]);
+  if (eight ? bsrg_check_same_device(&operands[VALUES], &operands[OUT]) < 0
+            : bsrg_check_same_kind(&operands[VALUES], &operands[OUT]) < 0) {
+    return -1;
   }
+  if (bsrg_check_same_kind(&operands[eight ? OUT : VALUES], &operands[C]) < 0) return -1;
   return bsrg_check_writable(&operands[OUT]);
 }
 
@@ -123,6 +129,43 @@ static void set_dense(bsrg_matmul_args *call, const bsrg_operand *operands) {
   call->y = as_dense(&operands[OUT], call->side, batch->y_strides);
 }
 
+/* Factors of float32 on the device of the values: one, in any number of dimensions, or a vector. */
+static int import_scale(bsrg_state *state, PyObject *obj, bsrg_work *work, const bsrg_operand *values,
+                        bsrg_operand *operand, const float **data, int64_t *count) {
+  if (obj == NULL || obj == Py_None) return 0;
+  if (bsrg_import_operand(state, obj, operand, work) < 0 || bsrg_check_same_device(values, operand) < 0) {
+    return -1;
+  }
+  const bsrg_array *array = &operand->array;
+  *count = bsrg_array_size(array);
+  if (array->element->dtype != BSRG_F32 || (*count != 1 && array->ndim != 1) || !bsrg_is_contiguous(array)) {
+    PyErr_Format(PyExc_ValueError,
+                 "%s has dtype %s, shape %s and strides %s, but must have dtype float32 and one dimension or "
+                 "element, C-contiguous",
+                 operand->name, array->element->name, bsrg_format_shape(array->ndim, array->shape).text,
+                 bsrg_format_shape(array->ndim, array->strides).text);
+    return -1;
+  }
+  /* An empty vector may have no memory; there are no blocks to multiply then. */
+  *data = *count > 0 ? array->data : NULL;
+  return 0;
+}
+
+static int import_scales(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
+                         bsrg_matmul_args *call) {
+  int64_t count = 1;
+  if (import_scale(state, found[16], work, &operands[VALUES], &operands[VALUES_SCALE], &call->values_scale,
+                   &call->values_scale_count) < 0 ||
+      import_scale(state, found[17], work, &operands[VALUES], &operands[X_SCALE], &call->x_scale, &count) <
+          0) {
+    return -1;
+  }
+  if (count == 1) return 0;
+  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have one element", operands[X_SCALE].name,
+               bsrg_format_shape(operands[X_SCALE].array.ndim, operands[X_SCALE].array.shape).text);
+  return -1;
+}
+
 static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
   args->alpha = 1.0;
   args->beta = 0.0;
@@ -134,17 +177,32 @@ static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_wo
   const int right = found[9] == NULL ? 0 : PyObject_IsTrue(found[9]);
   if (right < 0) return -1;
   args->side = right ? BSRG_A_RIGHT : BSRG_A_LEFT;
+  if (found[15] != NULL && bsrg_parse_precision(found[15], &args->precision) < 0) return -1;
   return is_absent(found[14]) ? 0 : bsrg_parse_activation(found[14], &args->epilogue.activation);
 }
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-  static const bsrg_name names[] = {
-      BSRG_NAME_structure, BSRG_NAME_values,    BSRG_NAME_x,        BSRG_NAME_out,      BSRG_NAME_c,
-      BSRG_NAME_alpha,     BSRG_NAME_beta,      BSRG_NAME_stream,   BSRG_NAME_family,   BSRG_NAME_right,
-      BSRG_NAME_row_scale, BSRG_NAME_col_scale, BSRG_NAME_row_bias, BSRG_NAME_col_bias, BSRG_NAME_activation};
-  static const bsrg_signature signature = {"matmul", 4, 15, names};
+  static const bsrg_name names[] = {BSRG_NAME_structure,
+                                    BSRG_NAME_values,
+                                    BSRG_NAME_x,
+                                    BSRG_NAME_out,
+                                    BSRG_NAME_c,
+                                    BSRG_NAME_alpha,
+                                    BSRG_NAME_beta,
+                                    BSRG_NAME_stream,
+                                    BSRG_NAME_family,
+                                    BSRG_NAME_right,
+                                    BSRG_NAME_row_scale,
+                                    BSRG_NAME_col_scale,
+                                    BSRG_NAME_row_bias,
+                                    BSRG_NAME_col_bias,
+                                    BSRG_NAME_activation,
+                                    BSRG_NAME_precision,
+                                    BSRG_NAME_values_scale,
+                                    BSRG_NAME_x_scale};
+  static const bsrg_signature signature = {"matmul", 4, 18, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[15];
+  PyObject *found[18];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   if (!Py_IS_TYPE(found[0], state->structure_type)) {
     return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
@@ -154,20 +212,25 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   if (parse_scalars(found, &call, &work) < 0) return NULL;
 
   const bool right = call.side == BSRG_A_RIGHT;
-  bsrg_operand operands[OPERANDS] = {[VALUES] = {.name = right ? "b.data" : "a.data"},
-                                     [DENSE] = {.name = right ? "a" : "b"},
-                                     [C] = {.name = "c"},
-                                     [OUT] = {.name = "out"},
-                                     [ROW_SCALE] = {.name = "row_scale"},
-                                     [COL_SCALE] = {.name = "col_scale"},
-                                     [ROW_BIAS] = {.name = "bias"},
-                                     [COL_BIAS] = {.name = "bias"}};
+  bsrg_operand operands[OPERANDS] = {
+      [VALUES] = {.name = right ? "b.data" : "a.data", .takes_e4m3 = true, .takes_e5m2 = true},
+      [DENSE] = {.name = right ? "a" : "b", .takes_e4m3 = true, .takes_e5m2 = true},
+      [C] = {.name = "c"},
+      [OUT] = {.name = "out"},
+      [ROW_SCALE] = {.name = "row_scale"},
+      [COL_SCALE] = {.name = "col_scale"},
+      [ROW_BIAS] = {.name = "bias"},
+      [COL_BIAS] = {.name = "bias"},
+      [VALUES_SCALE] = {.name = right ? "b_scale" : "a_scale"},
+      [X_SCALE] = {.name = right ? "a_scale" : "b_scale"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.a);
   if (import_operands(state, found, &work, operands) == 0 &&
+      import_scales(state, found, &work, operands, &call) == 0 &&
       bsrg_check_values(&view, &operands[VALUES]) == 0) {
     call.values = operands[VALUES].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
+    call.out_dtype = (bsrg_dtype)operands[OUT].array.element->dtype;
     call.device = operands[VALUES].array.device;
     call.epilogue.row_scale = as_vector(&operands[ROW_SCALE]);
     call.epilogue.col_scale = as_vector(&operands[COL_SCALE]);
@@ -188,7 +251,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
 
 const char bsrg_matmul_doc[] =
     "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto', right=False,\n"
-    "       row_scale=None, col_scale=None, row_bias=None, col_bias=None, activation=None)\n"
+    "       row_scale=None, col_scale=None, row_bias=None, col_bias=None, activation=None,\n"
+    "       precision='ieee', values_scale=None, x_scale=None)\n"
     "--\n\n"
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
     "structure  a Structure of a matrix of M rows and K columns\n"
@@ -198,17 +262,23 @@ const char bsrg_matmul_doc[] =
     "out        [..., M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
     "c          of out's shape, or broadcast to it as NumPy does, or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
-    "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable' (GPU) and "
-    "'cpu'\n"
+    "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor' "
+    "(GPU)\n"
+    "           and 'cpu'\n"
     "right      True: out = alpha * x @ A + beta * c, with x [..., N, M] or [M], out [..., N, K] or [K]; "
     "vectors\n"
     "           are matrices of one row\n"
     "row_scale, col_scale, row_bias, col_bias\n"
     "           vectors with an element for each row or column of out: the product is multiplied by the\n"
     "           scales before c and the biases are added; float32 is accepted with 16-bit operands\n"
-    "activation of all that, before it is rounded: None, 'relu', 'gelu', 'gelu_tanh', 'silu'\n\n"
+    "activation of all that, before it is rounded: None, 'relu', 'gelu', 'gelu_tanh', 'silu'\n"
+    "precision  'ieee', or of float32 'tf32'\n"
+    "values_scale, x_scale  of 8-bit operands: None, or float32 factors on their device, of values one or "
+    "one\n"
+    "           for each block, of x one\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
-    "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
+    "accumulated in float32. With values and x of float8_e4m3fn or float8_e5m2, out and c are float16,\n"
+    "bfloat16 or float32. On a GPU the call returns once the work is on the stream, behind what the\n"
     "operands' libraries have pending on other streams. Messages call the operands a and b in the order of\n"
     "the product, and values a.data or b.data.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"

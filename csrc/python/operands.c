@@ -14,10 +14,15 @@ int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand,
   if (bsrg_import_array(state, obj, operand->name, work, &operand->array) < 0) return -1;
   operand->given = true;
   const bsrg_element *element = operand->array.element;
-  if (bsrg_is_multiplied(element) || (operand->takes_e4m3 && element->dtype >= 0)) return 0;
-  PyErr_Format(PyExc_TypeError, "%s has dtype %s, but must have dtype float16, bfloat16, float32%s float64%s",
-               operand->name, element->name, operand->takes_e4m3 ? "," : " or",
-               operand->takes_e4m3 ? " or float8_e4m3fn" : "");
+  if (bsrg_is_multiplied(element) || (operand->takes_e4m3 && element->dtype == BSRG_F8_E4M3) ||
+      (operand->takes_e5m2 && element->dtype == BSRG_F8_E5M2)) {
+    return 0;
+  }
+  PyErr_Format(PyExc_TypeError, "%s has dtype %s, but must have dtype float16, bfloat16, float32%s",
+               operand->name, element->name,
+               operand->takes_e5m2   ? ", float64, float8_e4m3fn or float8_e5m2"
+               : operand->takes_e4m3 ? ", float64 or float8_e4m3fn"
+                                     : " or float64");
   return -1;
 }
 

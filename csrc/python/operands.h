@@ -7,8 +7,8 @@
 typedef struct bsrg_operand {
   const char *name; /* as the public functions call it */
   bsrg_array array;
-  bool takes_e4m3; /* float8_e4m3fn, which products do not take */
-  bool given;      /* needs releasing, also after a failure */
+  bool takes_e4m3, takes_e5m2; /* float8_e4m3fn and float8_e5m2, which few operations do */
+  bool given;                  /* needs releasing, also after a failure */
 } bsrg_operand;
 
 /* The stream argument of a call: None adopts the stream of the first operand's library. */

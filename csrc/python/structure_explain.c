@@ -72,15 +72,18 @@ static PyObject *plan_as_dict(const bsrg_plan_info *plan) {
 }
 
 PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"n", "dtype", "chip", NULL};
+  static char *names[] = {"n", "dtype", "chip", "precision", NULL};
   long long n;
-  PyObject *dtype_object, *chip_object = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|O:explain", names, &n, &dtype_object, &chip_object)) {
+  PyObject *dtype_object, *chip_object = Py_None, *precision_object = NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|OO:explain", names, &n, &dtype_object, &chip_object,
+                                   &precision_object)) {
     return NULL;
   }
   bsrg_chip chip = bsrg_chip_h200();
   bsrg_dtype dtype;
+  bsrg_precision precision = BSRG_IEEE;
   if (bsrg_parse_dtype(dtype_object, &dtype) < 0) return NULL;
+  if (precision_object != NULL && bsrg_parse_precision(precision_object, &precision) < 0) return NULL;
   if (chip_object != Py_None && parse_chip(chip_object, &chip) < 0) return NULL;
   if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but must be at least 0", n);
   bsrg_structure *structure = bsrg_structure_of(obj);
@@ -88,7 +91,7 @@ PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywor
   bsrg_error error;
   bsrg_status status;
   Py_BEGIN_ALLOW_THREADS;
-  status = bsrg_plan_explain(structure, dtype, (int64_t)n, &chip, &plan, &error);
+  status = bsrg_plan_explain(structure, dtype, precision, (int64_t)n, &chip, &plan, &error);
   Py_END_ALLOW_THREADS;
   if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
   return plan_as_dict(&plan);

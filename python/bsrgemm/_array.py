@@ -36,12 +36,12 @@ class bsr_array(Arithmetic, Blocks):
         One of
 
         - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw), C-contiguous, of dtype
-          float16, bfloat16, float32 or float64; ``indices`` of shape (nnzb,) and ``indptr`` of
-          shape (M / bh + 1,), int32 or int64. Block row ``i`` stores ``data[indptr[i]:indptr[i +
-          1]]`` at the block columns ``indices[indptr[i]:indptr[i + 1]]``, which ascend strictly.
-          Nothing is copied but the two index arrays. These may lie in host memory whatever the
-          device of ``data``; in device memory they have to be on its device, and making the matrix
-          then waits for them.
+          float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2; ``indices`` of shape
+          (nnzb,) and ``indptr`` of shape (M / bh + 1,), int32 or int64. Block row ``i`` stores
+          ``data[indptr[i]:indptr[i + 1]]`` at the block columns ``indices[indptr[i]:indptr[i +
+          1]]``, which ascend strictly. Nothing is copied but the two index arrays. These may lie
+          in host memory whatever the device of ``data``; in device memory they have to be on its
+          device, and making the matrix then waits for them.
         - a SciPy sparse matrix or array. BSR is taken without a copy unless its blocks are
           unsorted or duplicated; other formats need ``blocksize``.
         - a torch tensor of layout ``torch.sparse_bsr``, without a copy, or of another sparse
@@ -244,7 +244,7 @@ class bsr_array(Arithmetic, Blocks):
                 f"the matrix is on {self._device}; SciPy has host memory only, so use "
                 "A.to('cpu').to_scipy()"
             )
-        if self._dtype in ("float16", "bfloat16"):
+        if self._dtype not in ("float32", "float64"):
             raise TypeError(
                 f"the matrix has dtype {self._dtype}; SciPy's sparse matrices have float32 and "
                 "float64, so use A.astype('float32').to_scipy()"
@@ -348,7 +348,7 @@ class bsr_array(Arithmetic, Blocks):
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:
         """Write the matrix in the compressed npz format of ``scipy.sparse.save_npz``.
 
-        ``scipy.sparse.load_npz`` reads the file. float16 and bfloat16 values are stored as float32,
+        ``scipy.sparse.load_npz`` reads the file. Values of 16 and 8 bits are stored as float32,
         which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from
         which :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to
         a name that lacks it.
@@ -358,7 +358,7 @@ class bsr_array(Arithmetic, Blocks):
             return
         library = library_of(self._data)
         data = self._data
-        if self._dtype in ("float16", "bfloat16"):
+        if self._dtype not in ("float32", "float64"):
             data = library.astype(data, "float32")
         indices, indptr = (library_of(x).to_host(x) for x in (self._indices, self._indptr))
         write(path, library.to_host(data), indices, indptr, self.shape, self._dtype)
@@ -380,7 +380,7 @@ class bsr_array(Arithmetic, Blocks):
 
     # ---- products ------------------------------------------------------------------------------
 
-    def plan(self, n: int, *, chip: dict[str, Any] | None = None) -> Plan:
+    def plan(self, n: int, *, chip: dict[str, Any] | None = None, precision: str = "ieee") -> Plan:
         """How a GPU is going to multiply the matrix with ``n`` columns, and how fast.
 
         The dense operands are taken to be contiguous and row-major; others may be copied first or
@@ -394,16 +394,19 @@ class bsr_array(Arithmetic, Blocks):
             Properties of the GPU that differ from an H200's: ``name``, ``sm_arch`` (90),
             ``sm_count``, ``hbm_bytes_per_s``, ``l2_bytes_per_s``, ``l2_bytes``,
             ``mma_flops_per_s``. Without it, those of the matrix's own GPU, or an H200.
+        precision : str
+            ``"ieee"`` or ``"tf32"``, as in :func:`bsrgemm.matmul`.
 
         Raises
         ------
         ValueError
-            If ``n`` is less than 1, or ``chip`` has an entry of another name.
+            If ``n`` is less than 1, ``chip`` has an entry of another name, ``precision`` is
+            another word, or the matrix is of 8-bit floats in blocks that no GPU kernel multiplies.
         """
         if chip is None and self._device != "cpu":
             gpu = _core.cuda_devices()[device_index(self._device)]
             chip = {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
-        return Plan(self._structure.explain(n, self._dtype, chip))
+        return Plan(self._structure.explain(n, self._dtype, chip, precision))
 
     def __matmul__(self, other: Any) -> Any:
         return matmul(self, other)
@@ -428,8 +431,8 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     Returns
     -------
     bsr_array
-        In host memory, of NumPy arrays. A matrix that was saved as float16 or bfloat16 comes back
-        as that (bfloat16 needs the package ml_dtypes).
+        In host memory, of NumPy arrays. A matrix that was saved as one of 16 or 8 bits comes back
+        as that (all but float16 need the package ml_dtypes).
 
     Raises
     ------

@@ -60,7 +60,11 @@ class Structure:
     def order(self) -> NDArray[np.int64] | None: ...
     def transposed(self) -> Structure: ...
     def explain(
-        self, n: SupportsIndex, dtype: str, chip: dict[str, Any] | None = None
+        self,
+        n: SupportsIndex,
+        dtype: str,
+        chip: dict[str, Any] | None = None,
+        precision: str = "ieee",
     ) -> dict[str, Any]: ...
 
 @final
@@ -119,6 +123,9 @@ def matmul(
     row_bias: Importable | None = None,
     col_bias: Importable | None = None,
     activation: str | None = None,
+    precision: str = "ieee",
+    values_scale: Importable | None = None,
+    x_scale: Importable | None = None,
 ) -> None: ...
 def sampled_matmul(
     structure: Structure,

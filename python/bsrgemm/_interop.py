@@ -19,9 +19,18 @@ import numpy as np
 
 from . import _core
 
-_SIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-ACCEPTED_DTYPES = tuple(_SIZES)
-_ACCEPTED = ", ".join(ACCEPTED_DTYPES)
+ACCEPTED_DTYPES = ("float16", "bfloat16", "float32", "float64")
+# Of these there are matrices and products, too, with results of more bits.
+EIGHT_BIT_DTYPES = ("float8_e4m3fn", "float8_e5m2")
+_SIZES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    **dict.fromkeys(EIGHT_BIT_DTYPES, 1),
+}
+_ACCEPTED = ", ".join(_SIZES)
+_ML_DTYPES = ("bfloat16", *EIGHT_BIT_DTYPES)
 
 
 class BlockSparse:
@@ -245,17 +254,18 @@ class _Torch(Library):
 
     def to_host(self, x: Any) -> np.ndarray:
         x = x.detach().cpu()
-        if x.dtype is self.torch.bfloat16:
-            return x.view(self.torch.int16).numpy().view(numpy_dtype("bfloat16"))
+        name = dtype_name(x.dtype) if x.dtype.is_floating_point else ""
+        if name in _ML_DTYPES:
+            bits = self.torch.int16 if x.dtype.itemsize == 2 else self.torch.uint8
+            return x.view(bits).numpy().view(numpy_dtype(name))
         return x.numpy()
 
     def from_host(self, x: np.ndarray, like: Any) -> Any:
         if not x.flags.writeable:  # torch has no read-only tensors
             x = x.copy()
-        if x.dtype.name == "bfloat16":
-            return self.torch.as_tensor(x.view(np.int16), device=like.device).view(
-                self.torch.bfloat16
-            )
+        if x.dtype.name in _ML_DTYPES:
+            bits = self.torch.as_tensor(x.view(f"i{x.dtype.itemsize}"), device=like.device)
+            return bits.view(getattr(self.torch, x.dtype.name))
         return self.torch.as_tensor(x, device=like.device)
 
     def to_device(self, x: Any, device: str) -> Any:
@@ -268,12 +278,16 @@ class _Torch(Library):
         return x.detach().to(getattr(self.torch, dtype), copy=True)
 
     def transpose_blocks(self, blocks: Any, order: np.ndarray) -> Any:
+        if blocks.dtype.itemsize == 1:  # torch has no selection of 8-bit floats
+            return self.transpose_blocks(blocks.float(), order).to(blocks.dtype)
         order = self.torch.as_tensor(order, device=blocks.device)
         return blocks.detach().index_select(0, order).transpose(1, 2).contiguous()
 
     def scatter_blocks(
         self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
     ) -> Any:
+        if blocks.dtype.itemsize == 1:  # nor sums of them
+            return self.scatter_blocks(blocks.float(), rows, cols, shape).to(blocks.dtype)
         _, height, width = blocks.shape
         dense = self.torch.zeros(shape, dtype=blocks.dtype, device=blocks.device)
         tiles = dense.view(shape[0] // height, height, shape[1] // width, width)
@@ -287,6 +301,9 @@ class _Torch(Library):
         return dense
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
+        if dense.dtype.itemsize == 1:  # nor comparisons of them
+            blocks, mask = self.gather_blocks(dense.float(), blocksize)
+            return blocks.to(dense.dtype), mask
         height, width = blocksize
         rows, cols = dense.shape
         tiles = dense.detach().reshape(rows // height, height, cols // width, width)
@@ -371,13 +388,13 @@ def dtype_name(dtype: Any, name: str = "dtype") -> str:
     Raises
     ------
     TypeError
-        If it is none of float16, bfloat16, float32 and float64.
+        If it is none of float16, bfloat16, float32, float64, float8_e4m3fn and float8_e5m2.
     """
     text = str(dtype).removeprefix("torch.")
-    if text not in ACCEPTED_DTYPES:
+    if text not in _SIZES:
         with contextlib.suppress(TypeError):
             text = np.dtype(dtype).name
-    if text not in ACCEPTED_DTYPES:
+    if text not in _SIZES:
         raise TypeError(f"{name} is {dtype!r}; accepted: {_ACCEPTED}")
     return text
 
@@ -388,22 +405,22 @@ def dtype_size(name: str) -> int:
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a name; bfloat16 is that of the ml_dtypes package."""
-    if name != "bfloat16":
+    """The NumPy dtype of a name; bfloat16 and those of 8 bits are of the ml_dtypes package."""
+    if name not in _ML_DTYPES:
         return np.dtype(name)
     try:
         import ml_dtypes
     except ImportError:
         raise TypeError(
-            "NumPy has no bfloat16 of its own: install the package ml_dtypes, keep the values in "
+            f"NumPy has no {name} of its own: install the package ml_dtypes, keep the values in "
             "torch tensors, or use float16, float32 or float64"
         ) from None
-    return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(getattr(ml_dtypes, name))
 
 
 def check_dtype(dtype: str, name: str) -> None:
     """Raise TypeError unless values of ``dtype`` can be multiplied."""
-    if dtype not in ACCEPTED_DTYPES:
+    if dtype not in _SIZES:
         raise TypeError(
             f"{name} has dtype {dtype}; accepted: {_ACCEPTED}. Convert it first: nothing is cast "
             "silently"

@@ -6,12 +6,23 @@ import numbers
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
-from ._interop import BlockSparse, is_scipy_sparse, library_of, stream_handle
+from ._interop import (
+    EIGHT_BIT_DTYPES,
+    BlockSparse,
+    dtype_name,
+    is_scipy_sparse,
+    library_of,
+    stream_handle,
+)
 
 if TYPE_CHECKING:
     from ._array import bsr_array
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+
+
+# Of products of 8-bit floats.
+_RESULTS = ("float16", "bfloat16", "float32")
 
 
 def matmul(
@@ -28,8 +39,12 @@ def matmul(
     col_scale: Any = None,
     out: Any = None,
     stream: Any = None,
+    precision: str = "ieee",
+    out_dtype: Any = None,
+    a_scale: Any = None,
+    b_scale: Any = None,
 ) -> Any:
-    """``alpha * a @ b + beta * c``, at least one of ``a`` and ``b`` block-sparse and all else dense.
+    """``alpha * a @ b + beta * c``; ``a``, ``b`` or both are block-sparse and all else is dense.
 
     With all that can be asked for, element (i, j) of the result is ``activation(row_scale[i] *
     col_scale[j] * alpha * (a @ b)[i, j] + bias + beta * c[i, j])``, computed from the sum in the
@@ -37,7 +52,9 @@ def matmul(
     of its own.
 
     All operands have one dtype and live on one device, which computes the product: nothing is cast
-    or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
+    or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. Operands
+    of 8 bits have a result of more, ``out_dtype``, and may have scales; on a GPU they need Hopper
+    and blocks whose height is a multiple of 64 and whose width is one of 32. The
     first product of a matrix on a GPU brings its pattern there; the others never wait for the GPU
     and allocate nothing but the result and, in stream order, scratch memory: for a copy of the
     blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, for copies
@@ -49,9 +66,9 @@ def matmul(
     as zeros, so an infinity or NaN there may turn rows (of ``a @ b``; columns where ``b`` is the
     block-sparse one) whose blocks do not meet it into NaN, as it does in a dense product.
 
-    Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for each
-    stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of ``b``
-    must be as high as those of ``a`` are wide. Such a product needs no scratch memory.
+    Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for
+    each stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of
+    ``b`` must be as high as those of ``a`` are wide. Such a product needs no scratch memory.
 
     Parameters
     ----------
@@ -89,9 +106,21 @@ def matmul(
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
         The CUDA stream that the work is put on, behind what the operands' libraries have pending.
         Without it, torch's or CuPy's current stream if the dense operand (of two bsr_arrays, the
-        data of ``a``) is theirs, else the stream that it names, else the legacy default stream. Another stream than the library's
-        current one is unknown to its allocator: keep the operands until the work is done. Ignored
-        on the CPU.
+        data of ``a``) is theirs, else the stream that it names, else the legacy default stream.
+        Another stream than the library's current one is unknown to its allocator: keep the operands
+        until the work is done. Ignored on the CPU.
+    precision : str
+        Of float32 operands. ``"tf32"`` permits to round them to the 10 bits of TensorFloat-32
+        before they are multiplied, for tensor cores; sums remain float32. It is used on Hopper, in
+        blocks whose height is a multiple of 64 and whose width is one of 8; everything else
+        computes as ``"ieee"`` does.
+    out_dtype : dtype, optional
+        Of the result and of ``c``, where the operands are float8_e4m3fn or float8_e5m2: float16,
+        bfloat16 (the default) or float32, by name or as NumPy or torch writes it.
+    a_scale, b_scale : float or array, optional
+        What elements of 8-bit operands are multiplied by: a number, or float32 on the device of
+        the operands, one element or, for the bsr_array, of shape (nnzb,) one for each block of
+        its ``data`` (of a transposed view too, ``A.T`` has those of ``A``).
 
     Returns
     -------
@@ -104,10 +133,12 @@ def matmul(
     ------
     ValueError
         If shapes or block sizes do not fit, ``out`` overlaps an operand or is read-only, ``beta``
-        is not 0 without ``c``, ``activation`` is none of those, or it, ``bias`` or a scale is given
-        with two bsr_arrays.
+        is not 0 without ``c``, ``activation`` is none of those, no kernel of the GPU takes 8-bit
+        operands in blocks of this shape, or something is asked for that products of 8-bit
+        operands or of two bsr_arrays do not have.
     TypeError
-        If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
+        If dtypes or devices differ or are not accepted, or a torch tensor requires grad; if
+        ``precision``, ``out_dtype`` or a scale is given for operands that do not have it.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """
@@ -123,6 +154,10 @@ def matmul(
         activation=activation,
         row_scale=row_scale,
         col_scale=col_scale,
+        precision=precision,
+        out_dtype=out_dtype,
+        a_scale=a_scale,
+        b_scale=b_scale,
     )
 
 
@@ -140,6 +175,10 @@ def product(
     activation: Activation | None = None,
     row_scale: Any = None,
     col_scale: Any = None,
+    precision: str = "ieee",
+    out_dtype: Any = None,
+    a_scale: Any = None,
+    b_scale: Any = None,
 ) -> Any:
     """``matmul`` with the kernel family of the caller's choice."""
     _check_kinds(a, b)
@@ -147,8 +186,15 @@ def product(
     if c is None and beta != 0.0:
         raise ValueError(f"beta is {beta} and c is not given; accepted: c, or beta = 0")
     if isinstance(a, BlockSparse) and isinstance(b, BlockSparse):
-        fused = {"bias": bias, "activation": activation}
-        _check_plain(fused | {"row_scale": row_scale, "col_scale": col_scale})
+        _check_absent(
+            bias=bias,
+            activation=activation,
+            row_scale=row_scale,
+            col_scale=col_scale,
+            out_dtype=out_dtype,
+            a_scale=a_scale,
+            b_scale=b_scale,
+        )
         return _sparse_product(a, b, c, alpha, beta, out, stream, family)
     right = isinstance(b, BlockSparse)
     sparse, dense, sparse_name, name = (b, a, "b", "a") if right else (a, b, "a", "b")
@@ -175,8 +221,16 @@ def product(
         vectors = _vectors(bias, row_scale, col_scale, result_shape[-2:], right)
     handle = library.current_stream(dense) if stream is None else stream_handle(stream)
     alpha = real_number(alpha, "alpha")
+    result_dtype = _result_dtype(sparse._dtype, out_dtype, out)
+    scales = []
+    for scale, its_name in ((a_scale, "a_scale"), (b_scale, "b_scale")):
+        factor, array = _scale(scale, its_name, sparse)
+        alpha *= factor
+        scales.append(array)
+    if right:
+        scales.reverse()
     if out is None:
-        result = y = library.empty(result_shape, dense, name)
+        result = y = library.empty(result_shape, dense, name, result_dtype)
     else:
         result, y = out, _of_shape(out, "out", result_shape)
         added = y if out is c else added
@@ -193,13 +247,15 @@ def product(
         right,
         *vectors,
         activation,
+        precision,
+        *scales,
     )
     return result
 
 
-def _check_plain(fused: dict[str, Any]) -> None:
-    """Nothing of the fused output is given."""
-    for name, x in fused.items():
+def _check_absent(**arguments: Any) -> None:
+    """What products of two block-sparse matrices do not have."""
+    for name, x in arguments.items():
         if x is not None:
             raise ValueError(
                 f"{name} is given and a and b are both block-sparse; accepted: None there, and "
@@ -303,6 +359,38 @@ def _sparse_product(
         a._structure, values, b._structure, b_values, y, added, alpha, beta, handle, family
     )
     return result
+
+
+def _result_dtype(dtype: str, out_dtype: Any, out: Any) -> str | None:
+    """What a new result is made of: None is the dtype of the operands, which is ``dtype``."""
+    eight = dtype in EIGHT_BIT_DTYPES
+    if out_dtype is None:
+        return "bfloat16" if eight else None
+    name = dtype_name(out_dtype, "out_dtype")
+    if not eight:
+        raise TypeError(
+            f"out_dtype is {name}, but the operands have dtype {dtype}; accepted: none, since only "
+            f"8-bit operands ({', '.join(EIGHT_BIT_DTYPES)}) have results of another dtype"
+        )
+    if name not in _RESULTS:
+        raise TypeError(f"out_dtype is {name}; accepted: {', '.join(_RESULTS)}")
+    if out is not None and (found := _core.describe(out, "out").dtype) != name:
+        raise TypeError(f"out has dtype {found}, but out_dtype is {name}; accepted: one dtype")
+    return name
+
+
+def _scale(scale: Any, name: str, sparse: Any) -> tuple[float, Any]:
+    """A factor for the whole product, and what the extension reads on the device."""
+    if scale is None:
+        return 1.0, None
+    if sparse._dtype not in EIGHT_BIT_DTYPES:
+        raise TypeError(
+            f"{name} is given, but the operands have dtype {sparse._dtype}; accepted: none, since "
+            f"only 8-bit operands ({', '.join(EIGHT_BIT_DTYPES)}) have scales"
+        )
+    if isinstance(scale, numbers.Real):
+        return float(scale), None
+    return 1.0, library_of(scale).importable(scale, name)
 
 
 def _check_kinds(a: Any, b: Any) -> None:

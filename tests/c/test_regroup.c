@@ -244,15 +244,15 @@ static void test_family(void) {
     const int64_t bh = cases[i].bh, bw = cases[i].bw;
     bsrg_structure *structure = random_structure(1 + 2000 / bh, 1 + 2000 / bw, bh, bw, cases[i].share);
     bsrg_plan_info info;
-    CHECK(bsrg_plan_explain(structure, BSRG_BF16, 4096, &chip, &info, NULL) == BSRG_OK);
+    CHECK(bsrg_plan_explain(structure, BSRG_BF16, BSRG_IEEE, 4096, &chip, &info, NULL) == BSRG_OK);
     const bsrg_candidate *c = candidate(&info);
     CHECK(strstr(c->reason, cases[i].reason) != NULL);
     CHECK((info.candidates[info.chosen].family == BSRG_REGROUP) == cases[i].chosen);
     CHECK(!c->supported || (c->seconds > 0 && c->mma_flops >= info.useful_flops && c->hbm_bytes > 0));
     if (failures > 0) fprintf(stderr, "%dx%d: %s\n", cases[i].bh, cases[i].bw, c->reason);
-    CHECK(bsrg_plan_explain(structure, BSRG_BF16, 4095, &chip, &info, NULL) == BSRG_OK);
+    CHECK(bsrg_plan_explain(structure, BSRG_BF16, BSRG_IEEE, 4095, &chip, &info, NULL) == BSRG_OK);
     CHECK(!candidate(&info)->supported);
-    CHECK(bsrg_plan_explain(structure, BSRG_F32, 4096, &chip, &info, NULL) == BSRG_OK);
+    CHECK(bsrg_plan_explain(structure, BSRG_F32, BSRG_IEEE, 4096, &chip, &info, NULL) == BSRG_OK);
     CHECK(strcmp(candidate(&info)->reason, "needs float16 or bfloat16") == 0);
     bsrg_structure_destroy(structure);
   }

@@ -1,0 +1,36 @@
+/* The kmajor family: products of tf32 and of 8-bit floats on Hopper. Kernels in kernels/sm90/kmajor.cuh. */
+#ifndef BSRG_KMAJOR_H
+#define BSRG_KMAJOR_H
+
+#include "tall.h"
+
+/* The tall family's tiles, and their entries with blocks by number. */
+typedef struct bsrg_kmajor_plan {
+  const bsrg_tall_plan *tall; /* belongs to the structure */
+  bsrg_kmajor_entry *entries;
+} bsrg_kmajor_plan;
+
+/* Which operands are copied first, so that all are K-major: the elements along k adjacent. */
+typedef struct bsrg_kmajor_copies {
+  bool values, x;
+} bsrg_kmajor_copies;
+bsrg_kmajor_copies bsrg_kmajor_copies_for(const bsrg_matmul_args *args);
+
+/* How the tiles of a plan are computed for n columns. */
+typedef struct bsrg_kmajor_schedule {
+  int32_t pair;    /* CTAs of a cluster: 1, or 2 that share A */
+  int32_t n_tiles; /* column tiles of a cluster */
+  int32_t group, lead;
+} bsrg_kmajor_schedule;
+bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan,
+                                              int64_t sm_count);
+
+const char *bsrg_kmajor_obstacle(const bsrg_structure_view *view, bsrg_dtype dtype, int sm_arch);
+const char *bsrg_kmajor_columns_obstacle(int64_t n);
+const char *bsrg_kmajor_layout_obstacle(const bsrg_matmul_args *args);
+void *bsrg_kmajor_make_plan(bsrg_structure *structure);
+void bsrg_kmajor_free_plan(void *plan);
+void bsrg_kmajor_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                         bsrg_candidate *candidate);
+
+#endif

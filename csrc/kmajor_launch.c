@@ -1,0 +1,189 @@
+#include "kmajor.h"
+#include "tensor_map.h"
+#include "uploads.h"
+
+/* ---- copies ------------------------------------------------------------------------------------ */
+
+/* Bytes of a column of X in its copy. */
+static int64_t column_bytes(const bsrg_matmul_args *args) {
+  return bsrg_ceil_div(args->x.rows * (int64_t)bsrg_dtype_size(args->dtype), 128) * 128;
+}
+
+static bsrg_status turn(const bsrg_matmul_args *args, bsrg_turn_params p, int64_t matrices, bsrg_gpu gpu,
+                        bsrg_error *error) {
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  p.row_tiles = bsrg_ceil_div(p.rows, BSRG_TURN_ROW_BYTES / item);
+  p.col_tiles = bsrg_ceil_div(p.cols, BSRG_TURN_COLUMNS);
+  p.vector_source = p.source_col_stride == 1 && p.source_row_stride % 4 == 0 &&
+                    p.source_matrix_stride % 4 == 0 && (uintptr_t)p.source % 4 == 0;
+  return bsrg_launch(gpu.api, gpu.device, item == 1 ? BSRG_KERNEL_TURN_8 : BSRG_KERNEL_TURN_32,
+                     matrices * p.row_tiles * p.col_tiles, 1, (CUstream)args->stream, &p, error);
+}
+
+static bsrg_status turn_values(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu,
+                               bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_turn_params p = {.source = args->values,
+                              .target = (void *)(uintptr_t)target,
+                              .rows = v->block_width,
+                              .cols = v->block_height,
+                              .source_row_stride = v->block_height,
+                              .source_col_stride = 1,
+                              .source_matrix_stride = v->block_height * v->block_width,
+                              .target_row_stride = v->block_width,
+                              .target_matrix_stride = v->block_height * v->block_width};
+  return v->nnzb ? turn(args, p, v->nnzb, gpu, error) : BSRG_OK;
+}
+
+static bsrg_status turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_turn_params p = {
+      .source = args->x.data,
+      .target = (void *)(uintptr_t)target,
+      .rows = args->x.rows,
+      .cols = args->x.cols,
+      .source_row_stride = args->x.row_stride,
+      .source_col_stride = args->x.col_stride,
+      .target_row_stride = column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype)};
+  return turn(args, p, 1, gpu, error);
+}
+
+/* ---- the product on K-major operands ------------------------------------------------------------ */
+
+/* Bytes of k of a stage, in whole ones of which a block's width is rounded up by no more than a third. */
+static int stage_bytes(const bsrg_matmul_args *args) {
+  const int64_t width = args->a->view.block_width * (int64_t)bsrg_dtype_size(args->dtype);
+  for (int bytes = BSRG_KMAJOR_STAGE_BYTES; bytes > BSRG_KMAJOR_STEP_BYTES; bytes /= 2)
+    if (3 * bsrg_ceil_div(width, bytes) * bytes <= 4 * width) return bytes;
+  return BSRG_KMAJOR_STEP_BYTES;
+}
+
+static bsrg_kernel_id kernel_for(bsrg_dtype dtype, int bytes, int pair) {
+  const bsrg_kernel_id first = dtype == BSRG_F32       ? BSRG_KERNEL_KMAJOR_TF32_B128_C1
+                               : dtype == BSRG_F8_E4M3 ? BSRG_KERNEL_KMAJOR_E4M3_B128_C1
+                                                       : BSRG_KERNEL_KMAJOR_E5M2_B128_C1;
+  return (bsrg_kernel_id)((int)first + 2 * (bytes == 128 ? 0 : bytes == 64 ? 1 : 2) + pair - 1);
+}
+
+static int swizzle_of(int bytes) {
+  return bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                       : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+static bool has_vectors(const bsrg_dense *y, int64_t item) {
+  if ((uintptr_t)y->data % 16) return false;
+  if (y->col_stride == 1) return y->cols % 8 == 0 && y->row_stride * item % 16 == 0;
+  return y->row_stride == 1 && y->col_stride * item % 16 == 0;
+}
+
+/* args: with values and X as the kernels read them. */
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan, bsrg_gpu gpu,
+                            bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_tall_plan *tall = plan->tall;
+  const int64_t n = args->x.cols;
+  const bsrg_kmajor_schedule s = bsrg_kmajor_schedule_for(args, plan, gpu.device->info.sm_count);
+  const int64_t tiles = (int64_t)tall->tile_count * s.n_tiles; /* of a cluster */
+  if (tiles > INT32_MAX / 2)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "b has %lld columns: with %lld rows of a that is more than 2^30 tiles", (long long)n,
+                     (long long)v->rows);
+  enum { ENTRIES, TILES, UPLOADS };
+  const bsrg_upload_part lists[UPLOADS] = {
+      [ENTRIES] = {plan->entries, sizeof(bsrg_kmajor_entry) * (size_t)tall->entry_count},
+      [TILES] = {tall->tiles, sizeof(bsrg_tall_tile) * (size_t)tall->tile_count}};
+  const CUdeviceptr *uploads;
+  bsrg_status status = bsrg_uploads_get(args->a, BSRG_KMAJOR, lists, UPLOADS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  const bsrg_dtype out = bsrg_out_dtype(args);
+  const int bytes = stage_bytes(args);
+  const uint32_t stage_k = (uint32_t)(bytes / item);
+  const int64_t steps = bsrg_ceil_div(v->block_width, stage_k);
+  const int64_t tail = (v->block_width - (steps - 1) * stage_k) * item;
+  const bool per_block = args->values_scale_count == v->nnzb;
+  bsrg_kmajor_params p = {
+      .entries = (const bsrg_kmajor_entry *)(uintptr_t)uploads[ENTRIES],
+      .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads[TILES],
+      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
+      .block_scales = per_block ? args->values_scale : NULL,
+      .a_scale = per_block ? NULL : args->values_scale,
+      .x_scale = args->x_scale,
+      .c = args->c.data,
+      .y = args->y.data,
+      .c_row_stride = args->c.row_stride,
+      .c_col_stride = args->c.col_stride,
+      .y_row_stride = args->y.row_stride,
+      .y_col_stride = args->y.col_stride,
+      .tile_count = tall->tile_count,
+      .n_tile_count = s.n_tiles,
+      .group = s.group,
+      .lead = s.lead,
+      .block_height = (int32_t)v->block_height,
+      .steps = (int32_t)steps,
+      .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
+      .n = (int32_t)n,
+      .out = out == BSRG_F16    ? BSRG_KMAJOR_F16
+             : out == BSRG_BF16 ? BSRG_KMAJOR_BF16
+                                : BSRG_KMAJOR_F32,
+      .vector_y = has_vectors(&args->y, (int64_t)bsrg_dtype_size(out)),
+      .alpha = (float)args->alpha,
+      .beta = (float)args->beta};
+
+  const int64_t pitch = n == 1 ? column_bytes(args) / item : args->x.col_stride;
+  const bsrg_map_shape a = {2,
+                            {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
+                            {(uint64_t)v->block_width, 0},
+                            {stage_k, BSRG_TALL_STRIP, 0},
+                            swizzle_of(bytes)};
+  const bsrg_map_shape x = {2,
+                            {(uint64_t)args->x.rows, (uint64_t)n, 0},
+                            {(uint64_t)pitch, 0},
+                            {stage_k, BSRG_TALL_TILE_N, 0},
+                            swizzle_of(bytes)};
+  /* Without blocks nobody reads them. */
+  if (v->nnzb > 0) status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
+  if (v->nnzb > 0 && status == BSRG_OK)
+    status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status != BSRG_OK) return status;
+  const int64_t clusters = bsrg_min(gpu.device->info.sm_count / s.pair, tiles);
+  return bsrg_launch(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), clusters * s.pair, 1,
+                     (CUstream)args->stream, &p, error);
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_kmajor_copies copies = bsrg_kmajor_copies_for(args);
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  /* The blocks are whole multiples of 2048 bytes: X begins aligned behind them. */
+  const size_t value_bytes = copies.values ? (size_t)(v->nnzb * v->block_height * v->block_width * item) : 0;
+  const size_t x_bytes = copies.x ? (size_t)(column_bytes(args) * args->x.cols) : 0;
+  CUdeviceptr scratch = 0;
+  bsrg_status status = BSRG_OK;
+  if (value_bytes + x_bytes > 0)
+    status = bsrg_scratch_alloc(gpu.api, gpu.device, value_bytes + x_bytes, (CUstream)args->stream, &scratch,
+                                error);
+  if (status != BSRG_OK) return status;
+  bsrg_matmul_args turned = *args;
+  if (copies.values) {
+    turned.values = (const void *)(uintptr_t)scratch;
+    status = turn_values(args, scratch, gpu, error);
+  }
+  if (copies.x && status == BSRG_OK) {
+    turned.x = (bsrg_dense){(void *)(uintptr_t)(scratch + value_bytes), args->x.rows, args->x.cols, 1,
+                            column_bytes(args) / item};
+    status = turn_x(args, scratch + value_bytes, gpu, error);
+  }
+  if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
+  return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
+}
+
+const bsrg_family_ops bsrg_kmajor_family = {.family = BSRG_KMAJOR,
+                                            .obstacle = bsrg_kmajor_obstacle,
+                                            .columns_obstacle = bsrg_kmajor_columns_obstacle,
+                                            .layout_obstacle = bsrg_kmajor_layout_obstacle,
+                                            .make_plan = bsrg_kmajor_make_plan,
+                                            .free_plan = bsrg_kmajor_free_plan,
+                                            .predict = bsrg_kmajor_predict,
+                                            .launch = launch};

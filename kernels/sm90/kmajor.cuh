@@ -1,0 +1,402 @@
+// BSR x dense of tf32 and of 8-bit floats, for blocks whose height is a multiple of 64, on Hopper.
+//
+// The tiles, roles and barriers are those of the tall kernels (tall.cuh): strips of 64 rows, one a consumer warpgroup,
+// times 256 columns, fed by TMA from the union of the strips' block columns, single CTAs or pairs along columns. What
+// differs comes from the types: WGMMA has them K-major alone, so X is read with the elements of a column adjacent, and
+// everything here counts bytes of k.
+//
+// The tensor cores add products of 8 bits with about 14 bits. Their sums are therefore taken over at most one stage, 128
+// of k, and then added to float32 ones, multiplied by the scale of the block. The registers for both sets are there for
+// half of the columns at a time; while one warpgroup adds, the other one multiplies.
+#pragma once
+
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma_attention.cuh"
+#include "ptx/wgmma_kmajor.cuh"
+#include "sm90/kmajor_output.cuh"
+#include "sm90/persistent.cuh"
+#include "sm90/tall_layout.cuh"
+
+namespace bsrg::kmajor {
+
+using tall::kMessageSlots;
+using tall::kStrip;
+using tall::Message;
+
+// Shared memory, in bytes from a 1024-byte boundary. kRowBytes: k of a stage.
+template <int kRowBytes>
+struct Layout {
+  static constexpr int kStages = BSRG_KMAJOR_STAGES * BSRG_KMAJOR_STAGE_BYTES / kRowBytes;
+  static constexpr int kStripBytes = kStrip * kRowBytes;
+  static constexpr int kStageA = 2 * kStripBytes;
+  static constexpr int kStageX = kTileN * kRowBytes;
+  static constexpr int kA = 0;
+  static constexpr int kX = kA + kStages * kStageA;
+  static constexpr int kFull = kX + kStages * kStageX;
+  static constexpr int kEmpty = kFull + 8 * kStages;
+  static constexpr int kTileFull = kEmpty + 8 * kStages;
+  static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
+  static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
+  static constexpr int kBlocks =
+      kMessage + 32 * kMessageSlots;  // mask of the strips with a block, their scales
+  static constexpr int kEnd = kBlocks + 16 * kStages;
+  static_assert(kMessage % 16 == 0 && kBlocks % 16 == 0, "they are 16-byte stores");
+  static_assert(kEnd + 1024 <= BSRG_KMAJOR_SHARED_BYTES, "the host reserves too little");
+};
+
+template <typename T, int kRowBytes, bool kPair>
+struct Kernel {
+  static constexpr bool kEight = sizeof(T) == 1;
+  static constexpr int kCluster = kPair ? 2 : 1;
+  static constexpr uint16_t kBoth = 3;  // the CTAs that a multicast reaches
+  static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(T));
+  static constexpr int kSteps = kRowBytes / BSRG_KMAJOR_STEP_BYTES;
+  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
+  using Instruction = ptx::WgmmaKMajor<T>;
+  using L = Layout<kRowBytes>;
+  using Stage = RingPosition<L::kStages>;
+  using Slot = RingPosition<kMessageSlots>;
+
+  const bsrg_kmajor_params &p;
+  const uint32_t shared;
+  const int warp, lane, rank;
+
+  __device__ uint32_t full(int stage) const { return shared + L::kFull + 8 * stage; }
+  __device__ uint32_t empty(int stage) const { return shared + L::kEmpty + 8 * stage; }
+  __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
+  __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
+  __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
+  __device__ uint32_t blocks(int stage) const { return shared + L::kBlocks + 16 * stage; }
+
+  __device__ void init_barriers() const {
+    for (int i = 0; i < L::kStages; ++i) {
+      ptx::barrier_init(full(i), 1);
+      ptx::barrier_init(empty(i), 8 * kCluster);  // the consumer warps of every CTA that reads the slot
+    }
+    for (int i = 0; i < kMessageSlots; ++i) {
+      ptx::barrier_init(tile_full(i), 1);
+      ptx::barrier_init(tile_empty(i), (1 + 8) * kCluster);  // producer and consumer warps of every CTA
+    }
+    ptx::barrier_init_fence();
+  }
+
+  // ---- messages: from one lane of rank 0 to the others -------------------------------------------
+
+  // By one lane, when the slot is full.
+  __device__ Message take(const Slot &slot) const {
+    const int4 head = ptx::load_shared_int4(message(slot.slot));
+    const int n_tile = ptx::load_shared_int(message(slot.slot) + 16);
+    if constexpr (kPair)
+      ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
+    else
+      ptx::barrier_arrive(tile_empty(slot.slot));
+    return {head.x, head.y, head.z, head.w, n_tile, -1};
+  }
+
+  // By a warp, all lanes of which wait, as in the tall kernels.
+  __device__ Message receive_by_warp(const Slot &slot) const {
+    Message m = {};
+    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+    __syncwarp();
+    if (lane == 0) m = take(slot);
+    return {__shfl_sync(~0u, m.strip0, 0),      __shfl_sync(~0u, m.strip1, 0),
+            __shfl_sync(~0u, m.entry_begin, 0), __shfl_sync(~0u, m.entry_count, 0),
+            __shfl_sync(~0u, m.n_tile, 0),      -1};
+  }
+
+  __device__ void send(const Slot &slot, int r, const int4 &head, int n_tile) const {
+    const int4 tail = make_int4(n_tile, 0, 0, 0);
+    if constexpr (kPair) {
+      const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
+      const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
+      ptx::barrier_arrive_expect_cluster(barrier, 32);
+      ptx::store_async(target, head, barrier);
+      ptx::store_async(target + 16, tail, barrier);
+    } else {
+      ptx::store_shared(message(slot.slot), head);
+      ptx::store_shared(message(slot.slot) + 16, tail);
+      ptx::barrier_arrive(tile_full(slot.slot));
+    }
+  }
+
+  __device__ void schedule() const {
+    const int clusters = gridDim.x / kCluster, tiles = p.tile_count * p.n_tile_count;
+    Slot slot;
+    slot.parity = 1;  // every slot starts out empty
+    int t = blockIdx.x / kCluster;
+    for (;; slot.advance()) {
+      ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
+      if (t >= tiles) break;
+      const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
+      const int4 head = __ldg(reinterpret_cast<const int4 *>(p.tiles + at.row));
+      for (int r = 0; r < kCluster; ++r) send(slot, r, head, kCluster * at.column + r);
+      t = next_tile(p.counter, t, clusters, tiles);
+    }
+    for (int r = 0; r < kCluster; ++r) send(slot, r, make_int4(0, 0, 0, 0), -1);
+    slot.advance();
+    wait_until_released(tile_empty(0), slot);
+  }
+
+  // ---- producer: one lane of every CTA ----------------------------------------------------------
+
+  // A block of the strip's, and where the strip begins in it.
+  __device__ void load_strip(int strip, int stage, int block, int offset, int k) const {
+    const uint32_t target = shared + L::kA + stage * L::kStageA + strip * L::kStripBytes;
+    const int row = block * p.block_height + offset;
+    if constexpr (kPair) {
+      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), kBoth);
+    } else {
+      ptx::tma_load_2d(target, p.a, k, row, full(stage));
+    }
+  }
+
+  // The mask and the scales of an entry's blocks.
+  __device__ int4 describe(const int4 &entry) const {
+    const int present = (entry.y >= 0 ? 1 : 0) | (entry.z >= 0 ? 2 : 0);
+    float scale0 = 1.f, scale1 = 1.f;
+    if (kEight && p.block_scales != nullptr) {
+      if (entry.y >= 0) scale0 = __ldg(p.block_scales + entry.y);
+      if (entry.z >= 0) scale1 = __ldg(p.block_scales + entry.z);
+    }
+    return make_int4(present, __float_as_int(scale0), __float_as_int(scale1), 0);
+  }
+
+  __device__ void produce() const {
+    Stage stage;
+    stage.parity = 1;
+    for (Slot slot;; slot.advance()) {
+      ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+      const Message m = take(slot);
+      if (m.last()) break;
+      const int column = m.n_tile * kTileN;
+      const int offset0 = m.strip0 * kStrip % p.block_height, offset1 = m.strip1 * kStrip % p.block_height;
+      const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
+      // One entry ahead, and its scales: waiting for memory in this lane's path would cost 0.3 us a block each.
+      int4 next = m.entry_count > 0 ? __ldg(entries) : make_int4(0, -1, -1, 0);
+      int4 next_blocks = describe(next);
+      for (int e = 0; e < m.entry_count; ++e) {
+        const int4 entry = next, its_blocks = next_blocks;
+        if (e + 1 < m.entry_count) next = __ldg(entries + e + 1);
+        const int bytes = __popc(its_blocks.x) * L::kStripBytes + L::kStageX;
+        for (int step = 0; step < p.steps; ++step, stage.advance()) {
+          const int k = step * kStageK;
+          ptx::barrier_wait(empty(stage.slot), stage.parity);
+          ptx::store_shared(blocks(stage.slot), its_blocks);
+          ptx::barrier_arrive_expect(full(stage.slot), bytes);
+          if (its_blocks.x & 1) load_strip(0, stage.slot, entry.y, offset0, k);
+          if (its_blocks.x & 2) load_strip(1, stage.slot, entry.z, offset1, k);
+          ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, p.x, entry.x + k, column,
+                           full(stage.slot));
+        }
+        next_blocks = describe(next);
+      }
+    }
+    wait_until_released(empty(0), stage);
+  }
+
+  // ---- consumers: one warpgroup a strip ---------------------------------------------------------
+
+  // By every warp: a stage may pass a warpgroup by, and one that falls behind must still find the masks.
+  __device__ void release_stage(int stage) const {
+    __syncwarp();
+    if constexpr (kPair) {
+      // At its own barrier in the local way: racecheck does not take a cluster-wide arrival for the end of a read.
+      if (lane == rank)
+        ptx::barrier_arrive(empty(stage));
+      else if (lane < kCluster)
+        ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), lane));
+    } else {
+      if (lane == 0) ptx::barrier_arrive(empty(stage));
+    }
+  }
+
+  struct Block {
+    bool present;
+    float scale;
+  };
+
+  // What a stage has for a strip. The lane that reads is the one that later arrives at this CTA's barrier, so that
+  // racecheck sees that the producer's next ones come after. The vote tells ptxas that the answer is uniform.
+  __device__ Block block_of(int stage, int strip) const {
+    int present = 0, scale = 0;
+    if (lane == rank) {
+      present = ptx::load_shared_int(blocks(stage)) >> strip & 1;
+      if constexpr (kEight) scale = ptx::load_shared_int(blocks(stage) + 4 + 4 * strip);
+    }
+    const bool any = __any_sync(~0u, present);
+    return {any, kEight ? __int_as_float(__shfl_sync(~0u, scale, rank)) : 1.f};
+  }
+
+  // kCount instructions along k from the columns `first` on, committed as one group. The count is a template argument
+  // because a branch between two WGMMAs of a group makes ptxas wait for each of them.
+  template <int kCount>
+  __device__ void multiply(float (&d)[Instruction::kN / 2], int strip, int stage, int first,
+                           bool accumulate) const {
+    constexpr ptx::Swizzle kSwizzle = kRowBytes == 128  ? ptx::Swizzle::k128
+                                      : kRowBytes == 64 ? ptx::Swizzle::k64
+                                                        : ptx::Swizzle::k32;
+    const uint64_t a = ptx::matrix_descriptor(shared + L::kA + stage * L::kStageA + strip * L::kStripBytes,
+                                              16, 8 * kRowBytes, kSwizzle);
+    const uint64_t x = ptx::matrix_descriptor(shared + L::kX + stage * L::kStageX + first * kRowBytes, 16,
+                                              8 * kRowBytes, kSwizzle);
+    constexpr int kNext = BSRG_KMAJOR_STEP_BYTES / 16;  // descriptors count 16 bytes
+    ptx::warpgroup_fence();
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) Instruction::run(d, a + kNext * k, x + kNext * k, accumulate || k > 0);
+    ptx::warpgroup_commit();
+  }
+
+  // A stage of tf32.
+  template <int kCount>
+  __device__ void add_stage(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
+    multiply<kCount>(d, strip, stage, 0, accumulate);
+  }
+
+  // A stage of 8 bits: its sums, multiplied by the scale, are added to d, and it is released.
+  template <int kCount>
+  __device__ void add_stage(float (&d)[kTileN / 2], int strip, int stage, float scale) const {
+    constexpr int kHalf = Instruction::kN / 2;
+    float part[kHalf];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      multiply<kCount>(part, strip, stage, half * Instruction::kN, false);
+      ptx::warpgroup_wait<0>();
+      ptx::hold_accumulators(part);
+      if (half == 1) release_stage(stage);
+#pragma unroll
+      for (int j = 0; j < kHalf; ++j) d[half * kHalf + j] = fmaf(part[j], scale, d[half * kHalf + j]);
+    }
+  }
+
+  // The last stage of a block may be shorter. `how`: whether to accumulate, or the scale.
+  template <int kCount = kSteps, typename How>
+  __device__ void add_stage_up_to(float (&d)[kTileN / 2], int strip, int stage, int steps, How how) const {
+    if (kCount == 1 || steps == kCount)
+      add_stage<kCount>(d, strip, stage, how);
+    else if constexpr (kCount > 1)
+      add_stage_up_to<kCount - 1>(d, strip, stage, steps, how);
+  }
+
+  // One tile's stages into d, 8 bits: everything is released on return.
+  __device__ void accumulate_promoted(float (&d)[kTileN / 2], const Message &m, int strip,
+                                      Stage &stage) const {
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
+    int step = 0;
+    for (int i = 0; i < m.entry_count * p.steps; ++i, stage.advance()) {
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      const bool tail = __any_sync(~0u, ++step == p.steps);
+      if (tail) step = 0;
+      const Block block = block_of(stage.slot, strip);
+      // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
+      if (block.present)
+        add_stage_up_to(d, strip, stage.slot, tail ? p.tail_steps : kSteps, block.scale);
+      else
+        release_stage(stage.slot);
+    }
+  }
+
+  // The same of tf32, whose sums the tensor cores keep, with one group of instructions in flight.
+  __device__ void accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
+    bool started = false;
+    int in_flight = -1;  // the stage that the last committed group still reads
+    int step = 0;
+    for (int i = 0; i < m.entry_count * p.steps; ++i, stage.advance()) {
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      const bool tail = __any_sync(~0u, ++step == p.steps);
+      if (tail) step = 0;
+      if (block_of(stage.slot, strip).present) {
+        add_stage_up_to(d, strip, stage.slot, tail ? p.tail_steps : kSteps, started);
+        started = true;
+        ptx::warpgroup_wait<1>();
+        if (in_flight >= 0) release_stage(in_flight);
+        in_flight = stage.slot;
+      } else {
+        if (in_flight >= 0) {
+          ptx::warpgroup_wait<0>();
+          release_stage(in_flight);
+          in_flight = -1;
+        }
+        release_stage(stage.slot);
+      }
+    }
+    ptx::warpgroup_wait<0>();
+    if (in_flight >= 0) release_stage(in_flight);
+    if (!started) {
+#pragma unroll
+      for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
+    }
+  }
+
+  __device__ void consume() const {
+    const int strip = warp / 4 - 1;
+    const Output output{p, lane};
+    float d[kTileN / 2];
+    Stage stage;
+    for (Slot slot;; slot.advance()) {
+      const Message m = receive_by_warp(slot);
+      if (m.last()) break;
+      if constexpr (kEight)
+        accumulate_promoted(d, m, strip, stage);
+      else
+        accumulate(d, m, strip, stage);
+      const int output_strip = strip == 0 ? m.strip0 : m.strip1;
+      if (output_strip < 0) continue;
+      const int row = output_strip * kStrip + (warp & 3) * 16, column = m.n_tile * kTileN;
+      if (!kEight || p.out == BSRG_KMAJOR_F32)
+        output.store_f32(d, row, column);
+      else if (p.out == BSRG_KMAJOR_F16)
+        output.template store_16_bits<__half>(d, row, column);
+      else
+        output.template store_16_bits<__nv_bfloat16>(d, row, column);
+    }
+  }
+
+  __device__ void run() const {
+    if (threadIdx.x == 0) init_barriers();
+    if constexpr (kPair)
+      ptx::cluster_sync();
+    else
+      __syncthreads();
+
+    if (warp < 4) {
+      ptx::give_back_registers<kProducerRegisters>();
+      if (warp == 0 && lane == 0) produce();
+      if (warp == 1 && lane == 0 && rank == 0) schedule();
+      __syncwarp();
+    } else {
+      ptx::take_registers<kConsumerRegisters>();
+      consume();
+    }
+    // No CTA may exit while its peer can still write into its shared memory or arrive at its barriers.
+    if constexpr (kPair) ptx::cluster_sync();
+  }
+};
+
+template <typename T, int kRowBytes, bool kPair>
+__device__ __forceinline__ void run(const bsrg_kmajor_params &params) {
+  extern __shared__ char raw[];
+  const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
+  const int rank = kPair ? static_cast<int>(ptx::cluster_rank()) : 0;
+  const Kernel<T, kRowBytes, kPair> kernel{params, shared, ptx::warp_index(),
+                                           static_cast<int>(threadIdx.x & 31), rank};
+  kernel.run();
+}
+
+}  // namespace bsrg::kmajor
+
+// b: bytes of k in a stage, the narrowest of 128, 64 and 32 that wastes little of the blocks' width; c1 single CTAs, c2
+// pairs along columns.
+#define BSRG_KMAJOR_KERNEL(NAME, T, BYTES, SUFFIX, PAIR)                         \
+  extern "C" __global__ void __launch_bounds__(BSRG_KMAJOR_THREADS, 1)           \
+      NAME##_b##BYTES##_##SUFFIX(const __grid_constant__ bsrg_kmajor_params p) { \
+    bsrg::kmajor::run<T, BYTES, PAIR>(p);                                        \
+  }
+#define BSRG_KMAJOR_KERNELS(NAME, T)          \
+  BSRG_KMAJOR_KERNEL(NAME, T, 128, c1, false) \
+  BSRG_KMAJOR_KERNEL(NAME, T, 128, c2, true)  \
+  BSRG_KMAJOR_KERNEL(NAME, T, 64, c1, false)  \
+  BSRG_KMAJOR_KERNEL(NAME, T, 64, c2, true)   \
+  BSRG_KMAJOR_KERNEL(NAME, T, 32, c1, false)  \
+  BSRG_KMAJOR_KERNEL(NAME, T, 32, c2, true)
