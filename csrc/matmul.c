@@ -4,6 +4,7 @@
  * Messages call the operands what users of the Python package call them: a and b in the order of the product, the
  * block-sparse one's values a.data or b.data, c and out (y).
  */
+#include "dynamic.h"
 #include "views.h"
 
 #include <inttypes.h>
@@ -158,6 +159,7 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure", names_of(args).sparse);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   status = bsrg_check_place(args->dtype, false, args->device, error);
+  if (status == BSRG_OK) status = bsrg_dynamic_check_place(args->a, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);

@@ -1,5 +1,5 @@
 /* The portable family: any block shape and dtype on every GPU from sm_80 up. Kernels in kernels/sm80/. */
-#include "family.h"
+#include "dynamic.h"
 #include "uploads.h"
 
 #include <math.h>
@@ -122,7 +122,13 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
         "a has %lld block rows in blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 row "
         "tiles and block sides below 2^31 - 256",
         (long long)v->block_rows, (long long)v->block_height, (long long)v->block_width);
-  enum { INDPTR, INDICES, ROW_ORDER, ORDER, PARTS };
+  enum {
+    INDPTR = BSRG_PORTABLE_INDPTR,
+    INDICES = BSRG_PORTABLE_INDICES,
+    ROW_ORDER = BSRG_PORTABLE_ROW_ORDER,
+    ORDER = BSRG_PORTABLE_ORDER,
+    PARTS = BSRG_PORTABLE_UPLOADS
+  };
   const bsrg_upload_part parts[PARTS] = {
       [INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
       [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},

@@ -384,6 +384,7 @@ typedef struct bsrg_probe_params {
 } bsrg_probe_params;
 
 #include "params_attention.h"
+#include "params_pattern.h"
 #include "params_topk.h"
 
 #endif
