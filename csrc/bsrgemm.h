@@ -249,6 +249,39 @@ typedef struct bsrg_softmax_args {
 
 bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 
+/* ---- Patterns that a GPU makes --------------------------------------------------------------- */
+
+/* A structure whose pattern lies on a GPU, where bsrg_dynamic_update makes it anew, and the plans of products with it,
+ * while the host waits for nothing; all that can be captured in a graph, which then makes the pattern of the mask that
+ * it finds when it is replayed. It has room for `capacity` blocks, and none at first. bsrg_matmul takes it and its
+ * transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
+ * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once. */
+bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                int64_t capacity, int device, bsrg_structure **out, bsrg_error *error);
+
+/* Stores the blocks of which mask, [block rows][block columns] bytes in any strides on the structure's GPU, is not 0.
+ * Beyond the capacity they are dropped, the last ones by rows, then columns. Products that are queued behind it see the
+ * new pattern; ones on other streams must be over before. */
+bsrg_status bsrg_dynamic_update(bsrg_structure *structure, const bsrg_dense *mask, void *stream,
+                                bsrg_error *error);
+/* The same with the k blocks of each row that have the highest scores, as bsrg_topk_fill chooses them. */
+bsrg_status bsrg_dynamic_update_topk(bsrg_structure *structure, const bsrg_dense *scores, bsrg_dtype dtype,
+                                     int64_t k, void *stream, bsrg_error *error);
+
+/* values[b] = block b of a dense matrix of the structure's shape, any strides, and zeros behind the last block. values:
+ * [capacity][block_height][block_width], overlapping nothing. */
+bsrg_status bsrg_dynamic_gather(bsrg_structure *structure, const bsrg_dense *dense, bsrg_dtype dtype,
+                                void *values, void *stream, bsrg_error *error);
+
+/* Device memory of the structure, to be read behind an update. */
+typedef struct bsrg_dynamic_arrays {
+  int device;
+  const int64_t *indptr;  /* [block rows + 1] */
+  const int32_t *indices; /* [capacity]; undefined behind the last block */
+  const int64_t *counts;  /* blocks that are stored, and that were dropped */
+} bsrg_dynamic_arrays;
+bsrg_status bsrg_dynamic_get(const bsrg_structure *structure, bsrg_dynamic_arrays *out, bsrg_error *error);
+
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* A batch of matrices [batch][head][row][element] in any memory order. Strides count elements. */

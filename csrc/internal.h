@@ -45,8 +45,14 @@ struct bsrg_structure {
   /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */
   _Atomic(bsrg_mask_plan *) mask_plans;
   _Atomic(bsrg_pair_index *) pair_index; /* made at the first product with another block-sparse matrix */
-  uint64_t id;                           /* never used twice */
+  uint64_t id;                           /* never used twice; 0 where the pattern is a GPU's */
+  /* NULL or, where a GPU makes the pattern (dynamic.h), what for: the view has no indices and no indptr then, nnzb is the
+   * capacity and an order that is not NULL says nothing but that this is a transposed reading. The original's. */
+  struct bsrg_dynamic *dynamic;
 };
+
+/* structure.c: the sizes of a pattern, not its arrays. */
+bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
 
 /* Free what planner.c, uploads.c, attention_masks.c and pairs_index.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);

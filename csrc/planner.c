@@ -1,5 +1,5 @@
 /* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
-#include "family.h"
+#include "dynamic.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +101,8 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
                             bsrg_candidate *candidate, const void **plan, bsrg_error *error) {
   memset(candidate, 0, sizeof(*candidate));
   candidate->family = ops->family;
-  const char *obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
+  const char *obstacle = bsrg_dynamic_obstacle(args->a, ops->family);
+  if (!obstacle) obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
   if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(args->x.cols);
   if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(args);
   if (obstacle) {

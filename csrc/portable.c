@@ -1,5 +1,6 @@
 /* The portable family: any block shape and dtype on every GPU from sm_80 up. Kernels in kernels/sm80/. */
 #include "portable.h"
+#include "dynamic.h"
 #include "epilogue.h"
 #include "uploads.h"
 
@@ -113,20 +114,21 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
 bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
                                  bsrg_portable_uploads *out, bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
-  enum { INDPTR, INDICES, ROW_ORDER, ORDER, PARTS };
-  const bsrg_upload_part parts[PARTS] = {
-      [INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
-      [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
-      [ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows},
-      [ORDER] = {v->order, sizeof(*v->order) * (size_t)v->nnzb}};
+  const bsrg_upload_part parts[BSRG_PORTABLE_UPLOADS] = {
+      [BSRG_PORTABLE_INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
+      [BSRG_PORTABLE_INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
+      [BSRG_PORTABLE_ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows},
+      [BSRG_PORTABLE_ORDER] = {v->order, sizeof(*v->order) * (size_t)v->nnzb}};
   const CUdeviceptr *uploads;
   const bsrg_status status =
-      bsrg_uploads_get(structure, BSRG_PORTABLE, parts, v->order ? PARTS : ORDER, gpu, &uploads, error);
+      bsrg_uploads_get(structure, BSRG_PORTABLE, parts,
+                       v->order ? BSRG_PORTABLE_UPLOADS : BSRG_PORTABLE_ORDER, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
-  *out = (bsrg_portable_uploads){.indptr = (const int64_t *)(uintptr_t)uploads[INDPTR],
-                                 .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
-                                 .row_order = (const int32_t *)(uintptr_t)uploads[ROW_ORDER],
-                                 .order = v->order ? (const int64_t *)(uintptr_t)uploads[ORDER] : NULL};
+  *out = (bsrg_portable_uploads){
+      .indptr = (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDPTR],
+      .indices = (const int32_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDICES],
+      .row_order = (const int32_t *)(uintptr_t)uploads[BSRG_PORTABLE_ROW_ORDER],
+      .order = v->order ? (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_ORDER] : NULL};
   return BSRG_OK;
 }
 

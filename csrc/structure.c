@@ -12,7 +12,7 @@
 
 static const int64_t kMaxBlocksAcross = INT32_MAX; /* block rows and block columns are 32-bit everywhere */
 
-static bsrg_status check_sizes(const bsrg_pattern *p, bsrg_error *error) {
+bsrg_status bsrg_check_sizes(const bsrg_pattern *p, bsrg_error *error) {
   const int64_t bh = p->block_height, bw = p->block_width;
   if (bh <= 0 || bw <= 0 || bh > INT32_MAX || bw > INT32_MAX) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -204,7 +204,7 @@ static bsrg_status fail_memory(int64_t block_rows, int64_t nnzb, bsrg_error *err
 bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_structure **out,
                                   bsrg_error *error) {
   *out = NULL;
-  bsrg_status status = check_sizes(pattern, error);
+  bsrg_status status = bsrg_check_sizes(pattern, error);
   if (status != BSRG_OK) return status;
   const bsrg_index_type type = pattern->index_type;
   if (type != BSRG_I32 && type != BSRG_I64) {
@@ -250,6 +250,7 @@ void bsrg_structure_destroy(bsrg_structure *structure) {
   bsrg_pair_index_destroy(atomic_load(&structure->pair_index));
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
   bsrg_plans_destroy(structure);
+  if (structure->original == NULL) free(structure->dynamic);
   free((void *)structure->view.indptr);
   free((void *)structure->view.indices);
   free((void *)structure->view.order);

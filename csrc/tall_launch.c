@@ -1,3 +1,4 @@
+#include "dynamic.h"
 #include "epilogue.h"
 #include "tall.h"
 #include "tensor_map.h"
@@ -186,7 +187,13 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has %lld columns: with %lld rows of a that is more than 2^30 tiles", (long long)n,
                      (long long)v->rows);
-  enum { ENTRIES, TILES, PARTS, CUTS, UPLOADS };
+  enum {
+    ENTRIES = BSRG_TALL_ENTRIES,
+    TILES = BSRG_TALL_TILES,
+    PARTS = BSRG_TALL_PARTS,
+    CUTS = BSRG_TALL_CUTS,
+    UPLOADS = BSRG_TALL_UPLOADS
+  };
   const bsrg_upload_part lists[UPLOADS] = {
       [ENTRIES] = {tall->entries, sizeof(bsrg_tall_entry) * (size_t)tall->entry_count},
       [TILES] = {tall->tiles, sizeof(bsrg_tall_tile) * (size_t)tall->tile_count},

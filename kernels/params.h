@@ -424,6 +424,7 @@ typedef struct bsrg_probe_params {
 #include "params_attention.h"
 #include "params_kmajor.h"
 #include "params_pairs.h"
+#include "params_pattern.h"
 #include "params_sampled.h"
 #include "params_softmax.h"
 #include "params_topk.h"

@@ -42,6 +42,7 @@
   X(columns)                   \
   X(cu_seqlens_k)              \
   X(cu_seqlens_q)              \
+  X(dense)                     \
   X(diagonal)                  \
   X(family)                    \
   X(is_neg)                    \
@@ -50,6 +51,7 @@
   X(layout)                    \
   X(left)                      \
   X(lse)                       \
+  X(mask)                      \
   X(mask_shape)                \
   X(masks)                     \
   X(max_seqlen_k)              \
@@ -86,6 +88,7 @@ typedef enum bsrg_name {
 typedef struct bsrg_state {
   PyObject *device_unavailable_error;
   PyTypeObject *structure_type;
+  PyTypeObject *dynamic_type;
   PyTypeObject *device_array_type;
   PyTypeObject *array_info_type;
   PyObject *names[BSRG_NAME_COUNT];

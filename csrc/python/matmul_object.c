@@ -1,5 +1,5 @@
 /* matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
-#include "operands.h"
+#include "dynamic_object.h"
 
 #include <string.h>
 
@@ -204,10 +204,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   bsrg_state *state = PyModule_GetState(module);
   PyObject *found[18];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
-  if (!Py_IS_TYPE(found[0], state->structure_type)) {
-    return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
-  }
-  bsrg_matmul_args call = {.a = bsrg_structure_of(found[0])};
+  bsrg_matmul_args call = {.a = bsrg_matrix_structure(state, found[0])};
+  if (call.a == NULL) return NULL;
   bsrg_work work;
   if (parse_scalars(found, &call, &work) < 0) return NULL;
 
@@ -255,8 +253,9 @@ const char bsrg_matmul_doc[] =
     "       precision='ieee', values_scale=None, x_scale=None)\n"
     "--\n\n"
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
-    "structure  a Structure of a matrix of M rows and K columns\n"
-    "values     [nnzb, block height, block width], C-contiguous; with a transposed structure those of the\n"
+    "structure  a Structure or DynamicStructure of a matrix of M rows and K columns\n"
+    "values     [nnzb or capacity, block height, block width], C-contiguous; with a transposed structure "
+    "those of the\n"
     "           one that it is the transposed of\n"
     "x          [..., K, N] or [K], any strides; vectors are matrices of one column\n"
     "out        [..., M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"

@@ -1,7 +1,7 @@
 /* bsrgemm._core: module creation and state. */
 #define BSRG_IMPORTS_NUMPY
 #include "../kernel_images.h"
-#include "bsrg_py.h"
+#include "dynamic_object.h"
 
 static const char module_doc[] = "The compiled core of bsrgemm. The package bsrgemm is its public face.";
 
@@ -49,6 +49,8 @@ static int execute(PyObject *module) {
 
   state->structure_type = bsrg_make_structure_type(module);
   if (add_type(module, "Structure", state->structure_type) < 0) return -1;
+  state->dynamic_type = bsrg_make_dynamic_type(module);
+  if (add_type(module, "DynamicStructure", state->dynamic_type) < 0) return -1;
   state->device_array_type = bsrg_make_device_array_type(module);
   if (add_type(module, "DeviceArray", state->device_array_type) < 0) return -1;
   state->array_info_type = bsrg_make_array_info_type();
@@ -69,6 +71,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
   bsrg_state *state = PyModule_GetState(module);
   Py_VISIT(state->device_unavailable_error);
   Py_VISIT(state->structure_type);
+  Py_VISIT(state->dynamic_type);
   Py_VISIT(state->device_array_type);
   Py_VISIT(state->array_info_type);
   return 0;
@@ -78,6 +81,7 @@ static int clear(PyObject *module) {
   bsrg_state *state = PyModule_GetState(module);
   Py_CLEAR(state->device_unavailable_error);
   Py_CLEAR(state->structure_type);
+  Py_CLEAR(state->dynamic_type);
   Py_CLEAR(state->device_array_type);
   Py_CLEAR(state->array_info_type);
   for (int i = 0; i < BSRG_NAME_COUNT; ++i) Py_CLEAR(state->names[i]);
@@ -97,6 +101,12 @@ static PyMethodDef methods[] = {
     {"topk", (PyCFunction)(void (*)(void))bsrg_py_topk, METH_FASTCALL | METH_KEYWORDS, bsrg_topk_doc},
     {"softmax", (PyCFunction)(void (*)(void))bsrg_py_softmax, METH_FASTCALL | METH_KEYWORDS,
      bsrg_softmax_doc},
+    {"pattern_update", (PyCFunction)(void (*)(void))bsrg_py_pattern_update, METH_FASTCALL | METH_KEYWORDS,
+     bsrg_pattern_update_doc},
+    {"pattern_topk", (PyCFunction)(void (*)(void))bsrg_py_pattern_topk, METH_FASTCALL | METH_KEYWORDS,
+     bsrg_pattern_topk_doc},
+    {"pattern_gather", (PyCFunction)(void (*)(void))bsrg_py_pattern_gather, METH_FASTCALL | METH_KEYWORDS,
+     bsrg_pattern_gather_doc},
     {"describe", (PyCFunction)(void (*)(void))bsrg_py_describe, METH_FASTCALL | METH_KEYWORDS,
      bsrg_describe_doc},
     {NULL, NULL, 0, NULL}};

@@ -1,0 +1,275 @@
+/* Dynamic structures: what the host knows of a pattern that a GPU makes, and the memory that it is made in. */
+#include "dynamic.h"
+
+#include "tall.h"
+#include "uploads.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- device memory ------------------------------------------------------------------------------ */
+
+/* Allocates the parts and keeps them with the structure, which frees them. Contents are zeros where `cleared`. */
+static bsrg_status add_arrays(bsrg_structure *structure, bsrg_family family, const size_t *bytes, int count,
+                              bool cleared, bsrg_gpu gpu, CUdeviceptr *out, bsrg_error *error) {
+  bsrg_uploads *node = calloc(1, sizeof(*node));
+  if (!node) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to list the arrays of a structure");
+  node->device = gpu.device->index;
+  node->family = family;
+  node->next = atomic_load(&structure->uploads);
+  atomic_store(&structure->uploads, node);
+  /* Relaxed, as for uploads: the caller may be capturing a graph. */
+  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  gpu.api->exchange_capture_mode(&mode);
+  CUresult result = CUDA_SUCCESS;
+  for (int i = 0; i < count && result == CUDA_SUCCESS; ++i) {
+    const size_t words = (bytes[i] + 3) / 4;
+    if (words == 0) continue;
+    result = gpu.api->memory_alloc(&node->parts[i], 4 * words);
+    if (result == CUDA_SUCCESS && cleared)
+      result = gpu.api->set_32(node->parts[i], 0, words, gpu.device->upload);
+    out[i] = node->parts[i];
+  }
+  gpu.api->exchange_capture_mode(&mode);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return bsrg_fail(error, BSRG_ERR_MEMORY, "cuda:%d has no room for a pattern of up to %" PRId64 " blocks",
+                     gpu.device->index, structure->view.nnzb);
+  return bsrg_cuda_check(gpu.api, result, "allocating a pattern", error);
+}
+
+static void *pointer_of(CUdeviceptr address) { return (void *)(uintptr_t)address; }
+
+/* The next piece of one allocation; without a base, only its size is counted. */
+static void *take(CUdeviceptr base, size_t *used, size_t bytes) {
+  const size_t at = *used;
+  *used += (bytes + 255) / 256 * 256;
+  return base ? pointer_of(base + at) : NULL;
+}
+
+static void place_side(bsrg_pattern_side *side, CUdeviceptr base, size_t *used) {
+  const size_t rows = (size_t)side->rows, words = rows * (size_t)side->words;
+  side->bits = take(base, used, sizeof(*side->bits) * words);
+  side->rank = take(base, used, sizeof(*side->rank) * words);
+  side->count = take(base, used, sizeof(*side->count) * rows);
+  side->spare_order = take(base, used, sizeof(*side->spare_order) * rows);
+  side->order_begin = take(base, used, sizeof(*side->order_begin) * rows);
+}
+
+/* What only the build reads; returns its size. */
+static size_t place_scratch(struct bsrg_dynamic *d, CUdeviceptr base) {
+  size_t used = 0;
+  place_side(&d->build.matrix, base, &used);
+  place_side(&d->build.transposed, base, &used);
+  d->build.block_row = take(base, &used, sizeof(*d->build.block_row) * (size_t)d->build.capacity);
+  d->counts = take(base, &used, 2 * sizeof(*d->counts));
+  return used;
+}
+
+/* ---- the tall family's plan --------------------------------------------------------------------- */
+
+static int64_t tiles_of(const bsrg_structure_view *v) {
+  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
+  return v->block_rows * (strips / 2) + (strips % 2 ? bsrg_ceil_div(v->block_rows, 2) : 0);
+}
+
+/* As for a structure whose capacity is spread evenly, without its lists. Tiles come in the order that the GPU finds;
+ * which of them are long is not known here, so none is cut and none goes first. */
+static bsrg_tall_plan *make_tall_plan(const bsrg_structure_view *v) {
+  bsrg_tall_plan *plan = calloc(1, sizeof(*plan));
+  if (!plan) return NULL;
+  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
+  /* Two rows have so many different columns, on average. */
+  const double cells = (double)v->block_rows * (double)v->block_cols, density = (double)v->nnzb / cells;
+  const double joined = strips % 2 ? (double)v->nnzb * (1 - density / 2) : 0;
+  plan->tile_count = (int32_t)tiles_of(v);
+  plan->tile_entries = bsrg_max(1, (int64_t)((double)v->nnzb * (double)(strips / 2) + joined));
+  plan->longest_tile = (int32_t)bsrg_ceil_div(plan->tile_entries, plan->tile_count);
+  plan->row_pairs = strips % 4 == 0; /* an even number of tiles for every block row */
+  return plan;
+}
+
+static bsrg_status add_tall(bsrg_structure *structure, bsrg_pattern_side *side, bsrg_gpu gpu,
+                            bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
+  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
+  if (bsrg_tall_family.obstacle(v, BSRG_F16, gpu.device->info.sm_arch)) return BSRG_OK;
+  bsrg_tall_plan *plan = make_tall_plan(v);
+  if (!plan) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
+  atomic_store(&structure->plans[BSRG_TALL], plan);
+  const size_t lists = strips % 2 && strips > 1 ? 2 : 1;
+  const size_t bytes[] = {[BSRG_TALL_ENTRIES] = sizeof(bsrg_tall_entry) * lists * (size_t)v->nnzb,
+                          [BSRG_TALL_TILES] = sizeof(bsrg_tall_tile) * (size_t)plan->tile_count};
+  CUdeviceptr arrays[2];
+  const bsrg_status status = add_arrays(structure, BSRG_TALL, bytes, 2, false, gpu, arrays, error);
+  if (status != BSRG_OK) return status;
+  side->entries = pointer_of(arrays[BSRG_TALL_ENTRIES]);
+  side->tiles = pointer_of(arrays[BSRG_TALL_TILES]);
+  return BSRG_OK;
+}
+
+/* ---- structures --------------------------------------------------------------------------------- */
+
+/* The arrays that products of one reading need. */
+static bsrg_status add_side(bsrg_structure *structure, bsrg_pattern_side *side, bsrg_gpu gpu,
+                            bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
+  side->rows = (int32_t)v->block_rows;
+  side->words = (int32_t)bsrg_ceil_div(v->block_cols, 32);
+  side->strips = (int32_t)(v->block_height / BSRG_TALL_STRIP);
+  side->width = (int32_t)v->block_width;
+  void *plan = calloc(1, 1); /* the portable family's order of rows is not the host's to know */
+  if (!plan) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
+  atomic_store(&structure->plans[BSRG_PORTABLE], plan);
+  const size_t rows = (size_t)v->block_rows, capacity = (size_t)v->nnzb;
+  const size_t bytes[] = {[BSRG_PORTABLE_INDPTR] = sizeof(*side->indptr) * (rows + 1),
+                          [BSRG_PORTABLE_INDICES] = sizeof(*side->indices) * capacity,
+                          [BSRG_PORTABLE_ROW_ORDER] = sizeof(*side->row_order) * rows,
+                          [BSRG_PORTABLE_ORDER] = v->order ? sizeof(*side->order) * capacity : 0};
+  CUdeviceptr arrays[BSRG_PORTABLE_UPLOADS] = {0};
+  const bsrg_status status =
+      add_arrays(structure, BSRG_PORTABLE, bytes, BSRG_PORTABLE_UPLOADS, false, gpu, arrays, error);
+  if (status != BSRG_OK) return status;
+  side->indptr = pointer_of(arrays[BSRG_PORTABLE_INDPTR]);
+  side->indices = pointer_of(arrays[BSRG_PORTABLE_INDICES]);
+  side->row_order = pointer_of(arrays[BSRG_PORTABLE_ROW_ORDER]);
+  side->order = pointer_of(arrays[BSRG_PORTABLE_ORDER]);
+  return add_tall(structure, side, gpu, error);
+}
+
+static bsrg_status check_capacity(const bsrg_structure_view *v, bsrg_error *error) {
+  int64_t cells, elements;
+  if (v->block_rows == 0 || v->block_cols == 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "shape is (%" PRId64 ", %" PRId64 "), but a dynamic pattern needs at least one block",
+                     v->rows, v->cols);
+  if (!bsrg_mul_ok(v->block_rows, v->block_cols, &cells) || cells > INT32_MAX)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "shape is (%" PRId64 ", %" PRId64 ") in blocks of (%" PRId64 ", %" PRId64
+                     "), but a dynamic pattern takes fewer than 2^31 places of blocks",
+                     v->rows, v->cols, v->block_height, v->block_width);
+  if (!bsrg_mul_ok(v->block_height, v->block_width, &elements) || elements > INT32_MAX)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "blocksize is (%" PRId64 ", %" PRId64
+                     "), but a dynamic pattern takes blocks of fewer than 2^31 elements",
+                     v->block_height, v->block_width);
+  if (v->nnzb < 1 || v->nnzb > cells)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "capacity is %" PRId64 ", but must be from 1 to the %" PRId64 " places of blocks",
+                     v->nnzb, cells);
+  return BSRG_OK;
+}
+
+/* Makes the transposed one too. What is missing after a failure is not there to be freed. */
+static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
+  struct bsrg_dynamic *d = calloc(1, sizeof(*d));
+  bsrg_structure *transposed = calloc(1, sizeof(*transposed));
+  /* Says that it is transposed; what it is of is on the device. */
+  int64_t *order = calloc(1, sizeof(*order));
+  if (!d || !transposed || !order) {
+    free(d);
+    free(transposed);
+    free(order);
+    return bsrg_fail(error, BSRG_ERR_MEMORY, "no host memory for a structure");
+  }
+  structure->dynamic = transposed->dynamic = d;
+  transposed->original = structure;
+  transposed->view = (bsrg_structure_view){.rows = v->cols,
+                                           .cols = v->rows,
+                                           .block_height = v->block_width,
+                                           .block_width = v->block_height,
+                                           .block_rows = v->block_cols,
+                                           .block_cols = v->block_rows,
+                                           .nnzb = v->nnzb,
+                                           .longest_row = bsrg_ceil_div(v->nnzb, v->block_cols),
+                                           .order = order};
+  atomic_store(&structure->transposed, transposed);
+  d->device = gpu.device->index;
+  d->build.capacity = (int32_t)v->nnzb;
+  d->build.block_height = (int32_t)v->block_height;
+  bsrg_status status = add_side(structure, &d->build.matrix, gpu, error);
+  if (status == BSRG_OK) status = add_side(transposed, &d->build.transposed, gpu, error);
+  if (status != BSRG_OK) return status;
+  const size_t bytes = place_scratch(d, 0);
+  CUdeviceptr scratch;
+  status = add_arrays(structure, BSRG_AUTO, &bytes, 1, true, gpu, &scratch, error);
+  if (status == BSRG_OK) place_scratch(d, scratch);
+  return status;
+}
+
+bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                int64_t capacity, int device, bsrg_structure **out, bsrg_error *error) {
+  *out = NULL;
+  const bsrg_pattern sizes = {.rows = rows,
+                              .cols = cols,
+                              .block_height = block_height,
+                              .block_width = block_width,
+                              .nnzb = bsrg_max(capacity, 0),
+                              .indptr_len = block_height > 0 ? rows / block_height + 1 : 0};
+  bsrg_status status = bsrg_check_sizes(&sizes, error);
+  if (status != BSRG_OK) return status;
+  bsrg_structure_view view = {.rows = rows,
+                              .cols = cols,
+                              .block_height = block_height,
+                              .block_width = block_width,
+                              .block_rows = rows / block_height,
+                              .block_cols = cols / block_width,
+                              .nnzb = capacity};
+  status = check_capacity(&view, error);
+  if (status != BSRG_OK) return status;
+  view.longest_row = bsrg_ceil_div(capacity, view.block_rows);
+
+  bsrg_gpu gpu;
+  bool pushed;
+  status = bsrg_open_device(device, &gpu.api, &gpu.device, error);
+  if (status != BSRG_OK) return status;
+  if (gpu.device->info.sm_arch < 80)
+    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
+                     "cuda:%d is a %s, but the kernels need compute capability 8.0 or later", device,
+                     gpu.device->info.name);
+  bsrg_structure *structure = calloc(1, sizeof(*structure));
+  if (!structure) return bsrg_fail(error, BSRG_ERR_MEMORY, "no host memory for a structure");
+  structure->view = view;
+  status = bsrg_enter(gpu.api, gpu.device, &pushed, error);
+  if (status == BSRG_OK) {
+    status = fill(structure, gpu, error);
+    /* The scratch memory begins as zeros: a mask of one of them, again and again, is that of no blocks. */
+    const bsrg_dense empty = {structure->dynamic ? structure->dynamic->counts : NULL, view.block_rows,
+                              view.block_cols, 0, 0};
+    if (status == BSRG_OK) status = bsrg_dynamic_update(structure, &empty, gpu.device->upload, error);
+    if (status == BSRG_OK)
+      status = bsrg_cuda_check(gpu.api, gpu.api->stream_synchronize(gpu.device->upload),
+                               "preparing a pattern", error);
+    bsrg_leave(gpu.api, pushed);
+  }
+  if (status == BSRG_OK)
+    *out = structure;
+  else
+    bsrg_structure_destroy(structure);
+  return status;
+}
+
+/* ---- what the rest of the core asks ------------------------------------------------------------- */
+
+const char *bsrg_dynamic_obstacle(const bsrg_structure *structure, bsrg_family family) {
+  if (!structure->dynamic || family == BSRG_PORTABLE) return NULL;
+  const bool has_tall = atomic_load(&structure->plans[BSRG_TALL]) != NULL;
+  return family == BSRG_TALL && has_tall ? NULL : "needs a pattern that the host knows";
+}
+
+bsrg_status bsrg_dynamic_check_place(const bsrg_structure *structure, bsrg_device device, bsrg_error *error) {
+  const struct bsrg_dynamic *d = structure->dynamic;
+  if (!d || (device.kind == BSRG_CUDA && device.index == d->device)) return BSRG_OK;
+  if (device.kind == BSRG_CPU)
+    return bsrg_fail(error, BSRG_ERR_TYPE, "the operands are on cpu, but the pattern is on cuda:%d",
+                     d->device);
+  return bsrg_fail(error, BSRG_ERR_TYPE, "the operands are on cuda:%d, but the pattern is on cuda:%d",
+                   device.index, d->device);
+}
+
+bsrg_status bsrg_dynamic_get(const bsrg_structure *structure, bsrg_dynamic_arrays *out, bsrg_error *error) {
+  const struct bsrg_dynamic *d = structure->dynamic;
+  if (!d) return bsrg_fail(error, BSRG_ERR_VALUE, "structure is not dynamic: its arrays are on the host");
+  *out = (bsrg_dynamic_arrays){d->device, d->build.matrix.indptr, d->build.matrix.indices, d->counts};
+  return BSRG_OK;
+}

@@ -1,0 +1,18 @@
+/* DynamicStructure, and the functions on it that the module has. */
+#ifndef BSRG_DYNAMIC_OBJECT_H
+#define BSRG_DYNAMIC_OBJECT_H
+
+#include "operands.h"
+
+PyTypeObject *bsrg_make_dynamic_type(PyObject *module);
+/* The core structure, borrowed, of a Structure or DynamicStructure; NULL with a TypeError where it is neither. */
+bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj);
+
+PyObject *bsrg_py_pattern_update(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames);
+PyObject *bsrg_py_pattern_topk(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *bsrg_py_pattern_gather(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
+                                 PyObject *kwnames);
+extern const char bsrg_pattern_update_doc[], bsrg_pattern_topk_doc[], bsrg_pattern_gather_doc[];
+
+#endif

@@ -1,0 +1,67 @@
+/* What host code and the kernels of sm80/pattern.cu agree on, which make the pattern of a matrix, its transposed and the
+ * tall kernels' plan of both in device memory; included by params.h, which is what everybody includes. */
+#ifndef BSRG_PARAMS_PATTERN_H
+#define BSRG_PARAMS_PATTERN_H
+
+#include "params.h"
+
+enum {
+  BSRG_PATTERN_THREADS = 256,      /* a warp a row in pattern_bits, a CTA a row in pattern_lists */
+  BSRG_PATTERN_ROWS_THREADS = 1024 /* one CTA */
+};
+
+/* One reading of the pattern: of the matrix or of its transposed. Rows and columns are block rows and block columns,
+ * of which there are fewer than 2^31 pairs. */
+typedef struct bsrg_pattern_side {
+  uint32_t *bits;       /* [rows][words]: bit c % 32 of word c / 32: whether column c has a block */
+  int32_t *rank;        /* [rows][words]: blocks of the row before the word */
+  int32_t *count;       /* [rows]: of the matrix also those that the capacity does not admit */
+  int64_t *indptr;      /* [rows + 1] */
+  int32_t *indices;     /* [capacity] */
+  int64_t *order;       /* [capacity]: of the transposed, as in bsrg_structure_view; else NULL */
+  int32_t *row_order;   /* [rows]: longest first where lengths differ much, else in their order */
+  int32_t *spare_order; /* [rows] */
+  int32_t *order_begin; /* [rows]: blocks of the rows before, in row_order */
+  /* NULL where the tall kernels cannot take the blocks. A row has strips / 2 tiles whose entries are its blocks; the odd
+   * strip has one together with that of the next row in row_order, and entries behind those, if there are any. */
+  bsrg_tall_entry *entries;
+  bsrg_tall_tile *tiles;
+  int32_t rows, words;
+  int32_t strips; /* height of a block / BSRG_TALL_STRIP */
+  int32_t width;  /* of a block */
+} bsrg_pattern_side;
+
+/* pattern_bits, pattern_columns, pattern_turn, pattern_lists. */
+typedef struct bsrg_pattern_params {
+  bsrg_pattern_side matrix, transposed;
+  const uint8_t *mask; /* [rows][columns], not 0: a block */
+  int64_t mask_row_stride, mask_col_stride;
+  const int32_t *columns; /* [rows][most], ascending: the alternative to mask */
+  int32_t most;
+  int32_t capacity;
+  int32_t block_height; /* as stored */
+  int32_t *block_row;   /* [capacity]: row of each block */
+} bsrg_pattern_params;
+
+/* pattern_ranks, pattern_rows. */
+typedef struct bsrg_pattern_rows_params {
+  bsrg_pattern_side side;
+  int32_t capacity;
+  int64_t *counts; /* NULL, or gets {blocks, blocks that the capacity did not admit} */
+} bsrg_pattern_rows_params;
+
+/* pattern_gather_2, _4, _8, _16: block b becomes what a dense matrix has there, and zeros behind the last one. Strides,
+ * sizes and width count units of so many bytes. */
+typedef struct bsrg_gather_params {
+  const void *dense;
+  void *values; /* [capacity][block_height][width] */
+  int64_t row_stride, col_stride;
+  const int32_t *block_row, *indices;
+  const int64_t *counts;
+  int32_t block_height, width;
+} bsrg_gather_params;
+
+/* Units that a thread of pattern_gather copies in one step; grid.y: pieces of a block. */
+enum { BSRG_GATHER_UNITS = 4 };
+
+#endif
