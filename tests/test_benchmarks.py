@@ -29,6 +29,7 @@ from benchmarks import suite as suite_module  # noqa: E402
 from benchmarks.cases import FORMS, Case, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.families import FamilySuite, describe, tally  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
+from benchmarks.softmax import SoftmaxCase, SoftmaxSuite, softmax_cases  # noqa: E402
 from benchmarks.suite import Suite  # noqa: E402
 from benchmarks.timing import DeviceTimer, Timing, rounds  # noqa: E402
 
@@ -260,6 +261,21 @@ def test_every_family_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong.append(outcome.rows[-1]["family"])
     outcome = suite.run(case)
     assert outcome.wrong and outcome.rows[-1]["wrong"] and "wrong" not in outcome.rows[0]
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_softmax_suite(view: bool) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    outcome = SoftmaxSuite(torch, "cpu", HostTimer(), ["torch"]).run(
+        SoftmaxCase("float32", 16, 3, view, order=128)
+    )
+    assert not outcome.wrong and [row["who"] for row in outcome.rows] == ["bsrgemm", "torch_dense"]
+    ours = outcome.rows[0]
+    assert ours["density"] == 0.375 and 0 < ours["rel_err"] < 1e-6
+    moved = 2 * 4 * 128 * 128 * 0.375
+    assert ours["tb_s"] == pytest.approx(moved / ours["us"] / 1e6, rel=1e-2)
+    cases = list(softmax_cases())
+    assert len({case.name for case in cases}) == len(cases)
 
 
 def test_cpu_suite(monkeypatch: pytest.MonkeyPatch) -> None:
