@@ -358,11 +358,9 @@ struct Kernel {
           scale_and_add(d[s], row + (lane >> 2), column + s * kSlotN + 2 * (lane & 3));
       }
 #pragma unroll
-      for (int i = 0; i < kPanels; ++i) {
-        if (column + i * kStrip < p.columns)
-          store_piece(d[i / kSlotPanels], i % kSlotPanels, row, column + i * kStrip,
-                      buffers + (i & 1) * L::kPieceBytes, stream_out);
-      }
+      for (int i = 0; i < kPanels; ++i)  // all of them, so that buffers alternate; TMA clips
+        store_piece(d[i / kSlotPanels], i % kSlotPanels, row, column + i * kStrip,
+                    buffers + (i & 1) * L::kPieceBytes, stream_out);
     }
     if (lane == 0) ptx::bulk_wait<0>();
   }
