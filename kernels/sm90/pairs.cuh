@@ -160,7 +160,22 @@ struct Kernel {
 
   // ---- loader: one lane -------------------------------------------------------------------------
 
-  // `strips` strips of a stored block from `strip` on, at 64 k from k on.
+  // A tile as the loads see it: which strip of its block each part is.
+  struct Strips {
+    int of[kLines];
+  };
+
+  __device__ Strips strips_of(const Header &head) const {
+    Strips strips;
+#pragma unroll
+    for (int i = 0; i < kLines; ++i)
+      strips.of[i] =
+          i < kStrips ? (head.row_tile * kStrips + i) % p.of_a.strips_per_block
+                      : (head.column_tile * kPanels + (i - kStrips) * kSlotPanels) % p.of_b.strips_per_block;
+    return strips;
+  }
+
+  // The part of a stored block that begins at a strip, at the 64 k numbered k.
   template <bool kContiguousK>
   __device__ void load(const bsrg_tensor_map &map, const bsrg_pairs_operand &of, uint32_t target, int block,
                        int strip, int k, uint32_t barrier) const {
@@ -171,8 +186,8 @@ struct Kernel {
       ptx::tma_load_3d(target, map, 0, row + k * kStrip, strip, barrier);
   }
 
-  __device__ void fill(const Stage &stage, const Header &head, const int (&blocks)[kLines], int k,
-                       int flags) const {
+  __device__ void fill(const Stage &stage, const Header &head, const Strips &strips,
+                       const int (&blocks)[kLines], int k, int flags) const {
     int there = flags, bytes = 0;
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
@@ -181,22 +196,18 @@ struct Kernel {
       bytes += i < kStrips ? L::kStripBytes : kSlotPanels * L::kStripBytes;
     }
     const uint32_t barrier = full(stage.slot);
+    const uint32_t a = shared + L::kA + stage.slot * L::kStageA, b = shared + L::kB + stage.slot * L::kStageB;
     ptx::barrier_wait(empty(stage.slot), stage.parity);
     ptx::store_shared(note(stage.slot), make_int4(there, head.row_tile, head.column_tile, 0));
     ptx::barrier_arrive_expect(barrier, bytes);
-    const uint32_t a = shared + L::kA + stage.slot * L::kStageA, b = shared + L::kB + stage.slot * L::kStageB;
 #pragma unroll
-    for (int i = 0; i < kStrips; ++i) {
-      const int strip = (head.row_tile * kStrips + i) % p.of_a.strips_per_block;
-      if (blocks[i] >= 0 && (i == 0 || !p.of_a.joined))
-        load<!kTransposedA>(p.a, p.of_a, a + i * L::kStripBytes, blocks[i], strip, k, barrier);
-    }
-#pragma unroll
-    for (int i = 0; i < kSlots; ++i) {
-      const int strip = (head.column_tile * kPanels + i * kSlotPanels) % p.of_b.strips_per_block;
-      if (blocks[kStrips + i] >= 0)
-        load<kTransposedB>(p.b, p.of_b, b + i * kSlotPanels * L::kStripBytes, blocks[kStrips + i], strip, k,
-                           barrier);
+    for (int i = 0; i < kLines; ++i) {
+      if (blocks[i] < 0 || (i == 1 && p.of_a.joined)) continue;
+      if (i < kStrips)
+        load<!kTransposedA>(p.a, p.of_a, a + i * L::kStripBytes, blocks[i], strips.of[i], k, barrier);
+      else
+        load<kTransposedB>(p.b, p.of_b, b + (i - kStrips) * kSlotPanels * L::kStripBytes, blocks[i],
+                           strips.of[i], k, barrier);
     }
   }
 
@@ -208,6 +219,7 @@ struct Kernel {
       ptx::barrier_wait(batch_full(slot.slot), slot.parity);
       const int4 h = ptx::load_shared_int4(header(slot.slot));
       const Header head = {h.x, h.y, h.z, h.w};
+      const Strips strips = strips_of(head);
       more = head.ends >= 0;
       for (int i = 0; i < head.count; ++i) {
         int blocks[kLines];
@@ -219,14 +231,14 @@ struct Kernel {
         }
         const bool final = head.ends && i == head.count - 1;
         for (int k = 0; k < p.steps; ++k, stage.advance())
-          fill(stage, head, blocks, k, final && k == p.steps - 1 ? kLast : 0);
+          fill(stage, head, strips, blocks, k, final && k == p.steps - 1 ? kLast : 0);
       }
       ptx::barrier_arrive(batch_empty(slot.slot));
       if (head.ends && head.count == 0) {  // a tile ends without another stage, or all do
         int none[kLines];
 #pragma unroll
         for (int i = 0; i < kLines; ++i) none[i] = -1;
-        fill(stage, head, none, 0, more ? kLast : kStop);
+        fill(stage, head, strips, none, 0, more ? kLast : kStop);
         stage.advance();
       }
     }
@@ -358,11 +370,9 @@ struct Kernel {
           scale_and_add(d[s], row + (lane >> 2), column + s * kSlotN + 2 * (lane & 3));
       }
 #pragma unroll
-      for (int i = 0; i < kPanels; ++i) {
-        if (column + i * kStrip < p.columns)
-          store_piece(d[i / kSlotPanels], i % kSlotPanels, row, column + i * kStrip,
-                      buffers + (i & 1) * L::kPieceBytes, stream_out);
-      }
+      for (int i = 0; i < kPanels; ++i)  // all of them, so that buffers alternate; TMA clips
+        store_piece(d[i / kSlotPanels], i % kSlotPanels, row, column + i * kStrip,
+                    buffers + (i & 1) * L::kPieceBytes, stream_out);
     }
     if (lane == 0) ptx::bulk_wait<0>();
   }
