@@ -16,6 +16,8 @@ from ._core import (
     get_num_threads,
     set_num_threads,
 )
+from ._dynamic import DynamicPattern
+from ._dynamic_array import DynamicArray
 from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan
@@ -27,6 +29,8 @@ __all__ = [
     "BlockMask",
     "DeviceArray",
     "DeviceUnavailableError",
+    "DynamicArray",
+    "DynamicPattern",
     "Plan",
     "__version__",
     "attention",

@@ -68,6 +68,30 @@ class Structure:
     ) -> dict[str, Any]: ...
 
 @final
+class DynamicStructure:
+    def __new__(
+        cls,
+        shape: Sequence[SupportsIndex],
+        blocksize: Sequence[SupportsIndex],
+        capacity: SupportsIndex,
+        device: str = "cuda:0",
+    ) -> DynamicStructure: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def blocksize(self) -> tuple[int, int]: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def is_transposed(self) -> bool: ...
+    @property
+    def pointers(self) -> tuple[int, int, int]: ...
+    def transposed(self) -> DynamicStructure: ...
+    def read(
+        self, stream: SupportsIndex, /
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64], int]: ...
+
+@final
 class DeviceArray:
     @classmethod
     def empty(
@@ -108,7 +132,7 @@ class DeviceArray:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 def matmul(
-    structure: Structure,
+    structure: Structure | DynamicStructure,
     values: Importable,
     x: Importable,
     out: Importable,
@@ -188,6 +212,19 @@ def softmax(
     values: Importable,
     out: Importable,
     scale: SupportsFloat = 1.0,
+def pattern_update(
+    structure: DynamicStructure, mask: Importable, stream: SupportsIndex | None = 0
+) -> None: ...
+def pattern_topk(
+    structure: DynamicStructure,
+    scores: Importable,
+    k: SupportsIndex,
+    stream: SupportsIndex | None = 0,
+) -> None: ...
+def pattern_gather(
+    structure: DynamicStructure,
+    dense: Importable,
+    out: Importable,
     stream: SupportsIndex | None = 0,
 ) -> None: ...
 def describe(obj: Importable, name: str = "array") -> ArrayInfo: ...
