@@ -1,5 +1,5 @@
-/* What host code and the kernels of softmax agree on, sm80/softmax.cu; included by params.h, which is what everybody
- * includes. */
+/* What host code and the kernels of softmax agree on, sm80/bsr_softmax.cu; included by params.h, which is what
+ * everybody includes. */
 #ifndef BSRG_PARAMS_SOFTMAX_H
 #define BSRG_PARAMS_SOFTMAX_H
 
@@ -7,8 +7,8 @@
 
 enum { BSRG_SOFTMAX_THREADS = 256, BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32 };
 
-/* softmax_rows_*: blocks as they are stored, with one or with all of a CTA's warps to a row. softmax_columns_*: those of
- * a transposed view, which lie as [block width][block height]; a CTA has `lanes` rows of a block row. */
+/* bsr_softmax_rows_*: blocks as they are stored, with one or with all of a CTA's warps to a row. bsr_softmax_columns_*:
+ * those of a transposed view, which lie as [block width][block height]; a CTA has `lanes` rows of a block row. */
 typedef struct bsrg_softmax_params {
   const void *values;
   void *out;             /* values or memory apart */

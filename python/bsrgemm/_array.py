@@ -327,7 +327,8 @@ class bsr_array(Arithmetic, Blocks):
 
     def _with_values(self, data: Any) -> bsr_array:
         """The same pattern around other values, on the same device."""
-        return bsr_array._from_parts(self._with_data(data, self._device))
+        parts = Parts(data, self._indices, self._indptr, self.shape, self._structure)
+        return bsr_array._from_parts(parts)
 
     def _with_data(self, data: Any, device: str) -> Parts:
         """The same pattern around other values, its index arrays where ``data`` may have them."""

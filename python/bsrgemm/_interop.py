@@ -126,7 +126,7 @@ class _ArrayModule(Library):
         _, height, width = blocks.shape
         dense = self.xp.zeros(shape, dtype=blocks.dtype)
         tiles = dense.reshape(shape[0] // height, height, shape[1] // width, width)
-        for chosen in _without_repeats(rows, cols):
+        for chosen in without_repeats(rows, cols):
             at_rows, at_cols = self.xp.asarray(rows[chosen]), self.xp.asarray(cols[chosen])
             if isinstance(chosen, slice):
                 tiles[at_rows, :, at_cols, :] = blocks
@@ -143,7 +143,7 @@ class _ArrayModule(Library):
         return blocks, self.to_host(mask)
 
 
-def _without_repeats(rows: np.ndarray, cols: np.ndarray) -> Iterator[slice | np.ndarray]:
+def without_repeats(rows: np.ndarray, cols: np.ndarray) -> Iterator[slice | np.ndarray]:
     """Choices of blocks that make up all and have no position twice: everything, as a rule."""
     keys = rows * (cols.max(initial=0) + 1) + cols
     if (np.diff(keys) > 0).all():
@@ -291,7 +291,7 @@ class _Torch(Library):
         _, height, width = blocks.shape
         dense = self.torch.zeros(shape, dtype=blocks.dtype, device=blocks.device)
         tiles = dense.view(shape[0] // height, height, shape[1] // width, width)
-        for chosen in _without_repeats(rows, cols):
+        for chosen in without_repeats(rows, cols):
             at_rows = self.torch.as_tensor(rows[chosen], device=blocks.device)
             at_cols = self.torch.as_tensor(cols[chosen], device=blocks.device)
             if isinstance(chosen, slice):

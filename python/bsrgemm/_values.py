@@ -15,7 +15,7 @@ import numpy as np
 
 from . import _core
 from ._convert import check_divides
-from ._interop import CUPY, NUMPY, TORCH, _without_repeats, check_dtype, library_of, numpy_dtype
+from ._interop import CUPY, NUMPY, TORCH, check_dtype, library_of, numpy_dtype, without_repeats
 
 
 class Values:
@@ -101,7 +101,7 @@ class Values:
         """``count`` blocks, each the sum of those whose slot it is."""
         with self.here():
             out = self._new((count, *self.like.shape[1:]))
-            for chosen in _without_repeats(slots, np.zeros_like(slots)):
+            for chosen in without_repeats(slots, np.zeros_like(slots)):
                 if isinstance(chosen, slice):
                     chosen = np.arange(len(slots))
                 out[self._index(slots[chosen])] += self.like[self._index(chosen)]

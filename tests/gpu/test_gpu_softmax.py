@@ -57,6 +57,7 @@ def test_random_structures() -> None:
 def test_memory_around_the_result(torch: Any, dtype: str, offset: int) -> None:
     """Poisoned results between guards, at aligned and odd addresses; in place, too."""
     kind = getattr(torch, dtype)
+    allowed = {"bfloat16": 8e-3, "float16": 2e-3}.get(dtype, 1e-6)
     mask = np.random.default_rng(1).random((7, 9)) < 0.5
     for blocksize in ((16, 16), (3, 5), (64, 64), (8, 1200)):
         a = random_problem(torch, mask, blocksize, dtype).matrix
@@ -66,21 +67,24 @@ def test_memory_around_the_result(torch: Any, dtype: str, offset: int) -> None:
             memory = torch.full((size + 64,), float("nan"), device="cuda", dtype=kind)
             out = memory[32 + offset : 32 + offset + size].view(a.data.shape)
             _core.softmax(of._structure, a.data, out, 1.0, None)
-            assert torch.allclose(out, wanted, rtol=2e-3 if kind.itemsize == 2 else 1e-6)
+            assert torch.allclose(out, wanted, rtol=allowed, atol=2e-7)
             if offset == 0:
                 assert torch.equal(out, wanted)
             assert memory[: 32 + offset].isnan().all()
             assert memory[32 + offset + size :].isnan().all()
             out.copy_(a.data)
             _core.softmax(of._structure, out, out, 1.0, None)
-            assert torch.allclose(out, wanted, rtol=2e-3 if kind.itemsize == 2 else 1e-6)
+            assert torch.allclose(out, wanted, rtol=allowed, atol=2e-7)
             assert memory[32 + offset + size :].isnan().all()
 
 
 def test_same_bits_in_graphs_and_on_streams(torch: Any, rng: np.random.Generator) -> None:
     p = problem(rng, rng.random((12, 40)) < 0.5, (64, 64), 1, "float16")
     a = matrix(GPU_SPACES[0], p)
-    others = [bsrgemm.bsr_array((torch.randn_like(a.data), p.indices, p.indptr)) for _ in range(3)]
+    others = [
+        bsrgemm.bsr_array((torch.randn_like(a.data), p.indices, p.indptr), p.shape)
+        for _ in range(3)
+    ]
     check_streams(torch, lambda x: softmax(x, 0.125).data, [a, *others])
     check_streams(torch, lambda x: softmax(x.T, 0.125).T.data, [a, *others])
 

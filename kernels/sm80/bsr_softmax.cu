@@ -221,14 +221,14 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
 }  // namespace
 
 // Without a number of CTAs ptxas spills a register where it need not.
-#define BSRG_SOFTMAX_KERNELS(NAME, T)                                         \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)       \
-      softmax_rows_##NAME(const __grid_constant__ bsrg_softmax_params p) {    \
-    softmax_rows<T>(p);                                                       \
-  }                                                                           \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)       \
-      softmax_columns_##NAME(const __grid_constant__ bsrg_softmax_params p) { \
-    softmax_columns<T>(p);                                                    \
+#define BSRG_SOFTMAX_KERNELS(NAME, T)                                             \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)           \
+      bsr_softmax_rows_##NAME(const __grid_constant__ bsrg_softmax_params p) {    \
+    softmax_rows<T>(p);                                                           \
+  }                                                                               \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)           \
+      bsr_softmax_columns_##NAME(const __grid_constant__ bsrg_softmax_params p) { \
+    softmax_columns<T>(p);                                                        \
   }
 BSRG_SOFTMAX_KERNELS(f16, __half)
 BSRG_SOFTMAX_KERNELS(bf16, __nv_bfloat16)
