@@ -92,7 +92,7 @@ def attention_calls(
 
 
 class Pair(NamedTuple):
-    """Two block-sparse matrices that can be multiplied, each perhaps as the view of what is given."""
+    """Two block-sparse matrices that can be multiplied, each perhaps as the view of one given."""
 
     a: Problem
     b: Problem

@@ -23,7 +23,7 @@ def matmul(
     out: Any = None,
     stream: Any = None,
 ) -> Any:
-    """``alpha * a @ b + beta * c``, at least one of ``a`` and ``b`` block-sparse and all else dense.
+    """``alpha * a @ b + beta * c``, ``a``, ``b`` or both block-sparse and all else dense.
 
     All operands have one dtype and live on one device, which computes the product: nothing is cast
     or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The
@@ -38,9 +38,9 @@ def matmul(
     as zeros, so an infinity or NaN there may turn rows (of ``a @ b``; columns where ``b`` is the
     block-sparse one) whose blocks do not meet it into NaN, as it does in a dense product.
 
-    Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for each
-    stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of ``b``
-    must be as high as those of ``a`` are wide. Such a product needs no scratch memory.
+    Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for
+    each stored block of ``a`` in a block column and each of ``b`` in the block row of that number.
+    The blocks of ``b`` must be as high as those of ``a`` are wide. No scratch memory is needed.
 
     Parameters
     ----------
@@ -60,9 +60,9 @@ def matmul(
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
         The CUDA stream that the work is put on, behind what the operands' libraries have pending.
         Without it, torch's or CuPy's current stream if the dense operand (of two bsr_arrays, the
-        data of ``a``) is theirs, else the stream that it names, else the legacy default stream. Another stream than the library's
-        current one is unknown to its allocator: keep the operands until the work is done. Ignored
-        on the CPU.
+        data of ``a``) is theirs, else the stream that it names, else the legacy default stream.
+        Another stream than the library's current one is unknown to its allocator: keep the
+        operands until the work is done. Ignored on the CPU.
 
     Returns
     -------
@@ -74,8 +74,8 @@ def matmul(
     Raises
     ------
     ValueError
-        If shapes or block sizes do not fit, ``out`` overlaps an operand or is read-only, or ``beta`` is not 0
-        without ``c``.
+        If shapes or block sizes do not fit, ``out`` overlaps an operand or is read-only, or
+        ``beta`` is not 0 without ``c``.
     TypeError
         If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
     DeviceUnavailableError
