@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ FORMS = {
     "linear": "dense @ bsr.T",  # N tokens through a weight that is no longer in the cache
 }
 # Products that read the rows of A; the others read its columns.
-READ_ROWS = ("bsr @ dense", "dense @ bsr.T")
+READ_ROWS = ("bsr @ dense", "dense @ bsr.T", "bsr @ bsr")
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,45 @@ def order_operands(case: Any, a: Any, x: Any) -> tuple[Any, Any]:
     return (x, a) if case.op.startswith("dense") else (a, x)
 
 
+@dataclass(frozen=True)
+class PairsCase(Case):
+    """Two block-sparse matrices: A, and a B of K x N in blocks as high as those of A are wide, of
+    ``b_width`` columns, ``b_count`` a block row on average."""
+
+    b_width: int = 128
+    b_count: int = 1
+
+    @property
+    def op(self) -> str:
+        return "bsr @ bsr"
+
+    @property
+    def b_grid(self) -> tuple[int, int]:
+        return self.k // self.block[1], self.n // self.b_width
+
+    def make_b_pattern(self) -> Pattern:
+        seed = [SEED + 1, *self.block, self.b_width, self.b_count, *self.pattern.encode()]
+        return PATTERNS[self.pattern](np.random.default_rng(seed), *self.b_grid, self.b_count)
+
+    @cached_property
+    def pairs(self) -> int:
+        """Stored blocks that meet."""
+        a, b = self.make_pattern(), self.make_b_pattern()
+        return int(np.bincount(a.indices, minlength=self.grid[1]) @ np.diff(b.indptr))
+
+    @property
+    def useful_flops(self) -> float:
+        return 2.0 * self.pairs * self.block[0] * self.block[1] * self.b_width
+
+    @property
+    def equal_flop_k(self) -> int:
+        return max(8, round(self.useful_flops / (2 * self.m * self.n) / 8) * 8)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return super().fields | {"pairs": self.pairs}
+
+
 def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
     order = 8192
     for dtype in dtypes:
@@ -147,6 +187,11 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                 yield _square(group, dtype, block, density, order)
         yield from _crossover(dtype)
         yield from _sizes(dtype)
+        for block in (128, 64, 32):
+            for density in (0.125, 0.25, 0.5):
+                count, sides = round(density * order / block), (block, block)
+                size, b = (order, order, order), {"b_width": block, "b_count": count}
+                yield PairsCase("bsr_bsr", dtype, sides, count, *size, **b)
 
 
 def _crossover(dtype: str) -> Iterator[Case]:

@@ -13,13 +13,14 @@ from typing import Any
 from bsrgemm import DeviceUnavailableError, _core
 
 from . import records
-from .cases import FORMS, READ_ROWS, SEED, Case, gpu_cases, select
+from .cases import FORMS, READ_ROWS, SEED, Case, PairsCase, gpu_cases, select
+from .pairs import PairsSuite
 from .peers import RIVALS, wanted
 from .records import Results
 from .suite import TURNS, Suite, is_new
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
-FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable")
+FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable", "pairs")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gpu",
         RIVALS,
         select="^(blocks|patterns)/",
-        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, crossover and sizes (default: the "
-        "first two)",
+        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, crossover, sizes and bsr_bsr "
+        "(default: the first two)",
     )
     parser.add_argument(
         "--dtypes",
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> Suite:
         # PyTorch has no settings for this GPU; the peer is tried with several.
         warnings.filterwarnings("ignore", message="bsr_dense_addmm uses non-optimal")
-        return Suite(
+        return PairsSuite(
             torch,
             "cuda:0",
             DeviceTimer(torch),
@@ -151,6 +152,9 @@ def dry_run(cases: list[Case], peers: list[str]) -> None:
     total = 0.0
     seen: set[Any] = set()
     for case in cases:
+        if isinstance(case, PairsCase):
+            print(f"{case.name}: {case.pairs} pairs; {' '.join(wanted(case))}")
+            continue
         pattern = case.make_pattern()
         structure = _core.Structure(
             pattern.indices, pattern.indptr, (case.m, case.k), case.block, True

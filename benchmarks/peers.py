@@ -107,7 +107,8 @@ def torch_triton(p: Problem) -> Product:
 
 
 def stk(p: Problem) -> Product:
-    """MegaBlocks' kernel, for float16 blocks of 128x128."""
+    """MegaBlocks' kernel, for float16 blocks of 128x128. It has none for two sparse matrices: these
+    are multiplied as a sparse and a dense one."""
     import stk.ops
 
     short = p.torch.int16
@@ -168,6 +169,9 @@ def wanted(case: Case) -> list[str]:
         return ["cublas_dense"]
     if case.group in FORMS:
         return ["bsrgemm_plain"]
+    if case.group == "bsr_bsr":
+        has_stk = case.dtype == "float16" and case.block == (128, 128)
+        return ["cublas_dense", "cublas_equal_flop", *(["stk"] if has_stk else [])]
     if case.group == "columns":
         return ["cublas_dense", "torch_triton"]
     if case.group == "crossover":

@@ -10,7 +10,7 @@ static const int64_t f32_shape[][2] = {BSRG_PAIRS_F32_TILES(SHAPE)};
 static const int64_t f64_shape[][2] = {BSRG_PAIRS_F64_TILES(SHAPE)};
 #undef SHAPE
 /* Time for an element of a tile against the best tile of its list, by what the kernels for dense operands need. */
-static const double mma_cost[] = {2.0, 1.2, 1.0}, simt_cost[] = {1.3, 1.0};
+static const double mma_cost[] = {2.0, 1.5, 1.2, 1.0}, simt_cost[] = {1.3, 1.0};
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 _Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
 _Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT(f64_shape), "likewise");

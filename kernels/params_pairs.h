@@ -63,6 +63,7 @@ typedef struct bsrg_pairs_portable_params {
 /* As BSRG_MMA_TILES and BSRG_SIMT_F32_TILES, pairs_f16_m<rows>n<columns> and so on. */
 #define BSRG_PAIRS_MMA_TILES(X) \
   X(16, 64, 1, 2, 32, 4, 6)     \
+  X(32, 64, 2, 1, 32, 4, 5)     \
   X(64, 64, 4, 1, 32, 4, 3)     \
   X(128, 128, 2, 2, 64, 3, 2)
 #define BSRG_PAIRS_F32_TILES(X) \

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
-from cases import Problem, allowed_error, assert_close, normal
+from cases import Problem, allowed_error, assert_close, normal, problem
 from spaces import Space
 
 
@@ -235,6 +235,57 @@ def _matvec_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     return Outcome(space.host(out), p.dense, x, c, beta=2.0)
 
 
+def _other(p: Problem, rng: np.random.Generator, rows: int, depth: int) -> Problem:
+    """A block-sparse right operand of so many rows and p.n columns, for blocks as wide as its are
+    high."""
+    across = 2 if p.n and p.n % 2 == 0 else min(p.n, 1)
+    mask = rng.random((rows // depth, across)) < 0.6
+    return problem(rng, mask, (depth, max(1, p.n // max(1, across))), 0, p.dtype)
+
+
+def _sparse(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    other = _other(p, rng, p.shape[1], p.data.shape[2])
+    found = matrix(space, p) @ matrix(space, other)
+    return Outcome(space.host(found), p.dense, other.dense)
+
+
+def _sparse_alpha_beta_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    other, c = _other(p, rng, p.shape[1], p.data.shape[2]), added(p, rng)
+    out = space.poisoned(c.shape, p.dtype)
+    operands = matrix(space, p), matrix(space, other), space.array(c)
+    bsrgemm.matmul(*operands, alpha=0.5, beta=-2.0, out=out)
+    return Outcome(space.host(out), p.dense, other.dense, c, alpha=0.5, beta=-2.0)
+
+
+def _sparse_transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """Both operands are views, and the result replaces c."""
+    other = _other(p, rng, p.shape[0], p.data.shape[1])
+    order = np.argsort(other.indices, kind="stable")
+    rows = np.repeat(np.arange(len(other.indptr) - 1), np.diff(other.indptr))
+    across = other.shape[1] // other.data.shape[2]
+    turned = Problem(
+        np.ascontiguousarray(other.data[order].transpose(0, 2, 1)),
+        rows[order].astype(np.int32),
+        np.searchsorted(other.indices[order], np.arange(across + 1)).astype(np.int32),
+        other.shape[::-1],
+        0,
+        p.dtype,
+    )
+    b = matrix(space, turned)
+    c = normal(rng, (p.shape[1], p.n), p.dtype)
+    out = space.array(c.copy())
+    bsrgemm.matmul(matrix(space, p).T, b.T, out, beta=0.75, out=out)
+    return Outcome(space.host(out), p.dense.T, other.dense, c, beta=0.75)
+
+
+def _sparse_column_major(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    other, c = _other(p, rng, p.shape[1], p.data.shape[2]), added(p, rng)
+    out = space.column_major(np.full_like(c, np.nan))
+    operands = matrix(space, p), matrix(space, other), space.column_major(c)
+    bsrgemm.matmul(*operands, beta=1, out=out)
+    return Outcome(space.host(out), p.dense, other.dense, c, beta=1.0)
+
+
 def _column_major(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x, c = right(p, rng), added(p, rng)
     out = space.column_major(np.full_like(c, np.nan))
@@ -294,7 +345,11 @@ OPERATIONS = (
     Operation("right_batch", _right_batch),
     Operation("matvec", _matvec),
     Operation("matvec_out", _matvec_out),
+    Operation("sparse", _sparse),
+    Operation("sparse_alpha_beta_out", _sparse_alpha_beta_out),
+    Operation("sparse_transposed", _sparse_transposed),
     Operation("column_major", _column_major, strided=True),
+    Operation("sparse_column_major", _sparse_column_major, strided=True),
     Operation("strided", _strided, strided=True),
     Operation("padded", _padded, strided=True),
     Operation("right_column_major", _right_column_major, strided=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
@@ -89,3 +89,51 @@ def attention_calls(
     blocks = np.random.default_rng(seed).random(shape) < draw(st.floats(0, 1))
     case = case._replace(block_shape=(height, width), blocks=blocks)
     return case, draw(st.sampled_from(dtypes)), seed
+
+
+class Pair(NamedTuple):
+    """Two block-sparse matrices that can be multiplied, each perhaps as the view of one given."""
+
+    a: Problem
+    b: Problem
+    transposed: tuple[bool, bool]
+
+    def operands(self, space: Space) -> tuple[bsrgemm.bsr_array, bsrgemm.bsr_array]:
+        a, b = (matrix(space, p) for p in (self.a, self.b))
+        return a.T if self.transposed[0] else a, b.T if self.transposed[1] else b
+
+    def dense(self) -> tuple[np.ndarray, np.ndarray]:
+        a, b = self.a.dense, self.b.dense
+        return a.T if self.transposed[0] else a, b.T if self.transposed[1] else b
+
+
+@st.composite
+def pairs(
+    draw: st.DrawFn, sides: Any, dtypes: tuple[str, ...] = DTYPES
+) -> tuple[Pair, np.random.Generator]:
+    """Any two patterns of up to 7 x 7 blocks, and a generator for values."""
+    grid = [draw(st.integers(0, 7)) for _ in range(3)]
+    blocks = [draw(sides) for _ in range(3)]
+    dtype, density = draw(st.sampled_from(dtypes)), draw(st.floats(0, 1))
+    transposed = draw(st.booleans()), draw(st.booleans())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    operands = []
+    for i in range(2):
+        mask, block = rng.random(grid[i : i + 2]) < density, blocks[i : i + 2]
+        if transposed[i]:
+            mask, block = mask.T, block[::-1]
+        operands.append(problem(rng, mask, tuple(block), 0, dtype))
+    return Pair(*operands, transposed), rng
+
+
+def check_pair(
+    space: Space, pair: Pair, rng: np.random.Generator, alpha: float, beta: float
+) -> None:
+    """alpha * a @ b + beta * c into a poisoned array, compared as a whole."""
+    dtype, (left, right) = pair.a.dtype, pair.dense()
+    c = normal(rng, (left.shape[0], right.shape[1]), dtype)
+    out = space.poisoned(c.shape, dtype)
+    operands = (*pair.operands(space), space.array(c))
+    bsrgemm.matmul(*operands, alpha=alpha, beta=beta, out=out)
+    expected, allowed = allowed_error(left, right, c, alpha, beta, dtype)
+    assert_close(space.host(out), expected, allowed)

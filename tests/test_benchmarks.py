@@ -26,8 +26,9 @@ from bsrgemm import _bench  # noqa: E402
 
 from benchmarks import cpu, records, report, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
-from benchmarks.cases import FORMS, Case, cpu_cases, gpu_cases, select  # noqa: E402
+from benchmarks.cases import FORMS, Case, PairsCase, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.families import FamilySuite, describe, tally  # noqa: E402
+from benchmarks.pairs import PairsSuite  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
 from benchmarks.softmax import SoftmaxCase, SoftmaxSuite, softmax_cases  # noqa: E402
 from benchmarks.suite import Suite  # noqa: E402
@@ -171,6 +172,24 @@ def test_gpu_suite_measures_other_forms(group: str) -> None:
     assert [row["who"] for row in outcome.rows] == ["bsrgemm"] * 2 + [rival] * 2
     assert {row["op"] for row in outcome.rows} == {FORMS[group]}
     assert all(row["rel_err"] < 1e-6 for row in outcome.rows)
+
+
+def test_gpu_suite_measures_two_sparse_matrices() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    case = PairsCase("bsr_bsr", "float32", (64, 32), 2, 256, 192, 128, b_width=48, b_count=3)
+    suite = PairsSuite(torch, "cpu", HostTimer(), peers=["cublas_dense", "cublas_equal_flop"])
+    outcome = suite.run(case)
+    assert not outcome.wrong, outcome.notes
+    assert {row["who"] for row in outcome.rows} == {"bsrgemm", "cublas_dense", "cublas_equal_flop"}
+    a, b = case.make_pattern(), case.make_b_pattern()
+    met = sum(int(np.diff(b.indptr)[k]) for k in a.indices)
+    ours = outcome.rows[0]
+    assert ours["op"] == "bsr @ bsr" and ours["pairs"] == case.pairs == met > 0
+    useful = 2 * met * 64 * 32 * 48
+    assert ours["tflops"] == pytest.approx(useful / ours["us"] / 1e6, rel=1e-3)
+    assert ours["rel_err"] < 1e-6
+    # Other cases go the way of the suite that it is built on.
+    assert not suite.run(small()).wrong
 
 
 def test_those_compared_are_measured_in_turns() -> None:

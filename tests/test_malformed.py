@@ -56,6 +56,13 @@ def overlapping() -> tuple[np.ndarray, np.ndarray]:
     return memory[:18].reshape(6, 3), memory[10:22].reshape(4, 3)
 
 
+def _into_data_of_b() -> Any:
+    memory = np.ones((2, 8, 8), np.float32)
+    b = bsr_array((memory, i32(0, 0), i32(0, 1, 2)), (16, 8))
+    a = bsr_array((np.ones((1, 8, 8), np.float32), i32(0), i32(0, 1)), (8, 16))
+    return matmul(a, b, out=memory[1])
+
+
 def npz(**entries: Any) -> io.BytesIO:
     buffer = io.BytesIO()
     np.savez(buffer, **entries)
@@ -347,7 +354,48 @@ PRODUCTS = (
     ),
     Bad("b complex", lambda: build() @ x(6, 3, dtype=np.complex64), TypeError, ("b", "complex64")),
     Bad("b is a list", lambda: build() @ [[1.0]] * 6, TypeError, ("b", "list")),
-    Bad("b is sparse", lambda: build() @ build(), TypeError, ("a and b are bsr_arrays", "dense")),
+    Bad(
+        "b is a sparse matrix of other columns",
+        lambda: build() @ build(),
+        ValueError,
+        ("b has shape (4, 6)", "K = 6"),
+    ),
+    Bad(
+        "b is a sparse matrix of other blocks",
+        lambda: build() @ build(np.ones((2, 3, 2), np.float32), i32(0, 1), i32(0, 1, 2), (6, 4)),
+        ValueError,
+        ("a has blocksize (2, 2)", "b has blocksize (3, 2)", "here 2"),
+    ),
+    Bad(
+        "c of another shape than that of two sparse matrices",
+        lambda: matmul(build(), build().T, x(4, 5)),
+        ValueError,
+        ("c has shape (4, 5)", "(4, 4)"),
+    ),
+    Bad(
+        "out of another dtype than two sparse matrices",
+        lambda: matmul(build(), build().T, out=x(4, 4, dtype=np.float64)),
+        TypeError,
+        ("out", "float64", "float32"),
+    ),
+    Bad(
+        "sparse matrices of different dtypes",
+        lambda: build() @ build().T.astype("float64"),
+        TypeError,
+        ("b.data", "float64", "float32"),
+    ),
+    Bad(
+        "out is the data of b",
+        lambda: _into_data_of_b(),
+        ValueError,
+        ("out overlaps b.data",),
+    ),
+    Bad(
+        "two sparse matrices, beta without c",
+        lambda: matmul(build(), build().T, beta=1.0),
+        ValueError,
+        ("beta is 1.0", "c"),
+    ),
     Bad(
         "b masked",
         lambda: build() @ np.ma.masked_equal(x(6, 3), 1),
