@@ -46,8 +46,10 @@ static const char *element_of(const sampled_job *job, const bsrg_dense *dense, i
 
 /* ---- One unit ------------------------------------------------------------------------------------------ */
 
-/* Narrow blocks' columns of B side by side: packing then fills whole vectors. */
+/* Narrow blocks' columns of B side by side: packing then fills whole vectors. Rows of B lie far apart, so that the
+ * processor's own prefetchers do not see them coming. */
 static void gather_b(const worker *w, const unit *u, int64_t k, int64_t depth) {
+  enum { AHEAD = 16 };
   const sampled_job *job = w->job;
   const bsrg_dense *b = &job->args->b;
   const int64_t size = job->ops->element_size, pitch = u->blocks * u->across * size;
@@ -55,6 +57,7 @@ static void gather_b(const worker *w, const unit *u, int64_t k, int64_t depth) {
     const char *source = element_of(job, b, k, job->pattern.indices[u->block + i] * job->pattern.block_width);
     char *target = w->raw + i * u->across * size;
     for (int64_t row = 0; row < depth; row++, source += b->row_stride * size, target += pitch) {
+      if (row + AHEAD < depth) __builtin_prefetch(source + AHEAD * b->row_stride * size);
       if (b->col_stride == 1) {
         memcpy(target, source, (size_t)(u->across * size));
         continue;

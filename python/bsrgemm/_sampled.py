@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from ._interop import BlockSparse, is_scipy_sparse, library_of, stream_handle
+from ._interop import BlockSparse, check_dtype, is_scipy_sparse, library_of, stream_handle
 from ._matmul import real_number
 
 if TYPE_CHECKING:
@@ -102,14 +102,17 @@ def sampled(
     handle = library.current_stream(a) if stream is None else stream_handle(stream)
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
+        info = _core.describe(left, "a")
+        check_dtype(info.dtype, "a")
         data = values = library.empty(_values_shape(pattern), a, "a")
-        device = _core.describe(data).device
-        result = type(pattern)._from_parts(pattern._with_data(data, device))
+        result = type(pattern)._from_parts(pattern._with_data(data, info.device))
     else:
         _check_structure(out, pattern)
         result = out
         values = added if out is pattern and added is not None else _values(out, "out")
-    _core.sampled_matmul(pattern._structure, left, right, values, added, alpha, beta, handle, family)
+    _core.sampled_matmul(
+        pattern._structure, left, right, values, added, alpha, beta, handle, family
+    )
     return result
 
 

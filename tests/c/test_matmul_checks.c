@@ -62,9 +62,10 @@ static void test_arguments(void) {
   REFUSE(args.device.kind = (bsrg_device_kind)9, BSRG_ERR_VALUE, "device is kind 9");
   REFUSE(args.device.index = -1, BSRG_ERR_VALUE, "index -1");
   REFUSE(args.family = (bsrg_family)-1, BSRG_ERR_VALUE, "family is -1");
-  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 9");
+  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 10");
   REFUSE(args.family = BSRG_ATTENTION_HOPPER, BSRG_ERR_VALUE, "'hopper', which computes attention");
   REFUSE(args.family = BSRG_ATTENTION_DECODE, BSRG_ERR_VALUE, "'decode', which computes attention");
+  REFUSE(args.family = BSRG_SAMPLED, BSRG_ERR_VALUE, "'sampled', which computes sampled products");
   REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "family is 'tall', but the operands are on cpu");
   REFUSE(args.family = BSRG_PORTABLE, BSRG_ERR_VALUE, "where 'auto' and 'cpu' exist");
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,
