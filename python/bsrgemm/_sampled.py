@@ -105,7 +105,7 @@ def sampled(
         info = _core.describe(left, "a")
         check_dtype(info.dtype, "a")
         data = values = library.empty(_values_shape(pattern), a, "a")
-        result = type(pattern)._from_parts(pattern._with_data(data, info.device))
+        result = pattern._sharing(data, info.device)
     else:
         _check_structure(out, pattern)
         result = out

@@ -1,4 +1,4 @@
-"""Sampled products on the GPU: both kinds of kernels, any order of the operands, streams and graphs."""
+"""Sampled products on the GPU: all kernels, any order of the operands, streams and graphs."""
 
 from __future__ import annotations
 
