@@ -12,9 +12,9 @@ from test_benchmarks import HostTimer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import records, sampled  # noqa: E402
-from benchmarks.__main__ import main  # noqa: E402
-from benchmarks.sampled import SampledCase, SampledSuite  # noqa: E402
+from benchmarks import records, sampled
+from benchmarks.__main__ import main
+from benchmarks.sampled import SampledCase, SampledSuite
 
 
 def small(dtype: str = "float32", **changes: Any) -> SampledCase:
