@@ -28,7 +28,8 @@ def sampled_matmul(
     """``alpha * (a @ b) + beta * pattern`` at the stored blocks of ``pattern``, all else left out.
 
     The gradient of ``A @ x`` with respect to the blocks of ``A`` is such a product:
-    ``sampled_matmul(dy, x.T, A)``. Known as SDDMM, and as the product dense x dense -> sparse.
+    ``sampled_matmul(dy, x.T, A)``. Known as SDDMM and, for blocks, as SDD (T. Gale et al.,
+    MegaBlocks, 2022).
 
     Operands have one dtype and live on one device, which computes the product: nothing is cast or
     moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The first
