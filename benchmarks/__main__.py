@@ -1,4 +1,4 @@
-"""``python -m benchmarks gpu|families|attention|softmax|cpu|tables``, run from the root."""
+"""``python -m benchmarks gpu|families|sampled|attention|softmax|cpu|tables``, from the root."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ COMMANDS = {
     ),
     "attention": ("attention", "attention on cuda:0, beside FlashAttention, cuDNN, FlexAttention"),
     "softmax": ("softmax", "softmax over stored elements on cuda:0, beside torch's dense one"),
+    "sampled": ("sampled", "dense x dense at stored blocks on cuda:0, beside cuBLAS, Triton, stk"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
     "tables": ("report", "write the tables of the documents from the committed results"),

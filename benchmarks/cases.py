@@ -81,6 +81,11 @@ class Case:
         return max(8, round(stored / 8) * 8)
 
     @property
+    def equal_flop_shape(self) -> tuple[int, int, int]:
+        """M, N and K of that product."""
+        return self.m, self.n, self.equal_flop_k
+
+    @property
     def name(self) -> str:
         height, width = self.block
         return (

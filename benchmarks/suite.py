@@ -33,7 +33,7 @@ def is_new(seen: set[Any], case: Case, who: str) -> bool:
     if who == "cublas_dense":
         key: tuple[Any, ...] = (who, case.dtype, case.m, case.n, case.k, f"{case.density:.2g}")
     elif who == "cublas_equal_flop":
-        key = (who, case.dtype, case.block, case.m, case.n, case.equal_flop_k)
+        key = (who, case.dtype, case.block, *case.equal_flop_shape)
     else:
         return True
     if key in seen:

@@ -27,6 +27,8 @@ REQUIRED = {
     "sm80/portable": "HMMA",
     "sm80/narrow_": "HMMA",
     "sm80/attention_decode": "HMMA",
+    "sm80/sampled_f16": "HMMA",
+    "sm80/sampled_bf16": "HMMA",
 }
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")

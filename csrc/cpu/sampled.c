@@ -46,17 +46,33 @@ static const char *element_of(const sampled_job *job, const bsrg_dense *dense, i
 
 /* ---- One unit ------------------------------------------------------------------------------------------ */
 
-/* Narrow blocks' columns of B side by side: packing then fills whole vectors. */
-static void gather_b(const worker *w, const unit *u, int64_t k, int64_t depth) {
+/* Calls of memcpy would cost more than what narrow blocks have in a row. */
+static inline void copy_run(char *target, const char *source, int64_t bytes) {
+  if (bytes == 64) {
+    memcpy(target, source, 64);
+  } else if (bytes == 32) {
+    memcpy(target, source, 32);
+  } else if (bytes == 16) {
+    memcpy(target, source, 16);
+  } else {
+    memcpy(target, source, (size_t)bytes);
+  }
+}
+
+/* Narrow blocks' columns of B side by side, in rows of `pitch` bytes: whole vectors can be made of these. Rows of B lie far
+ * apart, so that the processor's own prefetchers do not see them coming. */
+static void gather_b(const worker *w, const unit *u, int64_t k, int64_t depth, char *to, int64_t pitch) {
+  enum { AHEAD = 16 };
   const sampled_job *job = w->job;
   const bsrg_dense *b = &job->args->b;
-  const int64_t size = job->ops->element_size, pitch = u->blocks * u->across * size;
+  const int64_t size = job->ops->element_size;
   for (int64_t i = 0; i < u->blocks; i++) {
     const char *source = element_of(job, b, k, job->pattern.indices[u->block + i] * job->pattern.block_width);
-    char *target = w->raw + i * u->across * size;
+    char *target = to + i * u->across * size;
     for (int64_t row = 0; row < depth; row++, source += b->row_stride * size, target += pitch) {
+      if (row + AHEAD < depth) __builtin_prefetch(source + AHEAD * b->row_stride * size);
       if (b->col_stride == 1) {
-        memcpy(target, source, (size_t)(u->across * size));
+        copy_run(target, source, u->across * size);
         continue;
       }
       for (int64_t j = 0; j < u->across; j++)
@@ -69,8 +85,13 @@ static void pack_b(const worker *w, const unit *u, int64_t k, int64_t depth) {
   const sampled_job *job = w->job;
   const bsrg_dense *b = &job->args->b;
   if (u->blocks > 1) {
-    gather_b(w, u, k, depth);
-    job->ops->pack(w->b, u->width, w->raw, u->blocks * u->across, 1, depth, u->blocks * u->across);
+    const int64_t columns = u->blocks * u->across, size = job->ops->element_size;
+    if (columns == u->width && size == job->ops->sum_size) {
+      gather_b(w, u, k, depth, w->b, columns * size);
+    } else {
+      gather_b(w, u, k, depth, w->raw, columns * size);
+      job->ops->pack(w->b, u->width, w->raw, columns, 1, depth, columns);
+    }
     return;
   }
   const int64_t column = job->pattern.indices[u->block] * job->pattern.block_width + u->offset;

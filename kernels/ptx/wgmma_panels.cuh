@@ -1,4 +1,4 @@
-// Warpgroup matrix instructions as in wgmma.cuh, of two and three panels of 64 columns.
+// Warpgroup matrix instructions as in wgmma.cuh, of three panels of 64 columns.
 #pragma once
 
 #include "ptx/wgmma.cuh"
@@ -34,8 +34,6 @@ namespace bsrg::ptx {
                    : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposeA), "n"(kTransposeB));                   \
     }                                                                                                        \
   };
-BSRG_DEFINE_WGMMA(__half, "f16", 128, 64, "%64", "%65", "%66", "%67", "%68")
-BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", 128, 64, "%64", "%65", "%66", "%67", "%68")
 BSRG_DEFINE_WGMMA(__half, "f16", 192, 96, "%96", "%97", "%98", "%99", "%100")
 BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", 192, 96, "%96", "%97", "%98", "%99", "%100")
 #undef BSRG_DEFINE_WGMMA

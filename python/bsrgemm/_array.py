@@ -344,6 +344,16 @@ class bsr_array(Arithmetic, Blocks):
         indices, indptr = index_arrays
         return Parts(data, indices, indptr, self.shape, self._structure)
 
+    def _sharing(self, data: Any, device: str) -> bsr_array:
+        """A matrix of this pattern around new values, without copies of its arrays where these may
+        stay where they are: it waits for nothing then."""
+        arrays = self._indices, self._indptr
+        if device != self._device:
+            found = {_core.describe(x).device for x in arrays}
+            if not found <= {"cpu", device}:
+                arrays = _index_arrays(self._structure)
+        return bsr_array._from_parts(Parts(data, *arrays, self.shape, self._structure))
+
     # ---- files, pickles and copies -------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str] | IO[bytes]) -> None:

@@ -212,6 +212,8 @@ def softmax(
     values: Importable,
     out: Importable,
     scale: SupportsFloat = 1.0,
+    stream: SupportsIndex | None = 0,
+) -> None: ...
 def pattern_update(
     structure: DynamicStructure, mask: Importable, stream: SupportsIndex | None = 0
 ) -> None: ...

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _core
-from ._interop import BlockSparse, is_scipy_sparse, library_of, stream_handle
+from ._interop import BlockSparse, check_dtype, is_scipy_sparse, library_of, stream_handle
 from ._matmul import real_number
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def sampled_matmul(
     """``alpha * (a @ b) + beta * pattern`` at the stored blocks of ``pattern``, all else left out.
 
     The gradient of ``A @ x`` with respect to the blocks of ``A`` is such a product:
-    ``sampled_matmul(dy, x.T, A)``. Known as SDDMM, and as the product dense x dense -> sparse.
+    ``sampled_matmul(dy, x.T, A)``. Known as SDDMM and, for blocks, as SDD (T. Gale et al.,
+    MegaBlocks, 2022).
 
     Operands have one dtype and live on one device, which computes the product: nothing is cast or
     moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The first
@@ -102,9 +103,10 @@ def sampled(
     handle = library.current_stream(a) if stream is None else stream_handle(stream)
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
+        info = _core.describe(left, "a")
+        check_dtype(info.dtype, "a")
         data = values = library.empty(_values_shape(pattern), a, "a")
-        device = _core.describe(data).device
-        result = type(pattern)._from_parts(pattern._with_data(data, device))
+        result = pattern._sharing(data, info.device)
     else:
         _check_structure(out, pattern)
         result = out

@@ -72,6 +72,7 @@ static void test_arguments(void) {
   REFUSE(args.family = BSRG_ATTENTION_HOPPER, BSRG_ERR_VALUE, "'hopper', which computes attention");
   REFUSE(args.family = BSRG_ATTENTION_DECODE, BSRG_ERR_VALUE, "'decode', which computes attention");
   REFUSE(args.family = BSRG_PAIRS, BSRG_ERR_VALUE, "'pairs', which computes products of two");
+  REFUSE(args.family = BSRG_SAMPLED, BSRG_ERR_VALUE, "'sampled', which computes sampled products");
   REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "family is 'tall', but the operands are on cpu");
   REFUSE(args.family = BSRG_PORTABLE, BSRG_ERR_VALUE, "where 'auto' and 'cpu' exist");
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,

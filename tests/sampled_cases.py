@@ -1,0 +1,84 @@
+"""Sampled products on any library and device, compared as a whole with float64."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import bsrgemm
+import numpy as np
+from bsrgemm._sampled import sampled
+from cases import FLOOR, ROUNDOFF, Problem, assert_close, normal, numpy_dtype, relative_error
+from spaces import Space
+
+ORDERS = ("rows", "columns", "strided")
+
+
+class Call(NamedTuple):
+    """``out``: "new", "given" (a matrix of equal structure) or "pattern"."""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+    a: str = "rows"
+    b: str = "rows"
+    transposed: bool = False
+    out: str = "new"
+
+
+PLAIN = Call()
+
+
+def placed(space: Space, x: np.ndarray, order: str) -> Any:
+    """``x`` in memory of the order: every third column of every second row of more, if strided."""
+    if order == "rows":
+        return space.array(x)
+    if order == "columns":
+        return space.column_major(x)
+    wide = np.full((2 * x.shape[0] + 1, 3 * x.shape[1] + 2), np.nan, x.dtype)
+    wide[: 2 * x.shape[0] : 2, 1 : 3 * x.shape[1] + 1 : 3] = x
+    return space.array(wide)[: 2 * x.shape[0] : 2, 1 : 3 * x.shape[1] + 1 : 3]
+
+
+def blocks_of(p: Problem, dense: np.ndarray) -> np.ndarray:
+    """The blocks that ``p`` stores, of a matrix of its shape."""
+    height, width = p.data.shape[1:]
+    rows = np.repeat(np.arange(len(p.indptr) - 1), np.diff(p.indptr))
+    tiles = dense.reshape(p.shape[0] // height, height, p.shape[1] // width, width)
+    return tiles[rows, :, p.indices.astype(int), :]
+
+
+def check(
+    space: Space,
+    p: Problem,
+    k: int,
+    rng: np.random.Generator,
+    call: Call = PLAIN,
+    family: str = "auto",
+) -> Any:
+    """The values found, on the host. Without beta, those of the pattern are NaN."""
+    m, n = p.shape[::-1] if call.transposed else p.shape
+    a, b = normal(rng, (m, k), p.dtype), normal(rng, (k, n), p.dtype)
+    old = p.data if call.beta else np.full_like(p.data, np.nan)
+    pattern = bsrgemm.bsr_array((space.array(old.copy()), p.indices, p.indptr), p.shape)
+    poison = space.poisoned(p.data.shape, p.dtype)
+    given = bsrgemm.bsr_array((poison, p.indices.copy(), p.indptr.copy()), p.shape)
+    seen, other = (pattern.T, given.T) if call.transposed else (pattern, given)
+    out = {"new": None, "given": other, "pattern": seen}[call.out]
+    operands = placed(space, a, call.a), placed(space, b, call.b)
+    result = sampled(*operands, seen, call.alpha, call.beta, out, None, family)
+    assert out is None or result is out
+    assert (result.shape, result.blocksize) == (seen.shape, seen.blocksize)
+    found = space.host((result.T if call.transposed else result).data)
+    if call.out != "pattern":
+        left = space.host(pattern.data)
+        assert np.array_equal(left.view(np.uint8), old.view(np.uint8)), "pattern was written to"
+
+    def exact(work: Any) -> np.ndarray:
+        full = a.astype(work) @ b.astype(work)
+        values = work(call.alpha) * blocks_of(p, full.T if call.transposed else full)
+        return values + work(call.beta) * old.astype(work) if call.beta else values
+
+    expected = exact(np.float64)
+    same = exact(np.float64 if p.dtype == "float64" else np.float32)
+    lost = relative_error(same.astype(numpy_dtype(p.dtype)), expected)
+    assert_close(found, expected, max(2.0 * lost, FLOOR[p.dtype] * ROUNDOFF[p.dtype]))
+    return found
