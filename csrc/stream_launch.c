@@ -106,7 +106,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
   const int64_t ctas = bsrg_min(gpu.device->info.sm_count, (int64_t)stream->tile_count * n_tiles);
-  const int kernel = shape->kernel + (args->dtype == BSRG_BF16 ? BSRG_STREAM_SHAPE_COUNT : 0);
+  const int group = (args->dtype == BSRG_BF16) + (p.output.given ? 2 : 0);
+  const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);
 }
 

@@ -329,9 +329,11 @@ class Kernel {
   // computed, so all of these have read C by then.
   __device__ __forceinline__ void apply_output(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+    int lane_row = fragment_row(0, 0);
+    output::settle(lane_row);
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
-      const int row = fragment_row(i / 2, i % 2);
+      const int row = lane_row + i * 8;
       const int64_t y_row = tile_.y_row + row;
       const float row_scale = alpha * output::load<T>(p_.output.row_scale, y_row, 1.f);
       const float row_bias = output::load<T>(p_.output.row_bias, y_row, 0.f);

@@ -44,11 +44,10 @@ class Kernel {
       int stages = 0;
       accumulate(sums, totals, stages, tile_);
       add_chunk(sums, totals);
-      if (p_.output.given)
-        store_fused(totals);
-      else
-        store(totals);
+      if (p_.output.given && p_.output.scaled) scale(totals);
+      store(totals);
     }
+    if (p_.output.given) add_bias_and_activate();
   }
 
   // One tile, from `column` on, of the product with a block column of B: see pairs.cuh.
@@ -251,37 +250,39 @@ class Kernel {
     }
   }
 
-  // Y has the type of the sums, so nothing is lost when each thread stores its elements, and activates them where they
-  // are: in registers that would be the same long code for each.
-  __device__ __forceinline__ void store_fused(const T (&totals)[kRows][kColumns]) const {
-    const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
+  // Fused output: the scales go before alpha and C.
+  __device__ __forceinline__ void scale(T (&totals)[kRows][kColumns]) const {
+    int first_row = first_row_;
+    output::settle(first_row);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (first_row_ + i * 4 >= tile_.rows) continue;
-      const int64_t row = tile_.y_row + first_row_ + i * 4;
-      const T row_scale = alpha * output::load<T>(p_.output.row_scale, row, T{1});
-      const T row_bias = output::load<T>(p_.output.row_bias, row, T{0});
-      T *const y_row = static_cast<T *>(p_.y) + row * p_.y_row_stride;
-      const T *const c_row = static_cast<const T *>(p_.c) + row * p_.c_row_stride;
+      const T of_row = output::load<T>(p_.output.row_scale, tile_.y_row + first_row + i * 4, T{1});
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        const int64_t column = column_of(j);
-        if (column >= p_.n) continue;
-        const T scale = row_scale * output::load<T>(p_.output.col_scale, column, T{1});
-        T v = fma(scale, totals[i][j], row_bias + output::load<T>(p_.output.col_bias, column, T{0}));
-        if (beta != 0) v = fma(beta, c_row[column * p_.c_col_stride], v);
-        y_row[column * p_.y_col_stride] = v;
-      }
+      for (int j = 0; j < kColumns; ++j) totals[i][j] *= of_row;
     }
-    if (p_.output.activation == BSRG_OUTPUT_IDENTITY) return;
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      const T of_column = output::load<T>(p_.output.col_scale, column_of(j), T{1});
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) totals[i][j] *= of_column;
+    }
+  }
+
+  // The rest comes in the end, on the elements that each thread has stored: Y has the type of the sums, so nothing is
+  // lost, and in registers it would be the same long code for each element.
+  __device__ __forceinline__ void add_bias_and_activate() {
 #pragma unroll 1
-    for (int e = 0; e < kRows * kColumns; ++e) {
-      const int row = first_row_ + e / kColumns * 4;
-      const int64_t column = column_of(e % kColumns);
-      if (row >= tile_.rows || column >= p_.n) continue;
-      T *const y = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride + column * p_.y_col_stride;
-      *y = output::activate_exactly(p_.output.activation, *y);
-    }
+    for (column_ = static_cast<int64_t>(blockIdx.y) * kTileN; column_ < p_.n;
+         column_ += static_cast<int64_t>(gridDim.y) * kTileN)
+#pragma unroll 1
+      for (int e = 0; e < kRows * kColumns; ++e) {
+        const int row = first_row_ + e / kColumns * 4;
+        const int64_t y_row = tile_.y_row + row, column = column_of(e % kColumns);
+        if (row >= tile_.rows || column >= p_.n) continue;
+        T *const y = static_cast<T *>(p_.y) + y_row * p_.y_row_stride + column * p_.y_col_stride;
+        *y =
+            output::activate_exactly(p_.output.activation, *y + output::bias<T, T>(p_.output, y_row, column));
+      }
   }
 
   // Of element j of a thread's rows.

@@ -56,7 +56,8 @@ struct Message {
   __device__ bool last() const { return n_tile < 0; }
 };
 
-template <typename T, int kHeight, int kWidth>
+// kFused: with bsrg_stream_params.output. A kernel of its own, because the others have no registers left for it.
+template <typename T, int kHeight, int kWidth, bool kFused>
 struct Kernel {
   using L = Layout;
   using Stage = RingPosition<kStages>;
@@ -291,29 +292,36 @@ struct Kernel {
       multiply_from_shared(d, data, steps_at, steps, block);
   }
 
-  // d = alpha * d + beta * C. C comes as it lies in memory, 16 rows (or the last 8 of a block) x this warp's 16
-  // columns of a panel at a time, and is transposed in `buffer`, 512 bytes of this warp's own.
-  __device__ void scale_and_add(Sums &d, const int (&row)[kRows], int column, uint32_t buffer) const {
-    constexpr int kPieces = (kHeight + 15) / 16;
+  // Of C 16 rows (or the last 8 of a block) x this warp's 16 columns of a panel: comes as it lies in memory, and is
+  // transposed in `buffer`, 512 bytes of this warp's own. row: the block row's first; first: in the block row.
+  __device__ void load_c(uint32_t (&old)[4], int row, int first, int column, uint32_t buffer) const {
     const uint32_t in_rows = buffer + lane * 16;  // two lanes a row
     const uint32_t in_matrices = buffer + ((lane & 7) + (lane >> 4) * 8) * 32 + (lane >> 3 & 1) * 16;
+    const int my_row = first + (lane >> 1), my_column = column + (lane & 1) * 8;
+    int4 c = make_int4(0, 0, 0, 0);
+    if (row >= 0 && my_row < kHeight && row + my_row < p.rows && my_column < p.n)
+      c = *reinterpret_cast<const int4 *>(static_cast<const T *>(p.c) + (row + my_row) * p.c_row_stride +
+                                          my_column);
+    __syncwarp();
+    ptx::store_shared(in_rows, c);
+    __syncwarp();
+    ptx::load_matrix_x4_transposed(old, in_matrices);
+  }
+
+  // d = alpha * d + beta * C.
+  template <typename RowOf>
+  __device__ void scale_and_add(Sums &d, RowOf row_of, int column, uint32_t buffer) const {
+    constexpr int kPieces = (kHeight + 15) / 16;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int piece = 0; piece < 2 * kPieces; ++piece) {
         const int panel = piece / kPieces, first = piece % kPieces * 16;
+        const int row = row_of(r);
+        // A branch that keeps ptxas from loading all pieces at once, for which registers would not do.
+        if (kFused && row < 0) continue;
         uint32_t old[4] = {};
-        if (p.beta != 0.f) {
-          const int my_row = first + (lane >> 1), my_column = column + panel * kPanel + (lane & 1) * 8;
-          int4 c = make_int4(0, 0, 0, 0);
-          if (row[r] >= 0 && my_row < kHeight && row[r] + my_row < p.rows && my_column < p.n)
-            c = *reinterpret_cast<const int4 *>(static_cast<const T *>(p.c) +
-                                                (row[r] + my_row) * p.c_row_stride + my_column);
-          __syncwarp();
-          ptx::store_shared(in_rows, c);
-          __syncwarp();
-          ptx::load_matrix_x4_transposed(old, in_matrices);
-        }
+        if (kFused || p.beta != 0.f) load_c(old, row, first, column + panel * kPanel, buffer);
 #pragma unroll
         for (int i = 0; i < 8 && first / 2 + i < kSums; ++i) {
           const float2 pair = ptx::unpack<T>(old[i / 2]);
@@ -323,17 +331,27 @@ struct Kernel {
       }
   }
 
-  // Fused output, in passes over d that only cost where they are asked for. A lane has columns lane / 4 and 8 further on
-  // of each panel, and two rows of every 8.
+  template <typename Apply>
+  static __device__ void for_all(Sums &d, Apply apply) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < 2 * kSums; ++i) apply(d[r][i / kSums][i % kSums]);
+  }
+
+  // Fused output, in passes over d that only cost where they are asked for. Each lane loads elements of the vectors once,
+  // and gets those that it needs from others: its sums are of columns lane / 4 and 8 further on of the warp's 16 in each
+  // panel, and of two rows of every 8.
   template <typename Apply>
   __device__ void for_columns(Sums &d, const bsrg_output_vector &v, int column, float otherwise,
                               Apply apply) const {
     if (v.data == nullptr) return;
+    const float mine = output::load<T>(v, column + (lane >> 4) * kPanel + (lane & 15), otherwise);
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float element = output::load<T>(v, column + panel * kPanel + half * 8 + (lane >> 2), otherwise);
+        const float element = __shfl_sync(~0u, mine, panel * 16 + half * 8 + (lane >> 2));
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -342,41 +360,44 @@ struct Kernel {
   }
 
   template <typename Apply>
-  __device__ void for_rows(Sums &d, const bsrg_output_vector &v, const int (&row)[kRows], float otherwise,
+  __device__ void for_rows(Sums &d, const bsrg_output_vector &v, int row_begin, float otherwise,
                            Apply apply) const {
     if (v.data == nullptr) return;
+    float mine[2];  // of rows lane and lane + 32 of the warpgroup
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = lane + 32 * i;
+      // From memory: registers have no index.
+      const int row = at < kRows * kHeight ? __ldg(p.row_begin + row_begin + at / kHeight) : -1;
+      mine[i] = row < 0 ? otherwise : output::load<T>(v, row + at % kHeight, otherwise);
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int i = 0; i < kHeight / 4; ++i) {
-        if (row[r] < 0) continue;
-        const float element = output::load<T>(v, row[r] + i / 2 * 8 + 2 * (lane & 3) + i % 2, otherwise);
+        const int eight = r * kHeight + i / 2 * 8;
+        const float element = __shfl_sync(~0u, mine[eight / 32], eight % 32 + 2 * (lane & 3) + i % 2);
 #pragma unroll
         for (int j = 0; j < 4; ++j) apply(d[r][j / 2][i / 2 * 4 + j % 2 * 2 + i % 2], element);
       }
   }
 
-  // Before alpha and C.
-  __device__ void scale(Sums &d, const int (&row)[kRows], int column) const {
+  __device__ void apply_output(Sums &d, int row_begin, int column, uint32_t buffer) const {
     const auto multiply = [](float &sum, float factor) { sum *= factor; };
-    for_columns(d, p.output.col_scale, column, 1.f, multiply);
-    for_rows(d, p.output.row_scale, row, 1.f, multiply);
-  }
-
-  // After them.
-  __device__ void add_bias_and_activate(Sums &d, const int (&row)[kRows], int column) const {
     const auto add = [](float &sum, float bias) { sum += bias; };
+    for_columns(d, p.output.col_scale, column, 1.f, multiply);
+    for_rows(d, p.output.row_scale, row_begin, 1.f, multiply);
+    const auto row_of = [this, row_begin](int r) {  // read where it is needed, for want of registers
+      return *static_cast<const volatile int32_t *>(p.row_begin + row_begin + r);
+    };
+    if (p.beta != 0.f)
+      scale_and_add(d, row_of, column, buffer);
+    else if (p.alpha != 1.f)
+      for_all(d, [this](float &sum) { sum *= p.alpha; });
     for_columns(d, p.output.col_bias, column, 0.f, add);
-    for_rows(d, p.output.row_bias, row, 0.f, add);
+    for_rows(d, p.output.row_bias, row_begin, 0.f, add);
     if (p.output.activation == BSRG_OUTPUT_IDENTITY) return;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int i = 0; i < 2 * kSums; ++i) {
-        // A branch for each element: it keeps ptxas from having so many of them under way that registers run out.
-        float &sum = d[r][i / kSums][i % kSums];
-        sum = output::activate(p.output, sum);
-      }
+    for_all(d, [this](float &sum) { sum = output::activate(p.output, sum); });
   }
 
   // One panel of the warpgroup's rows into `buffer`, transposed: rows of 128 bytes, swizzled like X.
@@ -400,19 +421,22 @@ struct Kernel {
 
   // Writes the sums of a tile. TMA reads the buffer while the next tile is under way, and clips what lies beyond
   // the last row and column n.
-  __device__ void store(Sums &d, const int (&row)[kRows], int n_tile, int group, uint64_t policy) const {
+  __device__ void store(Sums &d, int (&row)[kRows], int row_begin, int n_tile, int group,
+                        uint64_t policy) const {
     const uint32_t buffer = shared + L::kOutput + group * L::kOutputBytes;
     const bool leader = (threadIdx.x & 127) == 0;
     for (int panel = 0; panel < 2; ++panel) {
       if (leader) ptx::bulk_wait_read<0>();
       ptx::named_barrier_sync(1 + group, 128);
-      const int column = n_tile * kTileN + (warp & 3) * 16;
-      if (panel == 0 && p.output.given && p.output.scaled) scale(d, row, column);
-      if (panel == 0 && (p.alpha != 1.f || p.beta != 0.f)) {
-        scale_and_add(d, row, column, buffer + (warp & 3) * 512);
+      if (kFused && panel == 0) {
+        apply_output(d, row_begin, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
+        load_rows(row, row_begin);
+        ptx::named_barrier_sync(1 + group, 128);
+      } else if (panel == 0 && (p.alpha != 1.f || p.beta != 0.f)) {
+        const auto row_of = [&row](int r) { return row[r]; };
+        scale_and_add(d, row_of, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
         ptx::named_barrier_sync(1 + group, 128);
       }
-      if (panel == 0 && p.output.given) add_bias_and_activate(d, row, column);
       if (panel == 0)
         write_panel(d, 0, buffer);
       else
@@ -430,6 +454,11 @@ struct Kernel {
     }
   }
 
+  __device__ void load_rows(int (&row)[kRows], int row_begin) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.row_begin + row_begin + r);
+  }
+
   __device__ void consume() const {
     const int group = warp / 4;
     const bool leader = (threadIdx.x & 127) == 0;
@@ -439,9 +468,11 @@ struct Kernel {
     for (Slot slot;; slot.advance()) {
       const Message m = receive_by_warp(slot);
       if (m.last()) break;
-      int row[kRows];  // asked for now, since an answer takes longer than storing a tile
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.row_begin + m.row_begin + group * kRows + r);
+      const int row_begin = m.row_begin + group * kRows;
+      int row[kRows];
+      // Asked for now, since an answer takes longer than storing a tile. Not with fused output, which needs registers more
+      // than that time.
+      if constexpr (!kFused) load_rows(row, row_begin);
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -454,7 +485,7 @@ struct Kernel {
         // not see in an arrival of one for all.
         ptx::barrier_arrive(empty(stage.slot));
       }
-      store(d, row, m.n_tile, group, stream_out);
+      store(d, row, row_begin, m.n_tile, group, stream_out);
     }
     if (leader) ptx::bulk_wait<0>();
   }
@@ -475,17 +506,18 @@ struct Kernel {
   }
 };
 
-template <typename T, int kHeight, int kWidth>
+template <typename T, int kHeight, int kWidth, bool kFused>
 __device__ __forceinline__ void run(const bsrg_stream_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
-  Kernel<T, kHeight, kWidth>{params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}.run();
+  Kernel<T, kHeight, kWidth, kFused>{params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}
+      .run();
 }
 
 }  // namespace bsrg::stream
 
-#define BSRG_STREAM_KERNEL(NAME, T, HEIGHT, WIDTH)                              \
+#define BSRG_STREAM_KERNEL(NAME, T, FUSED, HEIGHT, WIDTH)                       \
   extern "C" __global__ void __launch_bounds__(BSRG_STREAM_THREADS, 1)          \
       NAME##_##HEIGHT##x##WIDTH(const __grid_constant__ bsrg_stream_params p) { \
-    bsrg::stream::run<T, HEIGHT, WIDTH>(p);                                     \
+    bsrg::stream::run<T, HEIGHT, WIDTH, FUSED>(p);                              \
   }

@@ -347,7 +347,9 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     const uint64_t stream_out = ptx::policy_evict_first();
     float d[kTileN / 2];
     Stage stage;
-    for (Slot slot;; slot.advance()) {
+    // The slot from a count: a register less than its position, which fused output needs.
+    for (unsigned taken = 0;; ++taken) {
+      const Slot slot = {static_cast<int>(taken % kMessageSlots), taken / kMessageSlots % 2};
       const Message m = receive_by_warp(slot);
       if (m.last()) break;
 
