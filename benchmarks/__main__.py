@@ -1,4 +1,4 @@
-"""``python -m benchmarks gpu|families|attention|cpu|tables``, from the repository's root."""
+"""``python -m benchmarks <command>`` from the repository's root; ``--help`` lists the commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ COMMANDS = {
         "every kernel family on every case: is the planner's choice the best?",
     ),
     "attention": ("attention", "attention on cuda:0, beside FlashAttention, cuDNN, FlexAttention"),
+    "precision": ("precision", "tf32 and 8-bit floats on cuda:0, beside cuBLAS and our float16"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
     "tables": ("report", "write the tables of the documents from the committed results"),
