@@ -63,7 +63,7 @@ def cublas_equal_flop(p: Problem) -> Product:
     return _dense(p, left, right)._replace(expected=lambda: left.double() @ right.double())
 
 
-def bsrgemm_float16(p: Problem) -> Product:
+def own_float16(p: Problem) -> Product:
     """Our product of the same numbers in float16, the dense operand row-major."""
     half = p.torch.float16
     arrays = (p.values.to(half), p.pattern.indices, p.pattern.indptr)
@@ -73,13 +73,13 @@ def bsrgemm_float16(p: Problem) -> Product:
     return Product(lambda: product(a, x, None, 1.0, None, out, None), p.case.useful_flops)
 
 
-RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, bsrgemm_float16)}
+RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, own_float16)}
 
 
 def wanted(case: Case) -> list[str]:
     if case.group.endswith("_rows"):
         return []
-    names = ["cublas_dense", "cublas_equal_flop", "bsrgemm_float16"]
+    names = ["cublas_dense", "cublas_equal_flop", "own_float16"]
     # cuBLAS multiplies e5m2 by e4m3 alone.
     return names[2:] if case.dtype == "float8_e5m2" else names
 

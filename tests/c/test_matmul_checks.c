@@ -79,8 +79,8 @@ static void test_arguments(void) {
   REFUSE((args.dtype = BSRG_F8_E4M3, args.out_dtype = BSRG_F64), BSRG_ERR_TYPE,
          "out has dtype float64, but must have dtype float16, bfloat16 or float32");
   REFUSE((args.dtype = BSRG_F8_E5M2, args.out_dtype = BSRG_F32, args.values_scale = kX,
-          args.values_scale_count = 2),
-         BSRG_ERR_VALUE, "a_scale has 2 elements, but a stores 3 blocks");
+          args.values_scale_count = 3),
+         BSRG_ERR_VALUE, "a_scale has 3 elements, but a stores 2 blocks");
   REFUSE((args.dtype = BSRG_F8_E5M2, args.out_dtype = BSRG_F32,
           args.x_scale = (const float *)(const void *)((const char *)kX + 1)),
          BSRG_ERR_VALUE, "b_scale starts at address");
