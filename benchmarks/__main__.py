@@ -1,4 +1,4 @@
-"""``python -m benchmarks gpu|families|sampled|attention|softmax|cpu|tables``, from the root."""
+"""``python -m benchmarks <command>`` from the repository's root; ``--help`` lists the commands."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "attention": ("attention", "attention on cuda:0, beside FlashAttention, cuDNN, FlexAttention"),
     "softmax": ("softmax", "softmax over stored elements on cuda:0, beside torch's dense one"),
     "sampled": ("sampled", "dense x dense at stored blocks on cuda:0, beside cuBLAS, Triton, stk"),
+    "precision": ("precision", "tf32 and 8-bit floats on cuda:0, beside cuBLAS and our float16"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
     "tables": ("report", "write the tables of the documents from the committed results"),

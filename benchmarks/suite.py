@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bsrgemm import bsr_array
+from bsrgemm import Plan, bsr_array
 from bsrgemm._matmul import product
 
 from .cases import READ_ROWS, Case, order_operands
@@ -133,11 +133,18 @@ class Suite:
         try:
             for flag in flags:
                 setattr(matmul, flag, False)
-            same_precision = multiply(p.case, p.dense, p.x)
+            same_precision = self._rounded_product(p)
         finally:
             for flag, value in zip(flags, saved, strict=True):
                 setattr(matmul, flag, value)
         return Reference(expected, relative_error(self.torch, same_precision, expected))
+
+    def _rounded_product(self, p: Problem) -> Any:
+        """The dense product of the same precision."""
+        return multiply(p.case, p.dense, p.x)
+
+    def _plan(self, p: Problem) -> Plan:
+        return self._read(p).plan(p.case.n, chip=self.chip)
 
     def _attempt(
         self,
@@ -166,12 +173,12 @@ class Suite:
 
     def _possible_families(self, p: Problem) -> list[str]:
         """Those of the wanted families that take the case."""
-        candidates = self._read(p).plan(p.case.n, chip=self.chip).candidates
+        candidates = self._plan(p).candidates
         possible = {"auto"} | {c["family"] for c in candidates if c["supported"]}
         return [family for family in self.families if family in possible]
 
     def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
-        plan = self._read(p).plan(p.case.n, chip=self.chip)
+        plan = self._plan(p)
         chosen = plan.choice if family == "auto" else family
         candidate = next(c for c in plan.candidates if c["family"] == chosen)
         # The first product with any such matrix also loads the kernel: it is not timed.

@@ -76,6 +76,9 @@ static bool has_vectors(const bsrg_dense *y, int64_t item) {
   return y->row_stride == 1 && y->col_stride * item % 16 == 0;
 }
 
+/* Up to this size A is worth keeping in L2 at the cost of X, as in the tall family. */
+static const int64_t keep_a_bytes = 40 << 20;
+
 /* args: with values and X as the kernels read them. */
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan, bsrg_gpu gpu,
                             bsrg_error *error) {
@@ -124,6 +127,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
       .steps = (int32_t)steps,
       .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
       .n = (int32_t)n,
+      .keep_a = v->nnzb * v->block_height * v->block_width * item <= keep_a_bytes,
       .out = out == BSRG_F16    ? BSRG_KMAJOR_F16
              : out == BSRG_BF16 ? BSRG_KMAJOR_BF16
                                 : BSRG_KMAJOR_F32,

@@ -41,7 +41,8 @@ typedef struct bsrg_kmajor_params {
   int32_t steps;      /* stages per block */
   int32_t tail_steps; /* instructions along k in a block's last stage */
   int32_t n;
-  int32_t out; /* BSRG_KMAJOR_F16, ... */
+  int32_t keep_a; /* as in bsrg_tall_params */
+  int32_t out;    /* BSRG_KMAJOR_F16, ... */
   /* Y lies in runs of whole 16 bytes: rows of a multiple of 8 columns, or columns, that start at such multiples. */
   int32_t vector_y;
   float alpha, beta;

@@ -18,7 +18,7 @@ FLOOR = {"float16": 1.1, "bfloat16": 1.1, "float32": 8.0, "float64": 8.0}
 
 def numpy_dtype(name: str) -> np.dtype:
     """The NumPy dtype of a name; skips the test where NumPy needs ml_dtypes for it."""
-    if name not in ("bfloat16", "float8_e4m3fn"):
+    if name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         return np.dtype(name)
     import pytest
 

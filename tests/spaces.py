@@ -63,7 +63,13 @@ class Torch(Space):
         import torch
 
         x = np.array(x)
-        bits = {"bfloat16": np.int16, "float8_e4m3fn": np.uint8}.get(x.dtype.name)
+        bits = (
+            np.int16
+            if x.dtype.name == "bfloat16"
+            else np.uint8
+            if "float8" in x.dtype.name
+            else None
+        )
         if bits is not None:
             kind = getattr(torch, x.dtype.name)
             return torch.from_numpy(x.view(bits)).view(kind).to(self.device)
@@ -76,8 +82,9 @@ class Torch(Space):
         x = x.cpu()
         if x.dtype == torch.bfloat16:
             return x.view(torch.int16).numpy().view(numpy_dtype("bfloat16"))
-        if x.dtype == torch.float8_e4m3fn:
-            return x.view(torch.uint8).numpy().view(numpy_dtype("float8_e4m3fn"))
+        if x.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+            name = str(x.dtype).removeprefix("torch.")
+            return x.view(torch.uint8).numpy().view(numpy_dtype(name))
         return x.numpy()
 
     def column_major(self, x: np.ndarray) -> Any:
@@ -96,7 +103,7 @@ class CuPy(Space):
     def array(self, x: np.ndarray) -> Any:
         import cupy
 
-        if x.dtype.name in ("bfloat16", "float8_e4m3fn"):
+        if x.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
             pytest.skip(f"CuPy has no {x.dtype.name}")
         return cupy.asarray(x)
 

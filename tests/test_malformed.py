@@ -350,7 +350,7 @@ PRODUCTS = (
         "b of integers",
         lambda: build() @ x(6, 3, dtype=np.int64),
         TypeError,
-        ("b", "int64", "float16, bfloat16, float32 or float64"),
+        ("b", "int64", "float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2"),
     ),
     Bad("b complex", lambda: build() @ x(6, 3, dtype=np.complex64), TypeError, ("b", "complex64")),
     Bad("b is a list", lambda: build() @ [[1.0]] * 6, TypeError, ("b", "list")),

@@ -47,25 +47,28 @@ static bsrg_dense widen_dense(const bsrg_dense *x, const float *table, float *ta
   return (bsrg_dense){target, x->rows, x->cols, turned ? 1 : x->cols, turned ? x->rows : 1};
 }
 
-/* y = alpha * sums + beta * c, in 16 bits. */
+/* y = alpha * sums + beta * c, in 16 bits: by as many rows and columns as the epilogue takes at once. */
 static void finish(const bsrg_matmul_args *args, const float *sums) {
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->out_dtype);
   const bsrg_dense *y = &args->y, *c = &args->c;
+  const int64_t width = ops->tile_vectors * ops->lanes, item = ops->element_size;
   for (int64_t row = 0; row < y->rows; row += BSRG_GROUP_ROWS) {
-    const bsrg_finish_run run = {
-        .sums = sums + row * y->cols,
-        .sums_stride = y->cols,
-        .rows = bsrg_min(BSRG_GROUP_ROWS, y->rows - row),
-        .columns = y->cols,
-        .alpha = args->alpha,
-        .beta = args->beta,
-        .c = args->beta != 0 ? (const char *)c->data + row * c->row_stride * ops->element_size : NULL,
-        .c_row_stride = c->row_stride,
-        .c_col_stride = c->col_stride,
-        .y = (char *)y->data + row * y->row_stride * ops->element_size,
-        .y_row_stride = y->row_stride,
-        .y_col_stride = y->col_stride};
-    ops->finish(&run);
+    for (int64_t col = 0; col < y->cols; col += width) {
+      const int64_t c_offset = row * c->row_stride + col * c->col_stride;
+      const bsrg_finish_run run = {.sums = sums + row * y->cols + col,
+                                   .sums_stride = y->cols,
+                                   .rows = bsrg_min(BSRG_GROUP_ROWS, y->rows - row),
+                                   .columns = bsrg_min(width, y->cols - col),
+                                   .alpha = args->alpha,
+                                   .beta = args->beta,
+                                   .c = args->beta != 0 ? (const char *)c->data + c_offset * item : NULL,
+                                   .c_row_stride = c->row_stride,
+                                   .c_col_stride = c->col_stride,
+                                   .y = (char *)y->data + (row * y->row_stride + col * y->col_stride) * item,
+                                   .y_row_stride = y->row_stride,
+                                   .y_col_stride = y->col_stride};
+      ops->finish(&run);
+    }
   }
 }
 

@@ -141,13 +141,13 @@ struct Kernel {
   // ---- producer: one lane of every CTA ----------------------------------------------------------
 
   // A block of the strip's, and where the strip begins in it.
-  __device__ void load_strip(int strip, int stage, int block, int offset, int k) const {
+  __device__ void load_strip(int strip, int stage, int block, int offset, int k, uint64_t policy) const {
     const uint32_t target = shared + L::kA + stage * L::kStageA + strip * L::kStripBytes;
     const int row = block * p.block_height + offset;
     if constexpr (kPair) {
-      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), kBoth);
+      if (strip == rank) ptx::tma_load_2d_multicast(target, p.a, k, row, full(stage), kBoth, policy);
     } else {
-      ptx::tma_load_2d(target, p.a, k, row, full(stage));
+      ptx::tma_load_2d(target, p.a, k, row, full(stage), policy);
     }
   }
 
@@ -163,6 +163,7 @@ struct Kernel {
   }
 
   __device__ void produce() const {
+    const uint64_t policy_a = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -184,8 +185,8 @@ struct Kernel {
           ptx::barrier_wait(empty(stage.slot), stage.parity);
           ptx::store_shared(blocks(stage.slot), its_blocks);
           ptx::barrier_arrive_expect(full(stage.slot), bytes);
-          if (its_blocks.x & 1) load_strip(0, stage.slot, entry.y, offset0, k);
-          if (its_blocks.x & 2) load_strip(1, stage.slot, entry.z, offset1, k);
+          if (its_blocks.x & 1) load_strip(0, stage.slot, entry.y, offset0, k, policy_a);
+          if (its_blocks.x & 2) load_strip(1, stage.slot, entry.z, offset1, k, policy_a);
           ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, p.x, entry.x + k, column,
                            full(stage.slot));
         }

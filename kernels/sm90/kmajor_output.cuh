@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/convert.cuh"
+#include "ptx/wgmma_kmajor.cuh"
 #include "sm80/quad.cuh"
 #include "sm90/tall_layout.cuh"
 
@@ -84,8 +85,14 @@ struct Output {
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 2) {
       float *at = y + i / 2 % 2 * 8 * p.y_row_stride + i / 4 * 8;
-      if (column + i / 4 * 8 < p.n) *reinterpret_cast<float2 *>(at) = make_float2(d[i], d[i + 1]);
+      if (column + i / 4 * 8 < p.n) __stcs(reinterpret_cast<float2 *>(at), make_float2(d[i], d[i + 1]));
     }
+  }
+
+  // Y is not read again here: it should leave L2 before X and A do.
+  template <typename T>
+  __device__ static void store_chunk(T *y, const uint32_t (&r)[4]) {
+    __stcs(reinterpret_cast<uint4 *>(y), make_uint4(r[0], r[1], r[2], r[3]));
   }
 
   // A lane gets eight columns of a row: 64 bytes of eight rows a store.
@@ -103,7 +110,7 @@ struct Output {
         for (int j = 0; j < 4; ++j)
           r[j] = ptx::pack<T>(d[i + 4 * j + 2 * below], d[i + 4 * j + 2 * below + 1]);
         quad::transpose(r, lane);
-        if (column + 2 * i < p.n) quad::store_chunk(y + 8 * below * p.y_row_stride + 2 * i, r, 8);
+        if (column + 2 * i < p.n) store_chunk(y + 8 * below * p.y_row_stride + 2 * i, r);
       }
     }
   }
@@ -119,12 +126,11 @@ struct Output {
       uint32_t r[4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const uint32_t packed = ptx::pack<T>(d[i + 2 * j], d[i + 2 * j + 1]);
         // Now lane / 4 is the column, and lane % 4 the pair of rows.
-        asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r[j]) : "r"(packed));
+        r[j] = ptx::transpose_matrix(ptx::pack<T>(d[i + 2 * j], d[i + 2 * j + 1]));
       }
       quad::transpose(r, lane);
-      if (column + 2 * i < p.n) quad::store_chunk(y, r, 8);
+      if (column + 2 * i < p.n) store_chunk(y, r);
     }
   }
 };

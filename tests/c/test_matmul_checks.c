@@ -68,7 +68,7 @@ static void test_arguments(void) {
   REFUSE(args.device.kind = (bsrg_device_kind)9, BSRG_ERR_VALUE, "device is kind 9");
   REFUSE(args.device.index = -1, BSRG_ERR_VALUE, "index -1");
   REFUSE(args.family = (bsrg_family)-1, BSRG_ERR_VALUE, "family is -1");
-  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 10");
+  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 12");
   REFUSE(args.family = BSRG_ATTENTION_HOPPER, BSRG_ERR_VALUE, "'hopper', which computes attention");
   REFUSE(args.family = BSRG_ATTENTION_DECODE, BSRG_ERR_VALUE, "'decode', which computes attention");
   REFUSE(args.family = BSRG_PAIRS, BSRG_ERR_VALUE, "'pairs', which computes products of two");
@@ -78,6 +78,20 @@ static void test_arguments(void) {
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,
          "family is 'cpu', but the operands are on cuda:0");
   ACCEPT(args.family = BSRG_HOST);
+  REFUSE(args.precision = (bsrg_precision)2, BSRG_ERR_VALUE,
+         "precision is 2, but must be BSRG_IEEE or BSRG_TF32");
+  REFUSE((args.dtype = BSRG_F16, args.precision = BSRG_TF32), BSRG_ERR_TYPE, "only float32 has it");
+  ACCEPT(args.precision = BSRG_TF32);
+  REFUSE(args.x_scale = kX, BSRG_ERR_TYPE, "b_scale is given, but a.data has dtype float32");
+  REFUSE((args.values_scale = kX, args.side = BSRG_A_RIGHT), BSRG_ERR_TYPE, "b_scale is given");
+  REFUSE((args.dtype = BSRG_F8_E4M3, args.out_dtype = BSRG_F64), BSRG_ERR_TYPE,
+         "out has dtype float64, but must have dtype float16, bfloat16 or float32");
+  REFUSE((args.dtype = BSRG_F8_E5M2, args.out_dtype = BSRG_F32, args.values_scale = kX,
+          args.values_scale_count = 3),
+         BSRG_ERR_VALUE, "a_scale has 3 elements, but a stores 2 blocks");
+  REFUSE((args.dtype = BSRG_F8_E5M2, args.out_dtype = BSRG_F32,
+          args.x_scale = (const float *)(const void *)((const char *)kX + 1)),
+         BSRG_ERR_VALUE, "b_scale starts at address");
 }
 
 static void test_shapes(void) {

@@ -1,0 +1,186 @@
+"""Products of tf32 and of 8-bit floats on a GPU, beside cuBLAS's dense ones and our own of float16.
+
+The dense operand is column-major, as these products read it; in the groups that end in ``_rows`` it
+is row-major and copied at each product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from bsrgemm import Plan, bsr_array
+from bsrgemm._matmul import product
+
+from .cases import Case, select
+from .gpu import add_measure_arguments, is_complete, measure
+from .patterns import Pattern
+from .peers import Problem, Product
+from .records import Results
+from .suite import TURNS, Suite, multiply
+from .timing import DeviceTimer
+
+ORDER = 8192
+EIGHT = ("float8_e4m3fn", "float8_e5m2")
+# By what stands before "_rows" in the name of a group.
+GROUPS = {"tf32": ("float32",), "fp8": EIGHT}
+
+
+def precision_cases() -> Iterator[Case]:
+    for group, dtypes in GROUPS.items():
+        for dtype in dtypes:
+            for side, density in ((128, 0.05), (128, 0.125), (128, 0.25), (64, 0.125)):
+                count = round(density * ORDER / side)
+                yield Case(group, dtype, (side, side), count, ORDER, ORDER, ORDER)
+            rows = (f"{group}_rows", dtype, (128, 128), ORDER // 128 // 8)
+            yield Case(*rows, ORDER, ORDER, ORDER)
+
+
+# ---- rivals -------------------------------------------------------------------------------------
+
+
+def _dense(p: Problem, left: Any, right: Any) -> Product:
+    """torch's dense product of the same types. ``right`` is column-major."""
+    torch, flops = p.torch, 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
+    if p.case.dtype not in EIGHT:
+        return Product(lambda: torch.mm(left, right, out=p.out), flops)
+    one = torch.ones((), device=left.device)
+    return Product(lambda: torch._scaled_mm(left, right, one, one, out_dtype=p.out.dtype), flops)
+
+
+def cublas_dense(p: Problem) -> Product:
+    return _dense(p, p.dense, column_major(p.x))
+
+
+def cublas_equal_flop(p: Problem) -> Product:
+    """With an inner dimension of density * K: as much useful work."""
+    k = -(-p.case.equal_flop_k // 16) * 16
+    left = p.torch.randn(p.case.m, k, device=p.x.device).to(p.x.dtype)
+    right = column_major(p.x[:k])
+    return _dense(p, left, right)._replace(expected=lambda: left.double() @ right.double())
+
+
+def own_float16(p: Problem) -> Product:
+    """Our product of the same numbers in float16, the dense operand row-major."""
+    half = p.torch.float16
+    arrays = (p.values.to(half), p.pattern.indices, p.pattern.indptr)
+    a = bsr_array(arrays, (p.case.m, p.case.k))
+    x = p.x.to(half).contiguous()
+    out = p.torch.empty(p.out.shape, dtype=half, device=p.x.device)
+    return Product(lambda: product(a, x, None, 1.0, None, out, None), p.case.useful_flops)
+
+
+RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, own_float16)}
+
+
+def wanted(case: Case) -> list[str]:
+    if case.group.endswith("_rows"):
+        return []
+    names = ["cublas_dense", "cublas_equal_flop", "own_float16"]
+    # cuBLAS multiplies e5m2 by e4m3 alone.
+    return names[2:] if case.dtype == "float8_e5m2" else names
+
+
+# ---- ours ---------------------------------------------------------------------------------------
+
+
+class PrecisionSuite(Suite):
+    rivals = RIVALS
+    wanted = staticmethod(wanted)
+
+    def _problem(self, case: Case) -> Problem:
+        """Made in float32, of which the 8-bit types are a part: torch assigns no blocks of them."""
+        p = super()._problem(replace(case, dtype="float32"))
+        kind = getattr(self.torch, case.dtype)
+        x = p.x.to(kind)
+        return replace(
+            p,
+            case=case,
+            values=p.values.to(kind),
+            dense=p.dense.to(kind),
+            x=x if case.group.endswith("_rows") else column_major(x),
+            out=p.out.to(self.torch.bfloat16) if case.dtype in EIGHT else p.out,
+        )
+
+    def _rounded_product(self, p: Problem) -> Any:
+        if p.case.dtype in EIGHT:
+            return multiply(p.case, p.dense.float(), p.x.float()).to(p.out.dtype)
+        return multiply(p.case, p.dense, p.x)
+
+    def _plan(self, p: Problem) -> Plan:
+        return self._read(p).plan(p.case.n, chip=self.chip, precision=precision_of(p.case))
+
+    def _our_product(self, p: Problem, family: str) -> Product:
+        a = self._matrix(p)
+        precision = precision_of(p.case)
+        return Product(
+            lambda: product(a, p.x, None, 1.0, None, p.out, None, family, precision=precision),
+            p.case.useful_flops,
+        )
+
+
+def precision_of(case: Case) -> str:
+    return "tf32" if case.dtype == "float32" else "ieee"
+
+
+def column_major(x: Any) -> Any:
+    return x.T.contiguous().T
+
+
+# ---- command ------------------------------------------------------------------------------------
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_measure_arguments(
+        parser,
+        "precision",
+        RIVALS,
+        select="^(tf32|fp8)/",
+        groups="tf32, fp8, tf32_rows, fp8_rows (default: the first two)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    cases = select(precision_cases(), args.select)
+    if not is_complete(cases, set(args.peers) - set(RIVALS)):
+        return 2
+    if args.dry_run:
+        dry_run(cases, args.peers)
+        return 0
+
+    def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> PrecisionSuite:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        return PrecisionSuite(
+            torch,
+            "cuda:0",
+            DeviceTimer(torch),
+            chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
+            peers=args.peers,
+            l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
+            turns=TURNS,
+        )
+
+    return measure(args, cases, make_suite)
+
+
+def predict(case: Case, pattern: Pattern) -> dict[str, Any]:
+    from bsrgemm import _core
+
+    shape = (case.m, case.k)
+    structure = _core.Structure(pattern.indices, pattern.indptr, shape, case.block, True)
+    return structure.explain(case.n, case.dtype, None, precision_of(case))
+
+
+def dry_run(cases: list[Case], peers: list[str]) -> None:
+    """What would run: needs no GPU. Predictions are for a row-major dense operand."""
+    for case in cases:
+        plan = Plan(predict(case, case.make_pattern()))
+        rivals = [name for name in wanted(case) if name in peers]
+        print(
+            f"{case.name}: predicted {plan.seconds * 1e6:.0f} us, {plan.tflops:.0f} TF/s, "
+            f"{plan.choice}; {' '.join(rivals)}",
+            file=sys.stdout,
+        )

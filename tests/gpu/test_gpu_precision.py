@@ -1,0 +1,223 @@
+"""Products of tf32 and of 8-bit floats on the GPU against float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bsrgemm
+import cases
+import numpy as np
+import pytest
+from bsrgemm._matmul import product
+from device_cases import GUARD, check_streams, random_problem, relative_error, repeats, some
+from precision_cases import EIGHT, RESULTS, SUM_ERROR, TF32_ERROR, check
+from spaces import OwnDevice, Space, Torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper", "torch")]
+
+SPACE = Torch("cuda:0")
+PATTERNS = {
+    "uniform": cases.uniform(0.4),
+    "empty rows": cases.empty_rows,
+    "one block": cases.one_block,
+    "one long row": cases.one_long_row,
+    "skewed": cases.skewed,
+    "full": lambda rng, rows, cols: np.ones((rows, cols), bool),
+    "none": lambda rng, rows, cols: np.zeros((rows, cols), bool),
+}
+
+
+def compute(
+    rng: np.random.Generator,
+    mask: np.ndarray,
+    blocksize: tuple[int, int],
+    n: int,
+    dtype: str,
+    space: Space = SPACE,
+    **options: Any,
+) -> None:
+    check(space, rng, mask, blocksize, n, dtype, sum_error=SUM_ERROR, **options)
+
+
+# ---- 8 bits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("width", [32, 64, 96, 128, 160, 256])
+@pytest.mark.parametrize("height", [64, 128, 192, 256])
+def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -> None:
+    """Numbers of columns below, at and above a tile; single CTAs and pairs."""
+    for rows, cols in ((1, 1), (3, 5), (6, 13)):
+        mask = cases.uniform(0.5)(rng, rows, cols)
+        mask[-1, -1] = True
+        for n in some((256, 1, 5, 200, 264, 512, 768, 771, 1024)):
+            options = {"columns": bool(n % 3), "out_columns": n % 2 == 0}
+            compute(rng, mask, (height, width), n, dtype, how="blocks", **options)
+
+
+@pytest.mark.parametrize("out_dtype", RESULTS)
+@pytest.mark.parametrize("how", ["none", "numbers", "one", "blocks"])
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_results_and_scales(rng: np.random.Generator, dtype: str, how: str, out_dtype: str) -> None:
+    mask = cases.uniform(0.4)(rng, 7, 9)
+    for columns in (False, True):
+        for out_columns in (False, True):
+            for n in (72, 131, 520):
+                options = {"columns": columns, "out_columns": out_columns, "out_dtype": out_dtype}
+                for beta in (0.0, 2.0):
+                    for side in (64, 128):
+                        shape = (side, side)
+                        compute(rng, mask, shape, n, dtype, how=how, beta=beta, **options)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_patterns(rng: np.random.Generator, pattern: str, right: bool, transposed: bool) -> None:
+    """Views, and the matrix on either side: blocks are copied where they are read across."""
+    mask = PATTERNS[pattern](rng, 13, 11)
+    form = {"right": right, "transposed": transposed, "how": "blocks"}
+    for shape in ((64, 64), (128, 128), (64, 192), (128, 64)):
+        for n in some((264, 77, 1024)):
+            compute(rng, mask, shape, n, "float8_e4m3fn", columns=n % 2 == 0, **form)
+
+
+def test_long_sums(rng: np.random.Generator) -> None:
+    """The tensor cores' own sums would lose a hundred times more over so many products."""
+    mask = np.ones((2, 256), bool)
+    for dtype in EIGHT:
+        compute(rng, mask, (128, 128), 256, dtype, out_dtype="float32", columns=True)
+
+
+def test_own_arrays(rng: np.random.Generator) -> None:
+    mask = cases.uniform(0.5)(rng, 4, 5)
+    compute(rng, mask, (64, 64), 200, "float8_e4m3fn", space=OwnDevice(), how="blocks")
+
+
+def test_unaligned_operands(torch: Any, rng: np.random.Generator) -> None:
+    """The dense operand and the result begin and step anywhere."""
+    p = cases.problem(rng, cases.uniform(0.5)(rng, 4, 6), (64, 64), 75, "float8_e4m3fn")
+    a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
+    x = torch.randn(385, 93, device="cuda").to(torch.float8_e4m3fn)
+    for view in (x[1:, 7:82], x[:384, 1:76], x[1:].T[9:84].T):
+        expected = torch.from_numpy(p.dense).cuda() @ view.double()
+        memory = torch.full((256 + 2 * GUARD, 91), torch.nan, device="cuda", dtype=torch.bfloat16)
+        out = memory[GUARD:-GUARD, 3:78]
+        bsrgemm.matmul(a, view, out=out)
+        assert relative_error(torch, out, expected) <= 2.0**-8 * 1.1 + SUM_ERROR
+        out.fill_(torch.nan)
+        assert memory.isnan().all()
+
+
+def test_every_finite_value(torch: Any) -> None:
+    """Each times 1; where products are single, none is rounded on the way to float32."""
+    for dtype in EIGHT:
+        values = torch.arange(256, device="cuda", dtype=torch.uint8).view(getattr(torch, dtype))
+        values = torch.where(values.float().isfinite(), values.float(), 0.0).to(values.dtype)
+        data = torch.zeros(1, 256, 256, device="cuda")
+        data[0].diagonal().copy_(values.float())
+        a = bsrgemm.bsr_array((data.to(values.dtype), np.zeros(1, np.int32), np.arange(2)))
+        x = torch.eye(256, device="cuda").to(values.dtype)
+        found = bsrgemm.matmul(a, x, out_dtype="float32")
+        assert torch.equal(found, data[0])
+
+
+def test_blocks_without_a_kernel(torch: Any, rng: np.random.Generator) -> None:
+    for shape, what in (((96, 64), "block height"), ((64, 48), "block width")):
+        p = cases.problem(rng, cases.uniform(0.5)(rng, 4, 6), shape, 8, "float8_e4m3fn")
+        a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
+        x = torch.zeros(p.shape[1], 8, device="cuda").to(torch.float8_e4m3fn)
+        with pytest.raises(ValueError, match=f"'kmajor', needs a {what}"):
+            a @ x
+
+
+@pytest.mark.parametrize("dtype", [*EIGHT, "float32"])
+def test_same_bits(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    """Again and again, on several streams, and captured in a graph."""
+    kind = getattr(torch, dtype)
+    p = cases.problem(rng, cases.skewed(rng, 24, 40), (64, 64), 600, dtype)
+    a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
+    options: dict[str, Any] = {"precision": "tf32"}
+    if dtype in EIGHT:
+        scales = torch.rand(a.nnzb, device="cuda") + 0.5
+        options = {"a_scale": scales, "b_scale": torch.full((), 0.5, device="cuda")}
+    x = torch.randn(2560, 600, device="cuda").to(kind)
+
+    def multiply(operand: Any = x) -> Any:
+        return bsrgemm.matmul(a, operand, **options)
+
+    first = multiply()
+    for _ in repeats(20):
+        assert torch.equal(multiply(), first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = multiply()
+    for _ in repeats(5):
+        found.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(found, first)
+    check_streams(
+        torch, multiply, [torch.randn(2560, 600, device="cuda").to(kind) for _ in range(4)]
+    )
+
+
+# ---- tf32 ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["a @ x", "a.T @ x", "x @ a", "x @ a.T"])
+@pytest.mark.parametrize("width", [64, 128, 192])
+@pytest.mark.parametrize("height", [64, 128, 192])
+def test_tf32(torch: Any, rng: np.random.Generator, height: int, width: int, form: str) -> None:
+    """Within the rounding of its operands, and not of float32's exactness: it is used."""
+    for rows, cols in ((1, 1), (3, 5), (6, 13)):
+        mask = cases.uniform(0.5)(rng, rows, cols)
+        mask[-1, -1] = True
+        p = random_problem(torch, mask, (height, width), "float32")
+        a, dense = (p.matrix.T, p.dense.T) if ".T" in form else (p.matrix, p.dense)
+        for n in some((264, 5, 256, 520, 771, 1024)):
+            right = form.startswith("x")
+            inner = dense.shape[0] if right else dense.shape[1]
+            x = torch.randn((n, inner) if right else (inner, n), device="cuda")
+            if n % 2:
+                x = x.T.contiguous().T
+            expected = x.double() @ dense if right else dense @ x.double()
+            c = torch.randn(expected.shape, device="cuda")
+            for beta in (0.0, 0.5):
+                memory = torch.full(
+                    (expected.shape[0] + 2 * GUARD, expected.shape[1]), torch.nan, device="cuda"
+                )
+                out = memory[GUARD:-GUARD]
+                operands = (x, a) if right else (a, x)
+                options = {"family": "kmajor", "precision": "tf32"}
+                product(*operands, c if beta else None, 1.0, beta, out, None, **options)
+                error = relative_error(torch, out, expected + beta * c.double())
+                assert 2.0**-16 < error <= TF32_ERROR, (form, height, width, n, beta, error)
+                assert memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()
+
+
+@pytest.mark.parametrize("width", [8, 16, 24, 32, 40, 64])
+def test_tf32_of_narrow_blocks(torch: Any, rng: np.random.Generator, width: int) -> None:
+    p = random_problem(torch, cases.uniform(0.3)(rng, 9, 40), (64, width), "float32")
+    x = torch.randn(p.matrix.shape[1], 300, device="cuda")
+    found = product(p.matrix, x, None, 1.0, None, None, None, "kmajor", precision="tf32")
+    assert relative_error(torch, found, p.dense @ x.double()) <= TF32_ERROR
+
+
+def test_tf32_against_cublas(torch: Any, rng: np.random.Generator) -> None:
+    """No more than twice what its dense product of tf32 loses."""
+    p = random_problem(torch, cases.uniform(0.25)(rng, 16, 16), (128, 128), "float32")
+    x = torch.randn(2048, 2048, device="cuda")
+    expected = p.dense @ x.double()
+    found = bsrgemm.matmul(p.matrix, x, precision="tf32")
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        dense = torch.mm(p.dense.float(), x)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert relative_error(torch, found, expected) <= 2 * relative_error(torch, dense, expected)
+
+
+def test_tf32_of_other_blocks_is_float32(torch: Any, rng: np.random.Generator) -> None:
+    p = random_problem(torch, cases.uniform(0.3)(rng, 9, 7), (24, 12), "float32")
+    x = torch.randn(84, 300, device="cuda")
+    assert torch.equal(bsrgemm.matmul(p.matrix, x, precision="tf32"), p.matrix @ x)

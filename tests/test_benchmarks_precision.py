@@ -1,0 +1,35 @@
+"""The benchmark of tf32 and 8-bit floats: its cases, and its suite on small ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_benchmarks import HostTimer, small
+
+from benchmarks import precision
+from benchmarks.precision import PrecisionSuite, precision_cases, wanted
+
+
+def test_cases() -> None:
+    cases = list(precision_cases())
+    assert len({case.name for case in cases}) == len(cases)
+    assert {case.group for case in cases} == {"tf32", "fp8", "tf32_rows", "fp8_rows"}
+    for case in cases:
+        assert set(wanted(case)) <= set(precision.RIVALS)
+        plan = precision.Plan(precision.predict(case, case.make_pattern()))
+        assert plan.choice == "kmajor", case.name
+
+
+@pytest.mark.parametrize("group", ["tf32", "fp8", "fp8_rows"])
+@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "float8_e5m2"])
+def test_suite(group: str, dtype: str) -> None:
+    if (group == "tf32") != (dtype == "float32"):
+        pytest.skip("no such case")
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+    suite = PrecisionSuite(torch, "cpu", HostTimer(), peers=["own_float16"])
+    outcome = suite.run(small(dtype, group=group))
+    assert not outcome.wrong, outcome.notes
+    rows = {row["who"]: row for row in outcome.rows}
+    assert rows["bsrgemm"]["dtype"] == dtype and rows["bsrgemm"]["predicted_us"] > 0
+    assert ("own_float16" in rows) == (not group.endswith("_rows"))
