@@ -13,6 +13,7 @@ COMMANDS = {
         "families",
         "every kernel family on every case: is the planner's choice the best?",
     ),
+    "dynamic": ("dynamic", "patterns that change on cuda:0, and products with them"),
     "attention": ("attention", "attention on cuda:0, beside FlashAttention, cuDNN, FlexAttention"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
