@@ -1,5 +1,6 @@
 /* The align family: dense operands that TMA cannot address are copied into row-major memory that it can, the best of
  * the Hopper families computes there, and the result is copied out. Kernels in kernels/sm80/align_copy.cu. */
+#include "dynamic.h"
 #include "family.h"
 #include "tensor_map.h"
 
@@ -74,7 +75,8 @@ static void *make_plan(bsrg_structure *structure) {
   for (int i = 0; plan && i < INNER; ++i) {
     const bsrg_family_ops *ops = inner_families[i];
     /* Both 16-bit types are alike, and this family is for Hopper only. */
-    if (ops->obstacle(&structure->view, BSRG_F16, 90)) continue;
+    if (ops->obstacle(&structure->view, BSRG_F16, 90) || bsrg_dynamic_obstacle(structure, ops->family))
+      continue;
     plan->ops[plan->count] = ops;
     if (bsrg_plan_get(structure, ops, &plan->plans[plan->count++], NULL) == BSRG_OK) continue;
     free(plan);

@@ -18,9 +18,6 @@ static bsrg_status add_arrays(bsrg_structure *structure, bsrg_family family, con
   node->family = family;
   node->next = atomic_load(&structure->uploads);
   atomic_store(&structure->uploads, node);
-  /* Relaxed, as for uploads: the caller may be capturing a graph. */
-  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  gpu.api->exchange_capture_mode(&mode);
   CUresult result = CUDA_SUCCESS;
   for (int i = 0; i < count && result == CUDA_SUCCESS; ++i) {
     const size_t words = (bytes[i] + 3) / 4;
@@ -30,7 +27,6 @@ static bsrg_status add_arrays(bsrg_structure *structure, bsrg_family family, con
       result = gpu.api->set_32(node->parts[i], 0, words, gpu.device->upload);
     out[i] = node->parts[i];
   }
-  gpu.api->exchange_capture_mode(&mode);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return bsrg_fail(error, BSRG_ERR_MEMORY, "cuda:%d has no room for a pattern of up to %" PRId64 " blocks",
                      gpu.device->index, structure->view.nnzb);
@@ -232,6 +228,9 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
   structure->view = view;
   status = bsrg_enter(gpu.api, gpu.device, &pushed, error);
   if (status == BSRG_OK) {
+    /* Relaxed, as for uploads: the caller may be capturing a graph. */
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    gpu.api->exchange_capture_mode(&mode);
     status = fill(structure, gpu, error);
     /* The scratch memory begins as zeros: a mask of one of them, again and again, is that of no blocks. */
     const bsrg_dense empty = {structure->dynamic ? structure->dynamic->counts : NULL, view.block_rows,
@@ -240,6 +239,7 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
     if (status == BSRG_OK)
       status = bsrg_cuda_check(gpu.api, gpu.api->stream_synchronize(gpu.device->upload),
                                "preparing a pattern", error);
+    gpu.api->exchange_capture_mode(&mode);
     bsrg_leave(gpu.api, pushed);
   }
   if (status == BSRG_OK)
@@ -254,7 +254,8 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
 const char *bsrg_dynamic_obstacle(const bsrg_structure *structure, bsrg_family family) {
   if (!structure->dynamic || family == BSRG_PORTABLE) return NULL;
   const bool has_tall = atomic_load(&structure->plans[BSRG_TALL]) != NULL;
-  return family == BSRG_TALL && has_tall ? NULL : "needs a pattern that the host knows";
+  return has_tall && (family == BSRG_TALL || family == BSRG_ALIGN) ? NULL
+                                                                   : "needs a pattern that the host knows";
 }
 
 bsrg_status bsrg_dynamic_check_place(const bsrg_structure *structure, bsrg_device device, bsrg_error *error) {

@@ -325,6 +325,37 @@ def _padded(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     return Outcome(found, p.dense, x)
 
 
+def _changing(space: Space, p: Problem) -> Any:
+    """The matrix with a pattern of its device and room for two blocks more, which are poison."""
+    mask = np.zeros(tuple(np.array(p.shape) // p.data.shape[1:]), bool)
+    mask[np.repeat(np.arange(len(mask)), np.diff(p.indptr)), p.indices] = True
+    capacity = min(len(p.data) + 2, mask.size)
+    if capacity == 0:
+        return matrix(space, p)
+    pattern = bsrgemm.DynamicPattern(p.shape, p.data.shape[1:], capacity, space.device)
+    pattern.update(space.array(mask))
+    values = np.full((capacity, *p.data.shape[1:]), np.nan, p.data.dtype)
+    values[: len(p.data)] = p.data
+    return pattern.array(space.array(values))
+
+
+def _dynamic(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, c = right(p, rng), added(p, rng)
+    found = bsrgemm.matmul(_changing(space, p), space.array(x), space.array(c), alpha=0.5)
+    return Outcome(space.host(found), p.dense, x, c, alpha=0.5, beta=1.0)
+
+
+def _dynamic_transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x = added(p, rng)
+    found = _changing(space, p).T @ space.array(x)
+    return Outcome(space.host(found), p.dense.T, x)
+
+
+def _dynamic_right(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    x, _ = _left(p, rng)
+    return _turned(space.host(space.array(x) @ _changing(space, p)), p.dense, x)
+
+
 OPERATIONS = (
     Operation("operator", _operator),
     Operation("out", _out),
@@ -348,6 +379,9 @@ OPERATIONS = (
     Operation("sparse", _sparse),
     Operation("sparse_alpha_beta_out", _sparse_alpha_beta_out),
     Operation("sparse_transposed", _sparse_transposed),
+    Operation("dynamic", _dynamic),
+    Operation("dynamic_transposed", _dynamic_transposed),
+    Operation("dynamic_right", _dynamic_right),
     Operation("column_major", _column_major, strided=True),
     Operation("sparse_column_major", _sparse_column_major, strided=True),
     Operation("strided", _strided, strided=True),

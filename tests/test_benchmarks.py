@@ -27,6 +27,7 @@ from bsrgemm import _bench  # noqa: E402
 from benchmarks import cpu, records, report, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
 from benchmarks.cases import FORMS, Case, PairsCase, cpu_cases, gpu_cases, select  # noqa: E402
+from benchmarks.dynamic import DynamicCase, DynamicSuite, dynamic_cases  # noqa: E402
 from benchmarks.families import FamilySuite, describe, tally  # noqa: E402
 from benchmarks.pairs import PairsSuite  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
@@ -593,6 +594,25 @@ def test_harness_command_line() -> None:
     assert "cublas_equal_flop torch_triton stk cusparse" in done.stdout
     done = subprocess.run([*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "nobody" in done.stderr
+
+
+# ---- patterns that change ------------------------------------------------------------------------
+
+
+def test_dynamic_suite() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    case = DynamicCase("dynamic", "float32", (4, 8), 3, 32, 16, 64, "zipf_rows")
+    assert case.capacity == 30 and case.fields["capacity"] == 30
+    outcome = DynamicSuite(torch, HostTimer(), "cpu").run(case)
+    assert not outcome.wrong
+    who = {row["who"]: row["tflops"] for row in outcome.rows}
+    assert [name for name, rate in who.items() if rate == 0] == ["update", "gather", "update_topk"]
+    assert {"product", "fixed_product", "transposed_product", "fixed_transposed_product"} < set(who)
+
+
+def test_dynamic_cases() -> None:
+    for case in dynamic_cases():
+        assert len(case.make_pattern().indices) == case.nnzb <= case.capacity
 
 
 # ---- python -m bsrgemm bench ---------------------------------------------------------------------

@@ -21,6 +21,7 @@ def test_all_examples_are_known() -> None:
         "torch",
         "cupy",
         "torch",
+        "torch",
     ]
 
 
@@ -43,10 +44,19 @@ def test_torch() -> None:
     assert names["Y"].isfinite().all()
 
 
-def test_attention() -> None:
+def test_dynamic_pattern() -> None:
     torch = pytest.importorskip("torch")
     names: dict[str, Any] = {"bsrgemm": __import__("bsrgemm")}
     run(BLOCKS[3], names)
+    assert names["A"].data.shape == (128, 64, 64) and names["pattern"].nnzb > 0
+    assert names["Y"].shape == (1024, 256) and names["Y"].dtype is torch.float32
+    assert names["Y"].isfinite().all()
+
+
+def test_attention() -> None:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {"bsrgemm": __import__("bsrgemm")}
+    run(BLOCKS[4], names)
     q, k, v = (names[name].double().cpu() for name in "qkv")
     k, v = (x.repeat_interleave(4, dim=1) for x in (k, v))
     document = torch.repeat_interleave(torch.tensor([256, 640, 128]))

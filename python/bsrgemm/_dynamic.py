@@ -173,9 +173,11 @@ class DynamicPattern:
         structure = self._structure
         if self._device == "cpu":
             return structure.indices, structure.indptr, self._dropped
-        # A graph may have been replayed on what is the current stream now.
         given = self._given
+        # A graph may have been replayed on what is the current stream now.
         current = None if given is None else library_of(given).current_stream(given)
+        if isinstance(given, _core.DeviceArray):
+            given.to_host()  # waits for the update: it was put on the array's stream
         return structure.read(self._stream if current is None else current)
 
     def __repr__(self) -> str:

@@ -1,0 +1,65 @@
+/* What dynamic structures refuse before a GPU is asked. */
+#include <string.h>
+
+#include "bsrgemm.h"
+#include "check.h"
+
+static void refuse(int line, const int64_t sizes[5], const char *text) {
+  bsrg_error error = {""};
+  bsrg_structure *structure = (bsrg_structure *)&error; /* must become NULL */
+  const bsrg_status status =
+      bsrg_dynamic_create(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], 0, &structure, &error);
+  if (status == BSRG_ERR_VALUE && structure == NULL && strstr(error.message, text)) return;
+  fprintf(stderr, "line %d: status %d, \"%s\" instead of \"%s\"\n", line, (int)status, error.message, text);
+  ++failures;
+}
+
+#define REFUSE(rows, cols, height, width, capacity, text) \
+  refuse(__LINE__, (const int64_t[]){rows, cols, height, width, capacity}, text)
+
+static void test_sizes(void) {
+  REFUSE(8, 12, 2, 3, 0, "capacity is 0, but must be from 1 to the 16 places");
+  REFUSE(8, 12, 2, 3, 17, "capacity is 17, but must be from 1 to the 16 places");
+  REFUSE(8, 12, 2, 3, -1, "capacity is -1");
+  REFUSE(8, 12, 2, 3, INT64_MAX, "indices has length");
+  REFUSE(0, 12, 2, 3, 1, "at least one block");
+  REFUSE(8, 0, 2, 3, 1, "at least one block");
+  REFUSE(8, 12, 0, 3, 1, "blocksize is (0, 3)");
+  REFUSE(8, 12, 2, -3, 1, "blocksize is (2, -3)");
+  REFUSE(-8, 12, 2, 3, 1, "shape is (-8, 12)");
+  REFUSE(9, 12, 2, 3, 1, "multiple of the block height");
+  REFUSE(8, 12, 2, 5, 1, "multiple of the block width");
+  REFUSE(65536, 65536, 1, 1, 1, "fewer than 2^31 places");
+  REFUSE(65536, 65536, 65536, 65536, 1, "fewer than 2^31 elements");
+}
+
+static void test_fixed_patterns(void) {
+  const int32_t indices[] = {0}, indptr[] = {0, 1};
+  const bsrg_pattern pattern = {.rows = 2,
+                                .cols = 2,
+                                .block_height = 2,
+                                .block_width = 2,
+                                .nnzb = 1,
+                                .indptr_len = 2,
+                                .index_type = BSRG_I32,
+                                .indices = indices,
+                                .indptr = indptr};
+  bsrg_structure *fixed;
+  CHECK(bsrg_structure_create(&pattern, 1, &fixed, NULL) == BSRG_OK);
+  uint8_t mask = 1;
+  float values[4] = {0};
+  const bsrg_dense places = {&mask, 1, 1, 1, 1}, dense = {values, 2, 2, 2, 1};
+  bsrg_dynamic_arrays arrays;
+  CHECK(bsrg_dynamic_update(fixed, &places, NULL, NULL) == BSRG_ERR_VALUE);
+  CHECK(bsrg_dynamic_update(NULL, &places, NULL, NULL) == BSRG_ERR_VALUE);
+  CHECK(bsrg_dynamic_update_topk(fixed, &dense, BSRG_F32, 1, NULL, NULL) == BSRG_ERR_VALUE);
+  CHECK(bsrg_dynamic_gather(fixed, &dense, BSRG_F32, values, NULL, NULL) == BSRG_ERR_VALUE);
+  CHECK(bsrg_dynamic_get(fixed, &arrays, NULL) == BSRG_ERR_VALUE);
+  bsrg_structure_destroy(fixed);
+}
+
+int main(void) {
+  test_sizes();
+  test_fixed_patterns();
+  return failures != 0;
+}

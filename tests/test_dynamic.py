@@ -1,0 +1,156 @@
+"""DynamicPattern and DynamicArray on the CPU, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bsrgemm
+import numpy as np
+import pytest
+from bsrgemm import DynamicPattern, _core
+from cases import densify
+from spaces import CPU_SPACES, Space, import_torch
+
+
+def kept(mask: np.ndarray, capacity: int) -> np.ndarray:
+    """What is left of a mask, by definition."""
+    flat = mask.ravel().copy()
+    flat[flat.nonzero()[0][capacity:]] = False
+    return flat.reshape(mask.shape)
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_follows_its_masks(space: Space, rng: np.random.Generator) -> None:
+    space.check()
+    pattern = DynamicPattern((12, 20), (3, 4), 11, device="cpu")
+    dense = rng.standard_normal((12, 20))
+    values = space.array(np.full((11, 3, 4), np.nan))
+    a = pattern.array(values)
+    x, z = rng.standard_normal((20, 6)), rng.standard_normal((6, 12))
+    assert pattern.nnzb == 0 and pattern.counts.tolist() == [0, 0]
+    masks = [rng.random((4, 5)) < density for density in (0.0, 0.3, 0.6, 1.0)]
+    for mask in (*masks, *masks):
+        for given in (mask, mask.astype(np.uint8) * 7, np.asfortranarray(mask)):
+            pattern.update(space.array(given))
+            left = kept(mask, 11)
+            assert np.array_equal(pattern.to_mask(), left)
+            assert pattern.counts.tolist() == [left.sum(), mask.sum() - left.sum()]
+            assert pattern.dropped == mask.sum() - left.sum()
+        assert pattern.gather(space.array(dense), out=values) is values
+        assert (space.host(values)[left.sum() :] == 0).all()
+        expected = dense * np.kron(left, np.ones((3, 4)))
+        assert np.array_equal(space.host(a.todense()), expected)
+        assert np.array_equal(space.host(a.T.todense()), expected.T)
+        assert np.allclose(space.host(a @ space.array(x)), expected @ x)
+        assert np.allclose(space.host(space.array(z) @ a), z @ expected)
+        assert np.allclose(space.host(a.T @ space.array(z.T.copy())), expected.T @ z.T)
+        stored = a.to_bsr()
+        arrays = (space.host(stored.data), stored.indices, stored.indptr)
+        assert np.array_equal(densify(*arrays, a.shape), expected)
+
+
+def test_topk(rng: np.random.Generator) -> None:
+    pattern = DynamicPattern((8, 20), (2, 4), 9, device="cpu")
+    scores = rng.standard_normal((4, 5)).astype(np.float32)
+    for k in (0, 1, 2, 3, 9):
+        pattern.update_topk(scores, k)
+        mask = np.zeros((4, 5), bool)
+        np.put_along_axis(mask, np.argsort(-scores, axis=1)[:, :k], True, axis=1)
+        assert np.array_equal(pattern.to_mask(), kept(mask, 9))
+
+
+def test_torch_bfloat16() -> None:
+    torch = import_torch()
+    pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 only with ml_dtypes")
+    pattern = DynamicPattern((4, 4), (2, 2), 2, device="cpu")
+    pattern.update(torch.eye(2, dtype=torch.bool))
+    values = pattern.gather(torch.arange(16.0).reshape(4, 4).bfloat16())
+    assert values.dtype is torch.bfloat16
+    assert values.tolist() == [[[0, 1], [4, 5]], [[10, 11], [14, 15]]]
+
+
+def test_what_it_says() -> None:
+    pattern = DynamicPattern((8, 12), (2, 4), 5, device="cpu")
+    assert (pattern.shape, pattern.blocksize, pattern.grid) == ((8, 12), (2, 4), (4, 3))
+    assert (pattern.capacity, pattern.device) == (5, "cpu")
+    assert repr(pattern) == "<DynamicPattern 8x12, blocksize 2x4, capacity 5, cpu>"
+    a = pattern.array(np.zeros((5, 2, 4), np.float32))
+    assert (a.shape, a.blocksize, a.is_transposed) == ((8, 12), (2, 4), False)
+    assert (a.T.shape, a.T.blocksize, a.T.is_transposed) == ((12, 8), (4, 2), True)
+    assert a.T.T.data is a.data and a.pattern is pattern and a.dtype == np.float32
+    assert repr(a.T) == ("<DynamicArray 12x8, blocksize 4x2, capacity 5, float32, cpu, transposed>")
+    assert len(pattern.indptr) == 5 and len(pattern.indices) == 0
+    with pytest.raises(TypeError, match=r"use A\.todense\(\)"):
+        np.asarray(a)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (((8, 12), (2, 4), 0), ValueError, "capacity is 0; accepted: from 1 to the 12 places"),
+        (((8, 12), (2, 4), 13), ValueError, "capacity is 13; accepted: from 1 to the 12 places"),
+        (((0, 12), (2, 4), 1), ValueError, "at least one block"),
+        (((8, 12), (3, 4), 1), ValueError, "multiple of the block height"),
+        (((8, 12), (0, 4), 1), ValueError, "blocksize is"),
+        (((8, 12), (2, 4), 1, "tpu"), ValueError, "device is 'tpu'; accepted: "),
+        (((8, 12), (2, 4), 1.5), TypeError, "float"),
+    ],
+)
+def test_malformed(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        DynamicPattern(*arguments, **({"device": "cpu"} if len(arguments) == 3 else {}))
+
+
+def test_malformed_operands() -> None:
+    pattern = DynamicPattern((8, 12), (2, 4), 5, device="cpu")
+    values = np.zeros((5, 2, 4))
+    for mask, error, message in (
+        (np.zeros((4, 3)), TypeError, "mask has dtype float64; accepted: bool, uint8"),
+        (np.zeros((3, 4), bool), ValueError, r"mask has shape \(3, 4\); accepted: \(4, 3\)"),
+    ):
+        with pytest.raises(error, match=message):
+            pattern.update(mask)
+    scores = np.zeros((4, 3), np.float32)
+    with pytest.raises(ValueError, match="k is -1"):
+        pattern.update_topk(scores, -1)
+    with pytest.raises(TypeError, match="scores has dtype float64"):
+        pattern.update_topk(scores.astype(np.float64), 1)
+    for dense, out, error, message in (
+        (np.zeros((8, 11)), None, ValueError, r"dense has shape \(8, 11\); accepted: \(8, 12\)"),
+        (np.zeros((8, 12), int), None, TypeError, "dense has dtype int64"),
+        (np.zeros((8, 12)), np.zeros((4, 2, 4)), ValueError, "out has shape"),
+        (np.zeros((8, 12)), values.astype(np.float32), TypeError, "out has dtype float32"),
+        (np.zeros((8, 12)), np.broadcast_to(0.0, (5, 2, 4)), ValueError, "read-only"),
+        (values_and_dense := np.zeros(96).reshape(8, 12), values_and_dense.reshape(-1)[:40]
+         .reshape(5, 2, 4), ValueError, "out overlaps dense"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            pattern.gather(dense, out=out)
+    for wrong, error, message in (
+        (np.zeros((6, 2, 4)), ValueError, r"values has shape .*accepted: \(5, 2, 4\)"),
+        (np.zeros((5, 4, 2)).transpose(0, 2, 1), ValueError, "not C-contiguous"),
+        (np.zeros((5, 2, 4), int), TypeError, "int64"),
+    ):
+        with pytest.raises(error, match=message):
+            pattern.array(wrong)
+    with pytest.raises(ValueError, match="b must have 12 rows"):
+        pattern.array(values) @ np.zeros((11, 2))
+
+
+def test_core_types() -> None:
+    with pytest.raises(TypeError, match="structure is 3, but must be a Structure"):
+        _core.matmul(3, np.zeros((1, 1, 1)), np.zeros((1, 1)), np.zeros((1, 1)))
+    for call in (
+        lambda: _core.pattern_update(3, np.zeros((1, 1), bool)),
+        lambda: _core.pattern_topk(3, np.zeros((1, 1), np.float32), 1),
+        lambda: _core.pattern_gather(3, np.zeros((1, 1)), np.zeros((1, 1, 1))),
+    ):
+        with pytest.raises(TypeError, match="must be a DynamicStructure"):
+            call()
+
+
+def test_two_sparse_operands() -> None:
+    pattern = DynamicPattern((8, 8), (2, 2), 5, device="cpu")
+    a = pattern.array(np.zeros((5, 2, 2)))
+    with pytest.raises(TypeError):
+        bsrgemm.matmul(a, a)
