@@ -23,7 +23,7 @@ class DynamicArray(BlockSparse):
     :class:`bsr_array`. It has the pattern of the last update that comes before on the stream.
     """
 
-    __slots__ = ("_pattern", "_values", "_turned")
+    __slots__ = ("_dtype", "_pattern", "_turned", "_values")
     __array_ufunc__ = None
     __array_priority__ = 1000.0
     ndim = 2
@@ -33,6 +33,7 @@ class DynamicArray(BlockSparse):
         pattern._check_values(info, "values")
         check_data(info)
         self._pattern, self._values, self._turned = pattern, values, transposed
+        self._dtype = info.dtype
 
     @property
     def data(self) -> Any:
@@ -57,7 +58,7 @@ class DynamicArray(BlockSparse):
     @property
     def dtype(self) -> Any:
         """The dtype as the library of ``data`` writes it."""
-        return self._values.dtype
+        return getattr(self._values, "dtype", self._dtype)
 
     @property
     def device(self) -> str:
@@ -96,7 +97,7 @@ class DynamicArray(BlockSparse):
         library = library_of(values)
         if library is OWN_DEVICE:
             host = values.to_host()[: len(indices)]
-            stored = library.to_device(host, pattern.device)
+            stored = library.from_host(host, values)
         else:
             stored = library.copy(values[: len(indices)])
         matrix = bsr_array((stored, indices.copy(), indptr.copy()), pattern.shape)

@@ -171,6 +171,11 @@ def test_views_of_masks(torch: Any, rng: np.random.Generator) -> None:
         assert np.array_equal(pattern.to_mask(), mask)
     pattern.update(DeviceArray.from_host(mask))
     assert np.array_equal(pattern.to_mask(), mask)
+    dense = rng.standard_normal((9 * 4, 50 * 4))
+    matrix = pattern.array(pattern.gather(DeviceArray.from_host(dense)))
+    expected = dense * np.kron(mask, np.ones((4, 4)))
+    assert np.array_equal(matrix.todense().to_host(), expected)
+    assert np.array_equal(matrix.T.todense().to_host(), expected.T)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
