@@ -13,8 +13,8 @@ struct Rows {
   int count;      // rows of the tile that exist
 };
 
-// For each column of a tile: where it begins in B, in elements, and where the tile's first row of it goes in out.
-// b is negative where there is no such column.
+// For each column of a tile: which of B it is, negative where there is none, and where the tile's first row of it goes in
+// out.
 struct Columns {
   int64_t *b, *out;
 };
@@ -26,8 +26,7 @@ __device__ __forceinline__ Rows tile_rows(const bsrg_sampled_portable_params &p)
   return {block_row * p.block_height + in_block, in_block, min(kTileM, p.block_height - in_block)};
 }
 
-// By all threads; others may read the columns behind the next barrier. Column indices, not elements, are what is negative
-// where there is none: strides may be.
+// By all threads, which may read the columns behind the next barrier.
 template <int kTileN>
 __device__ __forceinline__ void find_columns(const bsrg_sampled_portable_params &p, const Rows &rows,
                                              const Columns &columns) {

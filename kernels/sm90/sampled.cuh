@@ -217,7 +217,7 @@ struct Kernel {
     }
   }
 
-  // The first of the panels that this warpgroup takes.
+  // kPanels panels of the tile, from `first` on.
   template <int kPanels>
   __device__ void compute(float (&d)[kSums], const int4 &tile, int strip, int first, Stage &stage) const {
     // Where panel i goes, in lane i.
