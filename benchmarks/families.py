@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    cases = [c for c in select(gpu_cases([args.dtype]), args.select) if c.group not in FORMS]
+    cases = [
+        c for c in select(gpu_cases([args.dtype]), args.select) if c.group not in (*FORMS, "fused")
+    ]
     if not is_complete(cases, set(args.peers)):
         return 2
     if args.dry_run:

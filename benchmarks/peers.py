@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from bsrgemm import bsr_array, matmul
+
 from .cases import FORMS, Case
 from .cusparse import Cusparse
 from .patterns import Pattern
@@ -133,15 +135,65 @@ def torch_bsr(p: Problem) -> Product:
     return Product(lambda: p.torch.mm(matrix, p.x), p.case.useful_flops)
 
 
+def _fused(activation: str | None) -> Callable[[Problem], Product]:
+    """Our product with a bias of columns and an activation in its output stage."""
+
+    def make(p: Problem) -> Product:
+        matrix, bias = _with_bias(p)
+        return Product(
+            lambda: matmul(matrix, p.x, bias=bias, activation=activation, out=p.out),
+            p.case.useful_flops,
+            lambda: _activate(p, p.dense.double() @ p.x.double() + bias.double(), activation),
+        )
+
+    return make
+
+
+def _separate(activation: str | None) -> Callable[[Problem], Product]:
+    """The same by our product and torch's kernels behind it."""
+
+    def make(p: Problem) -> Product:
+        matrix, bias = _with_bias(p)
+        return Product(
+            lambda: _activate(p, matmul(matrix, p.x, out=p.out).add_(bias), activation),
+            p.case.useful_flops,
+            lambda: _activate(p, p.dense.double() @ p.x.double() + bias.double(), activation),
+        )
+
+    return make
+
+
+def _with_bias(p: Problem) -> tuple[bsr_array, Any]:
+    arrays = (p.values, p.pattern.indices, p.pattern.indptr)
+    bias = p.torch.randn(p.case.n, device=p.x.device).to(p.x.dtype)
+    return bsr_array(arrays, (p.case.m, p.case.k)), bias
+
+
+def _activate(p: Problem, x: Any, activation: str | None) -> Any:
+    functional = p.torch.nn.functional
+    if activation == "relu":
+        return x.relu_()
+    return functional.gelu(x) if activation == "gelu" else x
+
+
+# Of the group "fused", beside the plain product.
+FUSED: dict[str, Callable[[Problem], Product]] = {
+    f"{name}_bias" + (f"_{activation}" if activation else ""): make(activation)
+    for activation in (None, "relu", "gelu")
+    for name, make in (("fused", _fused), ("separate", _separate))
+}
+
 RIVALS: dict[str, Callable[[Problem], Product]] = {
     f.__name__: f for f in (cublas_dense, cublas_equal_flop, torch_triton, stk, cusparse, torch_bsr)
-}
+} | FUSED
 
 
 def wanted(case: Case) -> list[str]:
     """The rivals that can compute a case, and are worth the time."""
     if case.group in FORMS:
         return []
+    if case.group == "fused":
+        return list(FUSED)
     if case.group == "columns":
         return ["cublas_dense", "torch_triton"]
     if case.group == "crossover":
