@@ -190,6 +190,8 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
         for group in (name for name in FORMS if name != "linear"):
             for block, density in ((128, 0.125), (128, 0.25), (64, 0.125), (64, 0.25), (32, 0.125)):
                 yield _square(group, dtype, block, density, order)
+        for block in (128, 64, 32, 16):
+            yield _square("fused", dtype, block, 0.125, order)
         yield from _crossover(dtype)
         yield from _sizes(dtype)
         for block in (128, 64, 32):

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     cases = [
         c
         for c in select(gpu_cases([args.dtype]), args.select)
-        if c.group not in (*FORMS, "bsr_bsr")
+        if c.group not in (*FORMS, "bsr_bsr", "fused")
     ]
     if not is_complete(cases, set(args.peers)):
         return 2

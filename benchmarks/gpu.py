@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gpu",
         RIVALS,
         select="^(blocks|patterns)/",
-        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, crossover, sizes and bsr_bsr "
+        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, fused, crossover, sizes and bsr_bsr "
         "(default: the first two)",
     )
     parser.add_argument(

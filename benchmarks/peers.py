@@ -149,6 +149,54 @@ def bsrgemm_plain(p: Problem) -> Product:
     )
 
 
+def _fused(activation: str | None) -> Callable[[Problem], Product]:
+    """Our product with a bias of columns and an activation in its output stage."""
+
+    def make(p: Problem) -> Product:
+        matrix, bias = _with_bias(p)
+        return Product(
+            lambda: matmul(matrix, p.x, bias=bias, activation=activation, out=p.out),
+            p.case.useful_flops,
+            lambda: _activate(p, p.dense.double() @ p.x.double() + bias.double(), activation),
+        )
+
+    return make
+
+
+def _separate(activation: str | None) -> Callable[[Problem], Product]:
+    """The same by our product and torch's kernels behind it."""
+
+    def make(p: Problem) -> Product:
+        matrix, bias = _with_bias(p)
+        return Product(
+            lambda: _activate(p, matmul(matrix, p.x, out=p.out).add_(bias), activation),
+            p.case.useful_flops,
+            lambda: _activate(p, p.dense.double() @ p.x.double() + bias.double(), activation),
+        )
+
+    return make
+
+
+def _with_bias(p: Problem) -> tuple[bsr_array, Any]:
+    arrays = (p.values, p.pattern.indices, p.pattern.indptr)
+    bias = p.torch.randn(p.case.n, device=p.x.device).to(p.x.dtype)
+    return bsr_array(arrays, (p.case.m, p.case.k)), bias
+
+
+def _activate(p: Problem, x: Any, activation: str | None) -> Any:
+    functional = p.torch.nn.functional
+    if activation == "relu":
+        return x.relu_()
+    return functional.gelu(x) if activation == "gelu" else x
+
+
+# Of the group "fused", beside the plain product.
+FUSED: dict[str, Callable[[Problem], Product]] = {
+    f"{name}_bias" + (f"_{activation}" if activation else ""): make(activation)
+    for activation in (None, "relu", "gelu")
+    for name, make in (("fused", _fused), ("separate", _separate))
+}
+
 RIVALS: dict[str, Callable[[Problem], Product]] = {
     f.__name__: f
     for f in (
@@ -160,7 +208,7 @@ RIVALS: dict[str, Callable[[Problem], Product]] = {
         torch_bsr,
         bsrgemm_plain,
     )
-}
+} | FUSED
 
 
 def wanted(case: Case) -> list[str]:
@@ -172,6 +220,8 @@ def wanted(case: Case) -> list[str]:
     if case.group == "bsr_bsr":
         has_stk = case.dtype == "float16" and case.block == (128, 128)
         return ["cublas_dense", "cublas_equal_flop", *(["stk"] if has_stk else [])]
+    if case.group == "fused":
+        return list(FUSED)
     if case.group == "columns":
         return ["cublas_dense", "torch_triton"]
     if case.group == "crossover":

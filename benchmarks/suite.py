@@ -13,7 +13,7 @@ from bsrgemm import Plan, bsr_array
 from bsrgemm._matmul import product
 
 from .cases import READ_ROWS, Case, order_operands
-from .peers import RIVALS, Problem, Product, wanted
+from .peers import FUSED, RIVALS, Problem, Product, wanted
 from .records import Row, make_row, time_and_rate
 
 # Ours may lose as much against float64 as twice what the dense product of the same precision does.
@@ -23,7 +23,7 @@ ALLOWED, RIVAL_ALLOWED = 2.0, 10.0
 # Those whose sustained times are divided by one another are measured so many times, in turns, and
 # the median counts: what the chip did before decides how warm it is, and so its clock.
 TURNS = 3
-IN_TURNS = ("bsrgemm", "bsrgemm_plain", "cublas_equal_flop", "cublas_dense", "flash3")
+IN_TURNS = ("bsrgemm", "bsrgemm_plain", "cublas_equal_flop", "cublas_dense", "flash3", *FUSED)
 
 
 def is_new(seen: set[Any], case: Case, who: str) -> bool:

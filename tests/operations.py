@@ -94,6 +94,38 @@ def _beta_zero(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     return Outcome(space.host(found), p.dense, x)
 
 
+def _fused(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """Scales and a bias of columns: the product of scaled operands, and a c of equal rows."""
+    x, bias = right(p, rng), normal(rng, (p.n,), p.dtype)
+    rows, columns = normal(rng, (p.shape[0],), p.dtype), normal(rng, (p.n,), p.dtype)
+    out = space.poisoned((p.shape[0], p.n), p.dtype)
+    bsrgemm.matmul(
+        matrix(space, p),
+        space.array(x),
+        bias=space.array(bias),
+        row_scale=space.array(rows),
+        col_scale=space.array(columns),
+        out=out,
+    )
+    dense = p.dense * rows.astype(np.float64)[:, None]
+    scaled = x.astype(np.float64) * columns.astype(np.float64)
+    c = np.broadcast_to(bias, (p.shape[0], p.n))
+    return Outcome(space.host(out), dense, scaled, c, beta=1.0)
+
+
+def _right_fused(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
+    """A bias of rows, and zeros where its sum with the product is negative: there is none."""
+    x, _ = _left(p, rng)
+    x = np.abs(x)
+    positive = Problem(np.abs(p.data), p.indices, p.indptr, p.shape, p.n, p.dtype)
+    bias = np.abs(normal(rng, (p.n, 1), p.dtype))
+    found = bsrgemm.matmul(
+        space.array(x), matrix(space, positive), bias=space.array(bias), activation="relu"
+    )
+    c = np.broadcast_to(bias, (p.n, p.shape[1]))
+    return _turned(space.host(found), positive.dense, x, c, beta=1.0)
+
+
 def _transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x = added(p, rng)
     found = matrix(space, p).T @ space.array(x)
@@ -364,6 +396,8 @@ OPERATIONS = (
     Operation("alpha_beta_out", _alpha_beta_out),
     Operation("in_place", _in_place),
     Operation("beta_zero", _beta_zero),
+    Operation("fused", _fused),
+    Operation("right_fused", _right_fused),
     Operation("transposed", _transposed),
     Operation("transposed_alpha_beta_out", _transposed_alpha_beta_out),
     Operation("right_operator", _right_operator),

@@ -162,6 +162,24 @@ static void test_overlap(void) {
   ACCEPT((args.y.data = kC + 1, args.beta = 0)); /* c is not read */
 }
 
+static void test_epilogue(void) {
+  static float vector[8];
+  const bsrg_vector rows = {vector, M, 1, BSRG_F32}, columns = {vector, N, 2, BSRG_F32};
+  ACCEPT((args.epilogue.row_scale = args.epilogue.row_bias = rows,
+          args.epilogue.col_scale = args.epilogue.col_bias = columns, args.epilogue.activation = BSRG_SILU));
+  REFUSE(args.epilogue.activation = BSRG_ACTIVATION_COUNT, BSRG_ERR_VALUE,
+         "activation is 5, but activations are numbered 0 to 4");
+  REFUSE(args.epilogue.row_scale = columns, BSRG_ERR_VALUE,
+         "row_scale has 3 elements, but a @ b has 4 rows, for each of which it must have one");
+  REFUSE(args.epilogue.col_bias = rows, BSRG_ERR_VALUE, "bias has 4 elements, but a @ b has 3 columns");
+  REFUSE((args.epilogue.row_bias = rows, args.epilogue.row_bias.dtype = BSRG_F64), BSRG_ERR_TYPE,
+         "bias has dtype float64, but must have dtype float32, as the operands are float32");
+  REFUSE((args.epilogue.row_bias = rows, args.epilogue.row_bias.data = NULL), BSRG_ERR_VALUE,
+         "bias has elements, but its pointer is NULL");
+  REFUSE((args.epilogue.col_scale = columns, args.epilogue.col_scale.data = kY), BSRG_ERR_VALUE,
+         "out overlaps col_scale in memory");
+}
+
 int main(void) {
   static const int32_t indptr[] = {0, 1, 2}, indices[] = {0, 1};
   const bsrg_pattern pattern = {M, K, 2, 3, 2, 3, BSRG_I32, indices, indptr};
@@ -171,6 +189,7 @@ int main(void) {
   test_pointers();
   test_strides();
   test_overlap();
+  test_epilogue();
   bsrg_structure_destroy(structure);
   if (failures > 0) fprintf(stderr, "%d failures\n", failures);
   return failures > 0;
