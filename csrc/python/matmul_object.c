@@ -69,6 +69,7 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side 
   /* The dense operand first: a call that names no stream takes that of its library. */
   if (import_dense(state, found[2], side, &operands[DENSE], work) < 0 ||
       import_values(state, found[1], &operands[VALUES], work) < 0 ||
+      bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0 ||
       import_dense(state, found[3], side, &operands[OUT], work) < 0) {
     return -1;
   }
@@ -80,7 +81,6 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_side 
              import_dense(state, found[4], side, &operands[C], work) < 0) {
     return -1;
   }
-  if (bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0) return -1;
   const bool eight = is_8_bit(&operands[VALUES]);
   if (eight ? bsrg_check_same_device(&operands[VALUES], &operands[OUT]) < 0
             : bsrg_check_same_kind(&operands[VALUES], &operands[OUT]) < 0) {
