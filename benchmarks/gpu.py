@@ -29,8 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "gpu",
         RIVALS,
         select="^(blocks|patterns)/",
-        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, fused, crossover, sizes and bsr_bsr "
-        "(default: the first two)",
+        groups=f"blocks, patterns, columns, {', '.join(FORMS)}, fused, crossover, sizes and "
+        "bsr_bsr (default: the first two)",
     )
     parser.add_argument(
         "--dtypes",

@@ -85,6 +85,7 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
   /* The dense operand first: a call that names no stream takes that of its library. */
   if (import_dense(state, found[2], &operands[DENSE], work) < 0 ||
       bsrg_import_operand(state, found[1], &operands[VALUES], work) < 0 ||
+      bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0 ||
       import_dense(state, found[3], &operands[OUT], work) < 0 ||
       check_same_batch(&operands[DENSE], &operands[OUT]) < 0) {
     return -1;
@@ -103,7 +104,6 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
     if (import_vector(state, vector, (i - ROW_SCALE) % 2, &operands[i], work) < 0) return -1;
     if (operands[i].given && bsrg_check_same_device(&operands[VALUES], &operands[i]) < 0) return -1;
   }
-  if (bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0) return -1;
   const bool eight = is_8_bit(&operands[VALUES]);
   if (eight ? bsrg_check_same_device(&operands[VALUES], &operands[OUT]) < 0
             : bsrg_check_same_kind(&operands[VALUES], &operands[OUT]) < 0) {

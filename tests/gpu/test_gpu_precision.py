@@ -89,6 +89,19 @@ def test_long_sums(rng: np.random.Generator) -> None:
         compute(rng, mask, (128, 128), 256, dtype, out_dtype="float32", columns=True)
 
 
+def test_against_cublas(torch: Any, rng: np.random.Generator) -> None:
+    """No more than twice what its dense product of the same types and result loses."""
+    mask = cases.uniform(0.25)(rng, 16, 16)
+    p = cases.problem(rng, mask, (128, 128), 2048, "float8_e4m3fn")
+    a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
+    x = torch.randn(2048, 2048, device="cuda").to(torch.float8_e4m3fn).T
+    dense, one = a.todense(), torch.ones((), device="cuda")
+    expected = dense.double() @ x.double()
+    theirs = torch._scaled_mm(dense, x, one, one, out_dtype=torch.bfloat16)
+    lost = relative_error(torch, theirs, expected)
+    assert relative_error(torch, a @ x, expected) <= 2 * lost
+
+
 def test_own_arrays(rng: np.random.Generator) -> None:
     mask = cases.uniform(0.5)(rng, 4, 5)
     compute(rng, mask, (64, 64), 200, "float8_e4m3fn", space=OwnDevice(), how="blocks")
