@@ -277,6 +277,38 @@ def test_training_lowers_the_loss() -> None:
     assert losses[-1] < 1e-3 * losses[0]
 
 
+@pytest.mark.parametrize("with_optimizer", [False, True])
+def test_prune_keeps_the_largest_blocks_and_their_moments(with_optimizer: bool) -> None:
+    dense = torch.nn.Linear(64, 32)
+    layer = BSRLinear.from_linear(dense, blocksize=(8, 16), density=1.0)
+    optimizer = torch.optim.Adam(layer.parameters()) if with_optimizer else None
+    x = torch.randn(5, 64)
+    if optimizer:
+        layer(x).square().sum().backward()
+        optimizer.step()
+        moments = optimizer.state[layer.values]["exp_avg"].clone()
+    before = layer.weight.copy()
+    layer.prune_(0.25, optimizer)
+    norms = before.data.square().sum((1, 2))
+    kept = norms.sort(descending=True).indices[:4].sort().values
+    assert layer.density == 0.25 and torch.equal(layer.values.detach(), before.data[kept])
+    expected = torch.zeros(4, 8, 4, 16)
+    expected[kept // 4, :, kept % 4] = before.data[kept]
+    assert torch.equal(layer.weight.todense(), expected.view(32, 64))
+    layer.prune_(0.5, optimizer)
+    assert layer.density == 0.25
+    if optimizer:
+        assert torch.equal(optimizer.state[layer.values]["exp_avg"], moments[kept])
+        layer(x).square().sum().backward()
+        optimizer.step()
+        assert not torch.equal(layer.values.detach(), before.data[kept])
+    with pytest.raises(ValueError, match="density is 1.5; accepted: 0 to 1"):
+        layer.prune_(1.5)
+    with pytest.raises(ValueError, match="optimizer has no group"):
+        layer.prune_(0.125, torch.optim.SGD(dense.parameters()))
+    assert layer.density == 0.25
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [

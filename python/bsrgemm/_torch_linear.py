@@ -209,6 +209,46 @@ class BSRLinear(torch.nn.Module):
         stored = self.values.numel()
         return stored / max(1, self.out_features * self.in_features)
 
+    @torch.no_grad()
+    def prune_(self, density: float, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Keep the stored blocks of the largest Frobenius norms; the others are forgotten.
+
+        ``values``, ``indices`` and ``indptr`` are replaced by shorter ones, so what was compiled or
+        captured before does not see them.
+
+        Parameters
+        ----------
+        density : float
+            Share of all blocks that is stored afterwards, from 0 to 1. Nothing changes where as
+            few are stored already.
+        optimizer : torch.optim.Optimizer, optional
+            It goes on with the new ``values`` in place of the old ones: its state of those blocks,
+            such as moments, is kept.
+
+        Raises
+        ------
+        ValueError
+            If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values``.
+        """
+        if not 0.0 <= density <= 1.0:
+            raise ValueError(f"density is {density}; accepted: 0 to 1")
+        old = self.values
+        height, width = self.blocksize
+        places = (self.out_features // height) * (self.in_features // width)
+        count = round(density * places)
+        if count >= old.shape[0]:
+            return
+        norms = torch.linalg.vector_norm(old, dim=(1, 2), dtype=torch.float64)
+        kept = norms.sort(descending=True, stable=True).indices[:count].sort().values
+        new = torch.nn.Parameter(old.detach()[kept], requires_grad=old.requires_grad)
+        if optimizer is not None:
+            _replace_parameter(optimizer, old, new, kept)
+        rows = torch.bucketize(kept, self.indptr[1:], right=True)
+        counts = torch.bincount(rows, minlength=len(self.indptr) - 1)
+        self.indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(torch.int32)
+        self.indices = self.indices[kept]
+        self.values = new
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         shape = (self.out_features, self.in_features)
         return _linear(
@@ -221,6 +261,30 @@ class BSRLinear(torch.nn.Module):
             f"bias={self.bias is not None}, blocksize={self.blocksize}, density={self.density:.3g}"
         )
         return text if self.activation is None else f"{text}, activation={self.activation!r}"
+
+
+def _replace_parameter(
+    optimizer: torch.optim.Optimizer,
+    old: torch.nn.Parameter,
+    new: torch.nn.Parameter,
+    kept: torch.Tensor,
+) -> None:
+    for group in optimizer.param_groups:
+        for i, parameter in enumerate(group["params"]):
+            if parameter is old:
+                group["params"][i] = new
+                state = optimizer.state.pop(old, {})
+                if state:
+                    optimizer.state[new] = {
+                        key: value[kept] if _is_like(value, old) else value
+                        for key, value in state.items()
+                    }
+                return
+    raise ValueError("optimizer has no group with this layer's values; accepted: one that has")
+
+
+def _is_like(value: object, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape
 
 
 @dataclass(frozen=True)
