@@ -1,7 +1,8 @@
-"""Attention as an operator of PyTorch, for eager code, ``torch.compile`` and CUDA graphs.
+"""bsrgemm in PyTorch: attention and linear layers, eager, compiled and in CUDA graphs.
 
-``import bsrgemm.torch`` imports torch and registers ``torch.ops.bsrgemm.attention``, which
-:func:`attention` calls. ``import bsrgemm`` alone does neither.
+``import bsrgemm.torch`` imports torch and registers the operators ``torch.ops.bsrgemm.attention``,
+``matmul`` and ``sampled_matmul``, which the functions here call; the latter two have gradients.
+``import bsrgemm`` alone does neither.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from ._attention import attention as _attention
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
+from ._torch_linear import BSRLinear, Replacement, linear, sparsify_
 
-__all__ = ["attention"]
+__all__ = ["BSRLinear", "Replacement", "attention", "linear", "sparsify_"]
 
 # Operators take no Python objects, so a mask goes in as its serial number. Compiled code reads it
 # from the mask of each call, or compares it with that mask's: the mask of a number is alive. SymInt

@@ -1,0 +1,368 @@
+"""Linear layers with block-sparse weights, for PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ._array import bsr_array
+from ._matmul import matmul
+from ._prune import prune
+from ._torch_operators import keep_structure, matmul_operator, matrix_of
+
+ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
+    None: lambda y: y,
+    "relu": torch.nn.functional.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda y: torch.nn.functional.gelu(y, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+
+
+def linear(
+    input: torch.Tensor,
+    weight: bsr_array,
+    bias: torch.Tensor | None = None,
+    *,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """``activation(input @ weight.T + bias)`` with a block-sparse weight.
+
+    As ``torch.nn.functional.linear``. Gradients flow to ``input``, ``weight.data`` and ``bias``,
+    all computed from the stored blocks. Under autocast all operands are cast to its dtype.
+    Without gradients, bias and activation are part of the product.
+
+    Parameters
+    ----------
+    input : torch.Tensor
+        Shape (..., in_features).
+    weight : bsr_array
+        Shape (out_features, in_features), its values torch tensors; no transposed view.
+    bias : torch.Tensor, optional
+        Shape (out_features,).
+    activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
+        ``"gelu"`` is that of the error function.
+
+    Returns
+    -------
+    torch.Tensor
+        Shape (..., out_features), contiguous.
+
+    Raises
+    ------
+    TypeError
+        If ``weight`` is no bsr_array of torch tensors, or dtypes or devices differ.
+    ValueError
+        If shapes do not fit, or ``activation`` is another.
+    """
+    if not isinstance(weight, bsr_array):
+        raise TypeError(f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array")
+    if weight.is_transposed or not isinstance(weight.data, torch.Tensor):
+        held = "a transposed view" if weight.is_transposed else f"of {type(weight.data).__name__}s"
+        raise TypeError(
+            f"weight is {held}; accepted: a bsr_array of shape (out_features, in_features) around "
+            "torch tensors"
+        )
+    indices, indptr = (
+        x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+        for x in (weight.indices, weight.indptr)
+    )
+    keep_structure(indices, indptr, weight._structure)
+    return _linear(input, weight.data, indices, indptr, weight.shape, bias, activation)
+
+
+def _linear(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    shape: tuple[int, int],
+    bias: torch.Tensor | None,
+    activation: str | None,
+) -> torch.Tensor:
+    if activation not in ACTIVATIONS:
+        names = ", ".join(map(repr, ACTIVATIONS))
+        raise ValueError(f"activation is {activation!r}; accepted: {names}")
+    if x.ndim == 0 or x.shape[-1] != shape[1]:
+        raise ValueError(
+            f"input has shape {tuple(x.shape)}; accepted: (..., {shape[1]}), for a weight of shape "
+            f"{tuple(shape)}"
+        )
+    if bias is not None and tuple(bias.shape) != (shape[0],):
+        raise ValueError(f"bias has shape {tuple(bias.shape)}; accepted: ({shape[0]},)")
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, values = x.to(dtype), values.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    rows = x if x.ndim == 2 else x.reshape(-1, shape[1])
+    recorded = torch.is_grad_enabled() and (
+        x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)
+    )
+    fused = None if recorded else activation
+    if recorded or torch.compiler.is_compiling():
+        y = matmul_operator(values, indices, indptr, rows, bias, list(shape), True, True, fused)
+    else:  # the same without the operator's cost on the host
+        weight = matrix_of(values.detach(), indices, indptr, shape, True)
+        y = matmul(rows.detach(), weight, bias=bias, activation=fused)
+    if recorded:
+        y = ACTIVATIONS[activation](y)
+    return y if x.ndim == 2 else y.view(*x.shape[:-1], shape[0])
+
+
+class BSRLinear(torch.nn.Module):
+    """``torch.nn.Linear`` with a block-sparse weight.
+
+    Parameters
+    ----------
+    weight : bsr_array
+        Shape (out_features, in_features), around torch tensors, which are not copied.
+    bias : torch.Tensor, optional
+        Shape (out_features,).
+    activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
+        Applied to the result, as by :func:`linear`.
+
+    Attributes
+    ----------
+    values : torch.nn.Parameter
+        The stored blocks, (nnzb, bh, bw).
+    indices, indptr : torch.Tensor
+        Buffers, int32, part of the ``state_dict``: all plain tensors, which safetensors can hold.
+        A ``state_dict`` of another pattern fits if it has as many blocks of the same shape.
+    bias : torch.nn.Parameter or None
+    """
+
+    values: torch.nn.Parameter
+    indices: torch.Tensor
+    indptr: torch.Tensor
+
+    def __init__(
+        self,
+        weight: bsr_array,
+        bias: torch.Tensor | None = None,
+        *,
+        activation: str | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(weight, bsr_array) or weight.is_transposed:
+            raise TypeError(
+                f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array that is no "
+                "transposed view"
+            )
+        if activation not in ACTIVATIONS:
+            names = ", ".join(map(repr, ACTIVATIONS))
+            raise ValueError(f"activation is {activation!r}; accepted: {names}")
+        values = torch.as_tensor(weight.data).detach()
+        self.out_features, self.in_features = weight.shape
+        self.activation = activation
+        self.values = torch.nn.Parameter(values)
+        for name in ("indices", "indptr"):
+            index = torch.as_tensor(getattr(weight, name), device=values.device)
+            self.register_buffer(name, index.to(torch.int32, copy=True))
+        self.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias.detach()))
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: torch.nn.Linear,
+        *,
+        blocksize: tuple[int, int],
+        density: float,
+        activation: str | None = None,
+    ) -> BSRLinear:
+        """Of a dense layer: the blocks of its weight with the largest Frobenius norms.
+
+        Parameters
+        ----------
+        linear : torch.nn.Linear
+            Its bias is shared, its weight copied.
+        blocksize : (int, int)
+            (bh, bw), which divide out_features and in_features.
+        density : float
+            Share of the blocks that is kept, from 0 to 1.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`bsrgemm.prune`, of ``linear.weight``.
+        """
+        if not isinstance(linear, torch.nn.Linear):
+            raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
+        weight = prune(linear.weight.detach(), blocksize, density)
+        return cls(weight, linear.bias, activation=activation)
+
+    @property
+    def weight(self) -> bsr_array:
+        """The weight around ``values``, which it shares."""
+        shape = (self.out_features, self.in_features)
+        return matrix_of(self.values, self.indices, self.indptr, shape, False)
+
+    @property
+    def blocksize(self) -> tuple[int, int]:
+        return self.values.shape[1], self.values.shape[2]
+
+    @property
+    def density(self) -> float:
+        """Share of the blocks that is stored."""
+        stored = self.values.numel()
+        return stored / max(1, self.out_features * self.in_features)
+
+    @torch.no_grad()
+    def prune_(self, density: float, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Keep the stored blocks of the largest Frobenius norms; the others are forgotten.
+
+        ``values``, ``indices`` and ``indptr`` are replaced by shorter ones, so what was compiled or
+        captured before does not see them.
+
+        Parameters
+        ----------
+        density : float
+            Share of all blocks that is stored afterwards, from 0 to 1. Nothing changes where as
+            few are stored already.
+        optimizer : torch.optim.Optimizer, optional
+            It goes on with the new ``values`` in place of the old ones: its state of those blocks,
+            such as moments, is kept.
+
+        Raises
+        ------
+        ValueError
+            If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values``.
+        """
+        if not 0.0 <= density <= 1.0:
+            raise ValueError(f"density is {density}; accepted: 0 to 1")
+        old = self.values
+        height, width = self.blocksize
+        places = (self.out_features // height) * (self.in_features // width)
+        count = round(density * places)
+        if count >= old.shape[0]:
+            return
+        norms = torch.linalg.vector_norm(old, dim=(1, 2), dtype=torch.float64)
+        kept = norms.sort(descending=True, stable=True).indices[:count].sort().values
+        new = torch.nn.Parameter(old.detach()[kept], requires_grad=old.requires_grad)
+        if optimizer is not None:
+            _replace_parameter(optimizer, old, new, kept)
+        rows = torch.bucketize(kept, self.indptr[1:], right=True)
+        counts = torch.bincount(rows, minlength=len(self.indptr) - 1)
+        self.indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(torch.int32)
+        self.indices = self.indices[kept]
+        self.values = new
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        shape = (self.out_features, self.in_features)
+        return _linear(
+            input, self.values, self.indices, self.indptr, shape, self.bias, self.activation
+        )
+
+    def extra_repr(self) -> str:
+        text = (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, blocksize={self.blocksize}, density={self.density:.3g}"
+        )
+        return text if self.activation is None else f"{text}, activation={self.activation!r}"
+
+
+def _replace_parameter(
+    optimizer: torch.optim.Optimizer,
+    old: torch.nn.Parameter,
+    new: torch.nn.Parameter,
+    kept: torch.Tensor,
+) -> None:
+    for group in optimizer.param_groups:
+        for i, parameter in enumerate(group["params"]):
+            if parameter is old:
+                group["params"][i] = new
+                state = optimizer.state.pop(old, {})
+                if state:
+                    optimizer.state[new] = {
+                        key: value[kept] if _is_like(value, old) else value
+                        for key, value in state.items()
+                    }
+                return
+    raise ValueError("optimizer has no group with this layer's values; accepted: one that has")
+
+
+def _is_like(value: object, parameter: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.shape == parameter.shape
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What :func:`sparsify_` did with one ``torch.nn.Linear``."""
+
+    name: str
+    shape: tuple[int, int]
+    density: float | None  # of the layer that took its place, None where it was left
+    reason: str | None  # why it was left
+
+
+def sparsify_(
+    module: torch.nn.Module,
+    *,
+    blocksize: tuple[int, int],
+    density: float,
+    filter: Callable[[str, torch.nn.Linear], bool] | None = None,
+) -> list[Replacement]:
+    """Replace every ``torch.nn.Linear`` in ``module`` by a :class:`BSRLinear`, in place.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Not a ``torch.nn.Linear`` itself, which cannot be replaced in place.
+    blocksize, density
+        As in :meth:`BSRLinear.from_linear`.
+    filter : callable, optional
+        ``filter(name, linear)`` says whether to replace a layer; without it all are.
+
+    Returns
+    -------
+    list of Replacement
+        One for each ``torch.nn.Linear`` in the order of ``module.named_modules()``: replaced ones
+        with their density, others with the reason. Layers that are one object in several places
+        stay one.
+
+    Raises
+    ------
+    TypeError
+        If ``module`` is a ``torch.nn.Linear``.
+    """
+    if isinstance(module, torch.nn.Linear):
+        raise TypeError(
+            "module is a Linear, which cannot be replaced in place; use BSRLinear.from_linear"
+        )
+    made: dict[torch.nn.Linear, BSRLinear] = {}
+    report = []
+    places = [
+        (f"{parent_name}.{child_name}".lstrip("."), parent, child_name, child)
+        for parent_name, parent in module.named_modules()
+        for child_name, child in parent._modules.items()  # named_children leaves out repeats
+        if isinstance(child, torch.nn.Linear)
+    ]
+    for name, parent, child_name, child in places:
+        shape = (child.out_features, child.in_features)
+        reason = _why_left(name, child, blocksize, filter)
+        if reason is None:
+            if child not in made:
+                made[child] = BSRLinear.from_linear(child, blocksize=blocksize, density=density)
+            setattr(parent, child_name, made[child])
+            report.append(Replacement(name, shape, made[child].density, None))
+        else:
+            report.append(Replacement(name, shape, None, reason))
+    return report
+
+
+def _why_left(
+    name: str,
+    linear: torch.nn.Linear,
+    blocksize: tuple[int, int],
+    filter: Callable[[str, torch.nn.Linear], bool] | None,
+) -> str | None:
+    if filter is not None and not filter(name, linear):
+        return "the filter refused it"
+    if type(linear) is not torch.nn.Linear:
+        return f"it is a {type(linear).__name__}, which may do more than a Linear"
+    shape = np.array([linear.out_features, linear.in_features])
+    if (shape % np.array(blocksize)).any():
+        return f"its shape {tuple(map(int, shape))} is no multiple of {tuple(blocksize)}"
+    return None

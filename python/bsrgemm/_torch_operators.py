@@ -1,0 +1,210 @@
+"""The products as operators of PyTorch, with their gradients.
+
+An operator's matrix is plain tensors, ``values``, ``indices`` and ``indptr`` as of a bsr_array, so
+that compiled and exported graphs can hold it. What is planned from the last two is found again by
+where they lie, see ``structure_of``.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import Any
+
+import torch
+
+from . import _core
+from ._array import bsr_array
+from ._convert import Parts
+from ._matmul import matmul
+from ._sampled import sampled_matmul
+
+# More matrices than a large model has. Beyond, the one that was used longest ago is forgotten.
+MAX_STRUCTURES = 1024
+
+_structures: OrderedDict[tuple[Any, ...], tuple[_core.Structure, torch.Tensor, torch.Tensor]]
+_structures = OrderedDict()
+_lock = Lock()
+
+
+def structure_of(
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    shape: tuple[int, int],
+    blocksize: tuple[int, int],
+) -> _core.Structure:
+    """The structure of index tensors, made when they are first seen: that may wait for a GPU.
+
+    An entry keeps its tensors, so that their memory is no other tensor's as long as it is found by
+    it. Changes in place are seen, by the version that torch counts, except in inference tensors.
+    """
+    key = _key(indices, indptr, shape, blocksize)
+    with _lock:
+        found = _structures.get(key)
+        if found is not None:
+            _structures.move_to_end(key)
+            return found[0]
+    structure = _core.Structure(indices.detach(), indptr.detach(), shape, blocksize, True)
+    keep_structure(indices, indptr, structure)
+    return structure
+
+
+def keep_structure(indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure) -> None:
+    """Lets ``structure_of`` find the structure that has been made of these tensors."""
+    key = _key(indices, indptr, structure.shape, structure.blocksize)
+    with _lock:
+        _structures[key] = structure, indices.detach(), indptr.detach()
+        while len(_structures) > MAX_STRUCTURES:
+            _structures.popitem(last=False)
+
+
+def _key(
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    shape: tuple[int, int],
+    blocksize: tuple[int, int],
+) -> tuple[Any, ...]:
+    return (*_place(indices), *_place(indptr), shape, blocksize)
+
+
+def _place(x: torch.Tensor) -> tuple[Any, ...]:
+    version = -1 if x.is_inference() else x._version
+    return x.data_ptr(), version, x.numel(), x.dtype, x.device
+
+
+def matrix_of(
+    values: torch.Tensor, indices: torch.Tensor, indptr: torch.Tensor, shape: Any, transposed: bool
+) -> bsr_array:
+    rows, cols = shape
+    blocksize = values.shape[1], values.shape[2]
+    structure = structure_of(indices, indptr, (rows, cols), blocksize)
+    parts = Parts(values, indices, indptr, structure.shape, structure)
+    matrix = bsr_array._from_parts(parts)
+    return matrix.T if transposed else matrix
+
+
+# ---- A @ X and X @ A ---------------------------------------------------------------------------
+
+
+@torch.library.custom_op("bsrgemm::matmul", mutates_args=())
+def matmul_operator(
+    values: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    dense: torch.Tensor,
+    bias: torch.Tensor | None,
+    shape: list[int],
+    transposed: bool,
+    dense_left: bool,
+    activation: str | None,
+) -> torch.Tensor:
+    """``activation(A @ dense + bias)`` or ``activation(dense @ A + bias)``; A is (values, indices,
+    indptr) of ``shape`` or its transpose. ``bias`` has an element for each of A's outer side."""
+    a = matrix_of(values.detach(), indices, indptr, shape, transposed)
+    if bias is not None:
+        bias = bias.detach() if dense_left else bias.detach()[:, None]
+    left, right = (dense.detach(), a) if dense_left else (a, dense.detach())
+    return matmul(left, right, bias=bias, activation=activation)
+
+
+@matmul_operator.register_fake
+def _(
+    values: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    dense: torch.Tensor,
+    bias: torch.Tensor | None,
+    shape: list[int],
+    transposed: bool,
+    dense_left: bool,
+    activation: str | None,
+) -> torch.Tensor:
+    outer = shape[1] if transposed != dense_left else shape[0]
+    return dense.new_empty((dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
+
+
+def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    values, indices, indptr, dense, bias, *ctx.options = inputs
+    if ctx.options[-1] is not None:
+        raise RuntimeError(
+            "activation is applied by the operator, which has no gradient for it; accepted: None "
+            "where gradients are recorded, and the activation as a function of the result"
+        )
+    ctx.has_bias = bias is not None
+    ctx.save_for_backward(values, indices, indptr, dense)
+
+
+def _matmul_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    values, indices, indptr, dense = ctx.saved_tensors
+    shape, transposed, dense_left, _ = ctx.options
+    of_values = of_dense = of_bias = None
+    if ctx.needs_input_grad[0]:
+        # Of A: gradient @ dense^T or dense^T @ gradient; that of the stored matrix may be its
+        # transpose.
+        left, right = (dense.T, gradient) if dense_left else (gradient, dense.T)
+        if transposed:
+            left, right = right.T, left.T
+        of_values = sampled_operator(left, right, indices, indptr, list(values.shape[1:]))
+    if ctx.needs_input_grad[3]:
+        of_dense = matmul_operator(
+            values, indices, indptr, gradient, None, shape, not transposed, dense_left, None
+        )
+    if ctx.has_bias and ctx.needs_input_grad[4]:
+        of_bias = gradient.sum(0 if dense_left else 1)
+    return of_values, None, None, of_dense, of_bias, None, None, None, None
+
+
+matmul_operator.register_autograd(_matmul_backward, setup_context=_save_matmul)
+
+
+# ---- blocks of a dense product -------------------------------------------------------------------
+
+
+@torch.library.custom_op("bsrgemm::sampled_matmul", mutates_args=())
+def sampled_operator(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    blocksize: list[int],
+) -> torch.Tensor:
+    """The blocks of ``a @ b`` at the places that (indices, indptr) name: [nnzb, bh, bw]."""
+    height, width = blocksize
+    shape = (a.shape[0], b.shape[1])
+    structure = structure_of(indices, indptr, shape, (height, width))
+    values = a.new_empty((structure.nnzb, height, width))
+    out = bsr_array._from_parts(Parts(values, indices, indptr, shape, structure))
+    sampled_matmul(a.detach(), b.detach(), out, out=out)
+    return values
+
+
+@sampled_operator.register_fake
+def _(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    blocksize: list[int],
+) -> torch.Tensor:
+    return a.new_empty((indices.shape[0], *blocksize))
+
+
+def _save_sampled(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    a, b, indices, indptr, _ = inputs
+    ctx.save_for_backward(a, b, indices, indptr)
+
+
+def _sampled_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    """Of ``a``: G @ b^T, and of ``b``: a^T @ G, with G the block-sparse matrix of ``gradient``."""
+    a, b, indices, indptr = ctx.saved_tensors
+    shape = [a.shape[0], b.shape[1]]
+    of_a = of_b = None
+    gradient = gradient.contiguous()
+    if ctx.needs_input_grad[0]:
+        of_a = matmul_operator(gradient, indices, indptr, b.T, None, shape, False, False, None)
+    if ctx.needs_input_grad[1]:
+        of_b = matmul_operator(gradient, indices, indptr, a.T, None, shape, False, True, None)
+    return of_a, of_b, None, None, None
+
+
+sampled_operator.register_autograd(_sampled_backward, setup_context=_save_sampled)

@@ -1,0 +1,337 @@
+"""Block-sparse linear layers and the operators under them: against dense torch, with gradients."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import bsrgemm
+import numpy as np
+import pytest
+from spaces import import_torch
+
+torch = import_torch()
+
+import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
+from bsrgemm.torch import BSRLinear, linear, sparsify_  # noqa: E402
+
+# Inductor's own modules use what torch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+
+ACTIVATIONS = {
+    None: lambda y: y,
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda y: torch.nn.functional.gelu(y, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+}
+BLOCK, OUT, IN = (4, 8), 12, 32
+
+
+@pytest.fixture(autouse=True)
+def _seeded(
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    torch.manual_seed(int(rng.integers(2**62)))
+    torch._dynamo.reset()
+    folder = tmp_path_factory.getbasetemp() / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def make_weight(dtype: Any = torch.float64, empty_row: bool = True) -> Any:
+    """A bsr_array around torch tensors; its middle block row may be empty."""
+    mask = torch.rand(OUT // BLOCK[0], IN // BLOCK[1]) < 0.6
+    mask[0, 1] = True
+    if empty_row:
+        mask[1] = False
+    indptr = torch.zeros(len(mask) + 1, dtype=torch.int32)
+    indptr[1:] = mask.sum(1).cumsum(0)
+    indices = mask.nonzero()[:, 1].int()
+    values = torch.randn(len(indices), *BLOCK, dtype=torch.float64).to(dtype)
+    return bsrgemm.bsr_array((values, indices, indptr), (OUT, IN))
+
+
+def dense_of(weight: Any) -> Any:
+    """The dense weight as a function of ``weight.data``, for torch's own gradients."""
+    bh, bw = weight.blocksize
+    rows = np.repeat(np.arange(len(weight.indptr) - 1), np.diff(weight.indptr))
+    tiles = torch.zeros(OUT // bh, IN // bw, bh, bw, dtype=weight.data.dtype)
+    places = torch.as_tensor(rows), torch.as_tensor(weight.indices).long()
+    return tiles.index_put(places, weight.data).transpose(1, 2).reshape(OUT, IN)
+
+
+def operands(weight: Any) -> tuple[Any, ...]:
+    """The arguments of the operator that are the matrix."""
+    return weight.data, weight.indices, weight.indptr
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("shape", [(IN,), (5, IN), (2, 3, IN), (0, IN)])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_linear_equals_the_dense_layer(
+    activation: str | None, with_bias: bool, shape: tuple[int, ...], recorded: bool
+) -> None:
+    weight = make_weight()
+    x = torch.randn(*shape, dtype=torch.float64, requires_grad=recorded)
+    bias = torch.randn(OUT, dtype=torch.float64) if with_bias else None
+    y = linear(x, weight, bias, activation=activation)
+    expected = ACTIVATIONS[activation](torch.nn.functional.linear(x, dense_of(weight), bias))
+    assert y.shape == expected.shape and y.is_contiguous()
+    torch.testing.assert_close(y, expected)
+    assert y.requires_grad == recorded
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_equal_those_of_the_dense_layer(activation: str | None) -> None:
+    weight = make_weight()
+    weight.data.requires_grad_()
+    bias = torch.randn(OUT, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 7, IN, dtype=torch.float64, requires_grad=True)
+    wanted = torch.randn(2, 7, OUT, dtype=torch.float64)
+    found = torch.autograd.grad(
+        linear(x, weight, bias, activation=activation), (x, weight.data, bias), wanted
+    )
+    dense = ACTIVATIONS[activation](torch.nn.functional.linear(x, dense_of(weight), bias))
+    expected = torch.autograd.grad(dense, (x, weight.data, bias), wanted)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dense_left", [False, True])
+def test_gradcheck_of_the_product(transposed: bool, dense_left: bool) -> None:
+    weight = make_weight()
+    values, indices, indptr = operands(weight)
+    rows, cols = (IN, OUT) if transposed else (OUT, IN)
+    shape, outer = ((3, rows), cols) if dense_left else ((cols, 3), rows)
+    dense = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(outer, dtype=torch.float64, requires_grad=True)
+
+    def product(values: Any, dense: Any, bias: Any) -> Any:
+        return torch.ops.bsrgemm.matmul(
+            values, indices, indptr, dense, bias, [OUT, IN], transposed, dense_left, None
+        )
+
+    inputs = (values.requires_grad_(), dense, bias)
+    assert torch.autograd.gradcheck(product, inputs)
+    assert torch.autograd.gradgradcheck(product, inputs)
+
+
+def test_gradcheck_of_the_sampled_product() -> None:
+    _, indices, indptr = operands(make_weight())
+    a = torch.randn(OUT, 5, dtype=torch.float64, requires_grad=True)
+    b = torch.randn(5, IN, dtype=torch.float64, requires_grad=True)
+
+    def product(a: Any, b: Any) -> Any:
+        return torch.ops.bsrgemm.sampled_matmul(a, b, indices, indptr, list(BLOCK))
+
+    assert torch.autograd.gradcheck(product, (a, b))
+    assert torch.autograd.gradgradcheck(product, (a, b))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_opcheck(dtype: str, recorded: bool) -> None:
+    weight = make_weight(getattr(torch, dtype))
+    values, indices, indptr = operands(weight)
+    dense = torch.randn(5, IN).to(values.dtype)
+    bias = torch.randn(OUT).to(values.dtype)
+    for x in (values, dense, bias):
+        x.requires_grad_(recorded)
+    options = ([OUT, IN], True, True, None if recorded else "gelu")
+    torch.library.opcheck(
+        torch.ops.bsrgemm.matmul.default, (values, indices, indptr, dense, bias, *options)
+    )
+    a = torch.randn(OUT, 5).to(values.dtype).requires_grad_(recorded)
+    b = torch.randn(5, IN).to(values.dtype).requires_grad_(recorded)
+    torch.library.opcheck(
+        torch.ops.bsrgemm.sampled_matmul.default, (a, b, indices, indptr, list(BLOCK))
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_equals_eager_with_one_recompilation(backend: str) -> None:
+    layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="silu")
+    frames = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    compiled = torch.compile(layer, fullgraph=True, backend=frames)
+    for tokens in (5, 9, 17, 33):
+        x = torch.randn(tokens, IN, requires_grad=True)
+        wanted = torch.randn(tokens, OUT)
+        leaves = (x, layer.values, layer.bias)
+        found = torch.autograd.grad(compiled(x), leaves, wanted)
+        for a, b in zip(found, torch.autograd.grad(layer(x), leaves, wanted), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+    assert frames.frame_count <= 2
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-6, atol=1e-6)
+
+
+def test_export() -> None:
+    layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="gelu").eval()
+    layer.requires_grad_(False)
+    tokens = torch.export.Dim("tokens", min=2, max=64)
+    exported = torch.export.export(layer, (torch.randn(5, IN),), dynamic_shapes=({0: tokens},))
+    x = torch.randn(23, IN)
+    torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+def test_autocast() -> None:
+    layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT))
+    x = torch.randn(5, IN)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert layer.values.grad.dtype == torch.float32
+
+
+def test_from_linear_keeps_the_largest_blocks() -> None:
+    dense = torch.nn.Linear(64, 32, dtype=torch.float64)
+    whole = BSRLinear.from_linear(dense, blocksize=(8, 16), density=1.0)
+    x = torch.randn(3, 64, dtype=torch.float64)
+    torch.testing.assert_close(whole(x), dense(x))
+    layer = BSRLinear.from_linear(dense, blocksize=(8, 16), density=0.25)
+    assert layer.density == 0.25 and layer.values.shape == (4, 8, 16)
+    norms = dense.weight.detach().view(4, 8, 4, 16).square().sum((1, 3)).flatten()
+    kept = layer.values.detach().square().sum((1, 2))
+    assert kept.min() >= norms.sort().values[-4] * (1 - 1e-12)
+    assert layer.weight.data is layer.values
+
+
+def test_state_copies_and_moves() -> None:
+    layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="relu")
+    x = torch.randn(5, IN)
+    expected = layer(x)
+    assert set(layer.state_dict()) == {"values", "indices", "indptr", "bias"}
+    assert all(v.is_contiguous() for v in layer.state_dict().values())
+    file = io.BytesIO()
+    torch.save(layer.state_dict(), file)
+    file.seek(0)
+    other = copy.deepcopy(layer)
+    with torch.no_grad():
+        other.values.zero_()
+    other.load_state_dict(torch.load(file))
+    for twin in (other, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(twin(x), expected)
+    assert layer.half()(x.half()).dtype == torch.float16
+    assert "blocksize=(4, 8)" in repr(layer) and "activation='relu'" in repr(layer)
+
+
+def test_another_pattern_of_the_same_size_is_seen() -> None:
+    """A state of another pattern is copied into the same index tensors."""
+    layer = BSRLinear(bsrgemm.bsr_array((torch.ones(1, 2, 2), [0], [0, 1, 1]), (4, 4)))
+    x = torch.tensor([[1.0, 1.0, 5.0, 5.0]])
+    assert layer(x).tolist() == [[2, 2, 0, 0]]
+    state = layer.state_dict() | {"indices": torch.tensor([1]), "indptr": torch.tensor([0, 0, 1])}
+    layer.load_state_dict(state)
+    assert layer(x).tolist() == [[0, 0, 10, 10]]
+
+
+def test_sparsify_replaces_what_it_can() -> None:
+    class Odd(torch.nn.Linear):
+        pass
+
+    shared = torch.nn.Linear(32, 32)
+    model = torch.nn.ModuleDict(
+        {
+            "inner": torch.nn.Sequential(shared, torch.nn.ReLU(), shared),
+            "head": torch.nn.Linear(32, 10),
+            "odd": Odd(32, 32),
+            "skipped": torch.nn.Linear(32, 32),
+        }
+    )
+    report = sparsify_(
+        model, blocksize=(16, 16), density=0.5, filter=lambda name, _: name != "skipped"
+    )
+    said = {r.name: (r.density, r.reason) for r in report}
+    assert said["inner.0"] == said["inner.2"] == (0.5, None)
+    assert isinstance(model["inner"][0], BSRLinear) and model["inner"][0] is model["inner"][2]
+    assert [said[name][0] for name in ("head", "odd", "skipped")] == [None] * 3
+    assert "(10, 32)" in said["head"][1] and "Odd" in said["odd"][1]
+    assert "filter" in said["skipped"][1]
+    assert type(model["head"]) is type(model["skipped"]) is torch.nn.Linear
+    with pytest.raises(TypeError, match="module is a Linear"):
+        sparsify_(shared, blocksize=(16, 16), density=0.5)
+
+
+def test_training_lowers_the_loss() -> None:
+    target = BSRLinear(make_weight(torch.float32), torch.randn(OUT))
+    layer = BSRLinear(target.weight.copy(), torch.zeros(OUT))
+    with torch.no_grad():
+        layer.values.normal_()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+    x = torch.randn(256, IN)
+    wanted = target(x).detach()
+    losses = []
+    for _ in range(200):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(layer(x), wanted)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 1e-3 * losses[0]
+
+
+@pytest.mark.parametrize("with_optimizer", [False, True])
+def test_prune_keeps_the_largest_blocks_and_their_moments(with_optimizer: bool) -> None:
+    dense = torch.nn.Linear(64, 32)
+    layer = BSRLinear.from_linear(dense, blocksize=(8, 16), density=1.0)
+    optimizer = torch.optim.Adam(layer.parameters()) if with_optimizer else None
+    x = torch.randn(5, 64)
+    if optimizer:
+        layer(x).square().sum().backward()
+        optimizer.step()
+        moments = optimizer.state[layer.values]["exp_avg"].clone()
+    before = layer.weight.copy()
+    layer.prune_(0.25, optimizer)
+    norms = before.data.square().sum((1, 2))
+    kept = norms.sort(descending=True).indices[:4].sort().values
+    assert layer.density == 0.25 and torch.equal(layer.values.detach(), before.data[kept])
+    expected = torch.zeros(4, 8, 4, 16)
+    expected[kept // 4, :, kept % 4] = before.data[kept]
+    assert torch.equal(layer.weight.todense(), expected.view(32, 64))
+    layer.prune_(0.5, optimizer)
+    assert layer.density == 0.25
+    if optimizer:
+        assert torch.equal(optimizer.state[layer.values]["exp_avg"], moments[kept])
+        layer(x).square().sum().backward()
+        optimizer.step()
+        assert not torch.equal(layer.values.detach(), before.data[kept])
+    with pytest.raises(ValueError, match="density is 1.5; accepted: 0 to 1"):
+        layer.prune_(1.5)
+    with pytest.raises(ValueError, match="optimizer has no group"):
+        layer.prune_(0.125, torch.optim.SGD(dense.parameters()))
+    assert layer.density == 0.25
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"weight": torch.eye(4)}, TypeError, "weight is a Tensor"),
+        ({"input": torch.randn(2, IN + 1)}, ValueError, rf"accepted: \(\.\.\., {IN}\)"),
+        ({"bias": torch.randn(OUT + 1)}, ValueError, rf"accepted: \({OUT},\)"),
+        ({"activation": "tanh"}, ValueError, "activation is 'tanh'; accepted: None, 'relu'"),
+        ({"input": torch.randn(2, IN).double()}, TypeError, "float64"),
+    ],
+)
+def test_malformed_arguments(change: dict[str, Any], error: type, text: str) -> None:
+    arguments = {"input": torch.randn(2, IN), "weight": make_weight(torch.float32)}
+    with pytest.raises(error, match=text):
+        linear(**(arguments | change))
+
+
+def test_views_are_refused() -> None:
+    with pytest.raises(TypeError, match="weight is a transposed view"):
+        linear(torch.randn(2, OUT).double(), make_weight().T)
+    with pytest.raises(TypeError, match="no transposed view"):
+        BSRLinear(make_weight().T)
+    dense = torch.nn.Linear(8, 8)
+    with pytest.raises(ValueError, match="blocksize"):
+        BSRLinear.from_linear(dense, blocksize=(3, 8), density=0.5)
+    with pytest.raises(TypeError, match="linear is a ReLU"):
+        BSRLinear.from_linear(torch.nn.ReLU(), blocksize=(4, 4), density=0.5)
