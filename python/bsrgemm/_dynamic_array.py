@@ -24,6 +24,7 @@ class DynamicArray(BlockSparse):
     """
 
     __slots__ = ("_dtype", "_pattern", "_turned", "_values")
+    is_fixed = False
     __array_ufunc__ = None
     __array_priority__ = 1000.0
     ndim = 2

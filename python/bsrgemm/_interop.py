@@ -34,9 +34,11 @@ _ML_DTYPES = ("bfloat16", *EIGHT_BIT_DTYPES)
 
 
 class BlockSparse:
-    """Base of ``bsr_array``, by which the modules that it is built on know one."""
+    """Base of ``bsr_array`` and ``DynamicArray``, by which the modules under them know one."""
 
     __slots__ = ()
+    # Whether the host knows the pattern.
+    is_fixed = True
 
 
 class Library:

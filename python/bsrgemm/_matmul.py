@@ -335,6 +335,11 @@ def _sparse_product(
     family: str,
 ) -> Any:
     """``product`` of two block-sparse matrices."""
+    for name, x in (("a", a), ("b", b)):
+        if not x.is_fixed:
+            raise TypeError(
+                f"{name} is a {type(x).__name__}; accepted: two bsr_arrays, so use {name}.to_bsr()"
+            )
     library = library_of(a._data)
     if a.shape[1] != b.shape[0]:
         raise ValueError(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from ._array import bsr_array
 from ._matmul import matmul
-from ._prune import prune
+from ._stack import prune
 from ._torch_operators import keep_structure, matmul_operator, matrix_of
 
 ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -190,6 +189,9 @@ class BSRLinear(torch.nn.Module):
         """
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
+        reason = _misfit(linear, blocksize)
+        if reason is not None:
+            raise ValueError(f"blocksize is {tuple(blocksize)}, but {reason}; accepted: divisors")
         weight = prune(linear.weight.detach(), blocksize, density)
         return cls(weight, linear.bias, activation=activation)
 
@@ -362,7 +364,12 @@ def _why_left(
         return "the filter refused it"
     if type(linear) is not torch.nn.Linear:
         return f"it is a {type(linear).__name__}, which may do more than a Linear"
-    shape = np.array([linear.out_features, linear.in_features])
-    if (shape % np.array(blocksize)).any():
-        return f"its shape {tuple(map(int, shape))} is no multiple of {tuple(blocksize)}"
+    return _misfit(linear, blocksize)
+
+
+def _misfit(linear: torch.nn.Linear, blocksize: tuple[int, int]) -> str | None:
+    """Why a weight does not fall into whole blocks."""
+    shape = (linear.out_features, linear.in_features)
+    if any(size % block for size, block in zip(shape, blocksize, strict=True)):
+        return f"its shape {shape} is no multiple of {tuple(blocksize)}"
     return None
