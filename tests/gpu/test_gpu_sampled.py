@@ -12,7 +12,7 @@ import pytest
 import sampled_cases
 from bsrgemm import sampled_matmul
 from bsrgemm._sampled import sampled
-from cases import DTYPES, FLOOR, ROUNDOFF, problem
+from cases import DTYPES, least_error, problem
 from device_cases import check_streams, random_problem, reduced, relative_error, repeats, some
 from sampled_cases import Call
 from spaces import GPU_SPACES, Space
@@ -124,7 +124,7 @@ def check_on_gpu(
 
     expected = exact(torch.float64)
     lost = relative_error(torch, exact(torch.float32).to(kind), expected)
-    allowed = max(2.0 * lost, FLOOR[dtype] * ROUNDOFF[dtype])
+    allowed = max(2.0 * lost, least_error(dtype, k))
     what = f"{p.matrix!r} k={k} {orders} alpha={alpha} beta={beta} transposed={transposed}"
     assert not values.isnan().any(), f"{what}: not all values were written"
     error = relative_error(torch, values, expected)
