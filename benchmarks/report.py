@@ -12,13 +12,15 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .cases import CROSSOVER_DENSITIES
 from .families import tally
 from .records import ROOT, Row
+from .report_cells import Made, Run, block_of, both_rates, number, obstacle, ours, rate, ratio
+from .report_products import dynamic, fused, linear, products
 
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
@@ -79,59 +81,10 @@ def table(results: Path, name: str) -> str:
 # ---- results -------------------------------------------------------------------------------------
 
 
-class Run:
-    """One result file."""
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.facts = content
-        self.rows: list[Row] = content["rows"]
-
-    def find_all(self, who: str, timing: str | None = None, **fields: Any) -> Iterator[Row]:
-        """The rows of ``who`` that have these fields; without a timing, any or an error."""
-        for row in self.rows:
-            if (
-                row["who"] == who
-                and (timing is None or row["timing"] in (timing, None))
-                and all(row.get(key) == value for key, value in fields.items())
-            ):
-                yield row
-
-    def find(self, who: str, timing: str | None = None, **fields: Any) -> Row | None:
-        """The first of them."""
-        return next(self.find_all(who, timing, **fields), None)
-
-    def rival(self, ours: Row, who: str) -> Row | None:
-        """The row of a rival for the case of one of our rows, timed in the same way."""
-        found = self.find(who, ours["timing"], case=ours["case"])
-        if found is None and who.startswith("cublas_"):
-            # Dense products are measured once for all cases that need the same one: a whole one has
-            # as many zeros.
-            same = ["dtype", "M", "N", "K"]
-            same += ["block", "nnzb"] if who == "cublas_equal_flop" else []
-            rows = self.find_all(who, ours["timing"], **{key: ours[key] for key in same})
-            by_density = {abs(math.log(row["density"] / ours["density"])): row for row in rows}
-            found = by_density[min(by_density)] if by_density else None
-        return found
-
-
 def load(folder: Path) -> list[Run]:
     """The runs on one machine, the newest first."""
     runs = [Run(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
     return sorted(runs, key=lambda run: run.facts["date"], reverse=True)
-
-
-def _ours(runs: list[Run], timing: str, **fields: Any) -> list[tuple[Run, Row]]:
-    """Our rows of the newest run that has each case."""
-    newest: dict[str, tuple[Run, Row]] = {}
-    for run in runs:
-        for row in run.rows:
-            if (
-                row["who"] == "bsrgemm"
-                and row["timing"] in (timing, None)
-                and all(row.get(key) == value for key, value in fields.items())
-            ):
-                newest.setdefault(row["case"], (run, row))
-    return list(newest.values())
 
 
 def _describe(run: Run) -> str:
@@ -151,46 +104,6 @@ def _describe(run: Run) -> str:
     )
 
 
-# ---- cells ---------------------------------------------------------------------------------------
-
-
-def _number(value: float) -> str:
-    """Three digits, more before the point."""
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
-
-
-def _obstacle(row: Row | None) -> str | None:
-    """Why a row has no figure to show: not measured, it raised, or its result was wrong."""
-    if row is None:
-        return "-"
-    if row["us"] is None:
-        return "fails"
-    return "wrong" if row.get("wrong") else None
-
-
-def _rate(row: Row | None, scale: float = 1.0) -> str:
-    """TFLOP/s times scale."""
-    return _obstacle(row) or _number(row["tflops"] * scale)
-
-
-def _ratio(ours: Row, other: Row | None, of: str = "tflops", digits: int = 2) -> str:
-    """Ours over the other's: more is better."""
-    obstacle = _obstacle(other) or _obstacle(ours)
-    if obstacle:
-        return obstacle
-    more, less = (ours[of], other[of]) if of == "tflops" else (other[of], ours[of])
-    return f"{more / less:.{digits}f}"
-
-
-def _block(row: Row) -> str:
-    return f"{row['block'][0]}×{row['block'][1]}"
-
-
-def _both_rates(run: Run, row: Row) -> str:
-    """Sustained, and burst in parentheses."""
-    return f"{_rate(row)} ({_rate(run.find('bsrgemm', 'burst', case=row['case']))})"
-
-
 def _prediction(row: Row) -> str:
     if row["us"] is None:
         return "-"
@@ -199,9 +112,6 @@ def _prediction(row: Row) -> str:
 
 # ---- tables --------------------------------------------------------------------------------------
 
-Cells = list[str]
-Made = tuple[Cells, list[Cells], Iterable[Run]]
-
 
 def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
     peers = {"torch_triton": "Triton", "stk": "stk", "cusparse": "cuSPARSE"}
@@ -209,7 +119,7 @@ def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
         peers = {"torch_bsr": "torch BSR (cuSPARSE)"}
     found = [
         (run, row)
-        for run, row in _ours(runs, "sustained", dtype=dtype, pattern="uniform")
+        for run, row in ours(runs, "sustained", dtype=dtype, pattern="uniform")
         if row["case"].startswith("blocks/")
     ]
     shown = {
@@ -226,10 +136,10 @@ def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
     header += ["predicted / measured µs", "plan ms"]
     lines = []
     for run, row in found:
-        cells = [_block(row), f"{row['density']:.3g}", _both_rates(run, row)]
-        cells.append(_ratio(row, run.rival(row, "cublas_equal_flop")))
-        cells.append(_ratio(row, run.rival(row, "cublas_dense"), of="us"))
-        cells += [_rate(run.rival(row, who)) for who in shown]
+        cells = [block_of(row), f"{row['density']:.3g}", both_rates(run, row)]
+        cells.append(ratio(row, run.rival(row, "cublas_equal_flop")))
+        cells.append(ratio(row, run.rival(row, "cublas_dense"), of="us"))
+        cells += [rate(run.rival(row, who)) for who in shown]
         plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
         lines.append([*cells, _prediction(row), plan])
     return header, lines, [run for run, _ in found]
@@ -237,7 +147,7 @@ def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
 
 def _gpu_patterns(runs: list[Run]) -> Made:
     found = [
-        (run, row) for run, row in _ours(runs, "sustained") if row["case"].startswith("patterns/")
+        (run, row) for run, row in ours(runs, "sustained") if row["case"].startswith("patterns/")
     ]
     header = ["block", "pattern", "dtype", "µs", "TF/s (burst)", "of uniform"]
     header += ["of cuBLAS, equal FLOP", "Triton TF/s", "predicted / measured µs"]
@@ -245,11 +155,11 @@ def _gpu_patterns(runs: list[Run]) -> Made:
     for run, row in found:
         same = {key: row[key] for key in ("dtype", "block", "nnzb", "M", "N", "K")}
         uniform = run.find("bsrgemm", "sustained", pattern="uniform", **same)
-        cells = [_block(row), row["pattern"].replace("_", " "), row["dtype"]]
+        cells = [block_of(row), row["pattern"].replace("_", " "), row["dtype"]]
         cells.append("-" if row["us"] is None else f"{row['us']:.0f}")
-        cells += [_both_rates(run, row), _ratio(row, uniform)]
-        cells.append(_ratio(row, run.rival(row, "cublas_equal_flop")))
-        lines.append([*cells, _rate(run.rival(row, "torch_triton")), _prediction(row)])
+        cells += [both_rates(run, row), ratio(row, uniform)]
+        cells.append(ratio(row, run.rival(row, "cublas_equal_flop")))
+        lines.append([*cells, rate(run.rival(row, "torch_triton")), _prediction(row)])
     return header, lines, [run for run, _ in found]
 
 
@@ -257,13 +167,13 @@ def _gpu_crossover(runs: list[Run]) -> Made:
     """How many times faster than the whole dense product each block shape is, by density."""
     found = [
         (run, row)
-        for run, row in _ours(runs, "sustained", dtype="float16")
+        for run, row in ours(runs, "sustained", dtype="float16")
         if row["case"].startswith("crossover/")
     ]
     shapes: dict[str, dict[float, str]] = {}
     for run, row in found:
-        cell = _ratio(row, run.rival(row, "cublas_dense"), of="us")
-        shapes.setdefault(_block(row), {})[_nearest_density(row["density"])] = cell
+        cell = ratio(row, run.rival(row, "cublas_dense"), of="us")
+        shapes.setdefault(block_of(row), {})[_nearest_density(row["density"])] = cell
     header = ["block", *(f"d = {density:g}" for density in CROSSOVER_DENSITIES)]
     lines = [
         [block, *(cells.get(density, "-") for density in CROSSOVER_DENSITIES)]
@@ -281,7 +191,7 @@ def _gpu_columns(runs: list[Run]) -> Made:
     """A line for each matrix, a column for each N, and the time to read the blocks once."""
     found = [
         (run, row)
-        for run, row in _ours(runs, "cold", dtype="float16")
+        for run, row in ours(runs, "cold", dtype="float16")
         if row["case"].startswith("columns/")
     ]
     matrices: dict[tuple[Any, ...], dict[int, Row]] = {}
@@ -294,10 +204,10 @@ def _gpu_columns(runs: list[Run]) -> Made:
     lines = []
     for (m, k, nnzb, height, width), by_count in matrices.items():
         some = next(iter(by_count.values()))
-        cells = [f"{m} × {k}", f"{some['density']:.3g}", _block(some)]
+        cells = [f"{m} × {k}", f"{some['density']:.3g}", block_of(some)]
         for n in counts:
             row = by_count.get(n)
-            cells.append(_obstacle(row) or f"{row['us']:.1f}" if row else "-")
+            cells.append(obstacle(row) or f"{row['us']:.1f}" if row else "-")
         lines.append([*cells, f"{nnzb * height * width * 2 / MEMORY_BYTES_PER_S * 1e6:.1f}"])
     return header, lines, [run for run, _ in found]
 
@@ -322,7 +232,7 @@ def _gpu_families(runs: list[Run]) -> Made:
 
 
 def _cpu(runs: list[Run]) -> Made:
-    found = [(run, row) for run, row in _ours(runs, "rounds") if row["case"].startswith("blocks/")]
+    found = [(run, row) for run, row in ours(runs, "rounds") if row["case"].startswith("blocks/")]
     header = ["dtype", "block", "GF/s", "dense GF/s (NumPy; bfloat16: torch)"]
     header += ["of the dense rate", "of our float32 rate"]
     header += ["times SciPy", "times torch BSR", "peak memory / operands"]
@@ -331,9 +241,9 @@ def _cpu(runs: list[Run]) -> Made:
         dense = run.rival(row, "numpy_dense") or run.rival(row, "torch_dense")
         same = {key: row[key] for key in ("block", "nnzb", "M", "N", "K")}
         float32 = run.find("bsrgemm", "rounds", dtype="float32", **same)
-        cells = [row["dtype"], _block(row), _rate(row, 1e3), _rate(dense, 1e3)]
-        cells += [_ratio(row, dense), _ratio(row, float32)]
-        cells += [_ratio(row, run.rival(row, who), digits=1) for who in ("scipy_bsr", "torch_bsr")]
+        cells = [row["dtype"], block_of(row), rate(row, 1e3), rate(dense, 1e3)]
+        cells += [ratio(row, dense), ratio(row, float32)]
+        cells += [ratio(row, run.rival(row, who), digits=1) for who in ("scipy_bsr", "torch_bsr")]
         memory = row.get("peak_memory")
         lines.append([*cells, "-" if memory is None else f"{memory:.3f}"])
     return header, lines, [run for run, _ in found]
@@ -345,7 +255,7 @@ def _gpu_attention(runs: list[Run]) -> Made:
     peers["composed"] = "two products and softmax"
     found = [
         (run, row)
-        for run, row in _ours(runs, "sustained", op="attention")
+        for run, row in ours(runs, "sustained", op="attention")
         if row["case"].startswith(("dense/", "decode/", "fp8/", "varlen/")) and not row.get("block")
     ]
     shown = {
@@ -355,11 +265,11 @@ def _gpu_attention(runs: list[Run]) -> Made:
     header += [*(f"of {name}" for name in shown.values()), "K and V, TB/s"]
     lines = []
     for run, row in found:
-        cells = [_attention_shape(row), row["dtype"], row["seen"], _both_rates(run, row)]
-        cells += [_ratio(row, run.rival(row, who)) for who in shown]
+        cells = [_attention_shape(row), row["dtype"], row["seen"], both_rates(run, row)]
+        cells += [ratio(row, run.rival(row, who)) for who in shown]
         bandwidth = "-"
         if row.get("bytes"):
-            bandwidth = _obstacle(row) or _number(row["bytes"] / row["us"] / 1e6)
+            bandwidth = obstacle(row) or number(row["bytes"] / row["us"] / 1e6)
         lines.append([*cells, bandwidth])
     return header, lines, [run for run, _ in found]
 
@@ -367,7 +277,7 @@ def _gpu_attention(runs: list[Run]) -> Made:
 def _gpu_attention_masks(runs: list[Run]) -> Made:
     found = [
         (run, row)
-        for run, row in _ours(runs, "sustained", op="attention")
+        for run, row in ours(runs, "sustained", op="attention")
         if row["case"].startswith(("masks/", "topk/"))
     ]
     header = ["batch × heads × length × size", "block", "pattern", "density", "TF/s (burst)"]
@@ -377,11 +287,11 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
         same = {key: row[key] for key in ("dtype", "batch", "heads", "queries", "keys", "size")}
         dense = _beside(runs, run, op="attention", seen="full", **same)
         made = ", top-k, made at each call" if row["case"].startswith("topk/") else ""
-        cells = [_attention_shape(row), _block(row), row["seen"].replace("_", " ") + made]
-        cells += [f"{row['density']:.3g}", _both_rates(run, row)]
-        cells += [_ratio(row, dense), _ratio(row, dense, of="us")]
+        cells = [_attention_shape(row), block_of(row), row["seen"].replace("_", " ") + made]
+        cells += [f"{row['density']:.3g}", both_rates(run, row)]
+        cells += [ratio(row, dense), ratio(row, dense, of="us")]
         plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
-        lines.append([*cells, _ratio(row, run.rival(row, "flex")), plan])
+        lines.append([*cells, ratio(row, run.rival(row, "flex")), plan])
     return header, lines, [run for run, _ in found]
 
 
@@ -412,5 +322,9 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),
     "gpu-attention": (_gpu_attention, GPU_SLUG, "attention"),
     "gpu-attention-masks": (_gpu_attention_masks, GPU_SLUG, "attention"),
+    "gpu-products": (products, GPU_SLUG, "gpu|sampled|precision"),
+    "gpu-fused": (fused, GPU_SLUG, "gpu --select ^fused"),
+    "gpu-linear": (linear, GPU_SLUG, "gpu --select ^linear"),
+    "gpu-dynamic": (dynamic, GPU_SLUG, "dynamic"),
     "cpu": (_cpu, "cpu", "cpu"),
 }

@@ -22,6 +22,7 @@ def test_all_examples_are_known() -> None:
         "cupy",
         "torch",
         "torch",
+        "torch",
     ]
 
 
@@ -65,6 +66,14 @@ def test_attention() -> None:
     expected = attend(q, k, v, attn_mask=seen)
     error = (names["out"].double().cpu() - expected).norm() / expected.norm()
     assert error < (1e-6 if names["dtype"] is torch.float32 else 4e-3)
+
+
+def test_linear_layers() -> None:
+    torch = pytest.importorskip("torch")
+    names: dict[str, Any] = {"bsrgemm": __import__("bsrgemm"), "torch": torch, "device": "cpu"}
+    run(BLOCKS[5], names)
+    assert [layer.density for layer in names["model"][::2]] == [0.25, 0.5]
+    assert names["model"][2].values.grad.isfinite().all()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,122 @@
+"""The tables of what is no plain product of a BSR and a dense matrix: see report.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .report_cells import Made, Run, block_of, both_rates, number, ours, rate, ratio
+
+# Groups of cases, what the table calls them, and whom ours is compared with.
+_PRODUCTS = {
+    "transposed": "A.T @ X",
+    "dense_bsr": "X @ A",
+    "dense_bsr_transposed": "X @ A.T",
+    "sampled": "X @ Z at stored blocks, K = {K}",
+    "bsr_bsr": "A @ B, both block-sparse",
+    "tf32": "A @ X, tf32, X column-major",
+    "tf32_rows": "A @ X, tf32",
+    "fp8": "A @ X, X column-major",
+    "fp8_rows": "A @ X",
+}
+_RIVALS = {
+    "bsrgemm_plain": "A @ X",
+    "own_float16": "ours in float16",
+    "cublas_equal_flop": "cuBLAS, equal FLOP",
+    "stk": "stk",
+    "torch_triton": "Triton",
+}
+
+
+def _in_groups(runs: list[Run], groups: Any, timing: str) -> list[tuple[Run, dict[str, Any]]]:
+    """Attention has groups of the same names, and no M."""
+    return [
+        (run, row)
+        for run, row in ours(runs, timing)
+        if "M" in row and row["case"].split("/")[0] in groups
+    ]
+
+
+def products(runs: list[Run]) -> Made:
+    """Rates of useful work, and over those of the rivals."""
+    found = _in_groups(runs, _PRODUCTS, "sustained")
+    header = [
+        "product",
+        "dtype",
+        "block",
+        "pattern",
+        "density",
+        "TF/s (burst)",
+        "times the rate of",
+    ]
+    lines = []
+    for run, row in sorted(found, key=lambda f: list(_PRODUCTS).index(f[1]["case"].split("/")[0])):
+        rivals = [
+            f"{name} {ratio(row, run.rival(row, who))}"
+            for who, name in _RIVALS.items()
+            if run.rival(row, who) is not None
+        ]
+        lines.append(
+            [
+                _PRODUCTS[row["case"].split("/")[0]].format(**row),
+                row["dtype"],
+                block_of(row),
+                row["pattern"].replace("_", " "),
+                f"{row['density']:.3g}",
+                both_rates(run, row),
+                ", ".join(rivals) or "-",
+            ]
+        )
+    return header, lines, [run for run, _ in found]
+
+
+def fused(runs: list[Run]) -> Made:
+    """The output stage, and the same by separate kernels, as TF/s of the product."""
+    found = _in_groups(runs, ("fused",), "sustained")
+    kinds = ("bias", "bias_relu", "bias_gelu")
+    header = ["block", "dtype", "TF/s plain"]
+    header += [f"{kind.replace('_', ', ')}" for kind in kinds]
+    header += [f"{kind.replace('_', ', ')} by torch" for kind in kinds]
+    lines = [
+        [
+            block_of(row),
+            row["dtype"],
+            rate(row),
+            *(rate(run.rival(row, f"fused_{kind}")) for kind in kinds),
+            *(rate(run.rival(row, f"separate_{kind}")) for kind in kinds),
+        ]
+        for run, row in found
+    ]
+    return header, lines, [run for run, _ in found]
+
+
+def linear(runs: list[Run]) -> Made:
+    """How many times faster than the dense layer, by tokens."""
+    found = _in_groups(runs, ("linear",), "cold")
+    tokens = sorted({row["N"] for _, row in found})
+    header = ["block", "dtype", "weight", "density", *(f"{n} tokens" for n in tokens)]
+    rows: dict[tuple[str, ...], dict[int, str]] = {}
+    for run, row in found:
+        key = (block_of(row), row["dtype"], f"{row['M']} × {row['K']}", f"{row['density']:.3g}")
+        faster = ratio(row, run.rival(row, "cublas_dense"), of="us")
+        rows.setdefault(key, {})[row["N"]] = f"{faster} ({number(row['us'])} µs)"
+    lines = [[*key, *(cells.get(n, "-") for n in tokens)] for key, cells in rows.items()]
+    return header, lines, [run for run, _ in found]
+
+
+def dynamic(runs: list[Run]) -> Made:
+    """What a new pattern takes, in µs, and products with it beside those with a fixed one."""
+    header = ["block", "pattern", "from a mask", "from scores", "values", "A @ X", "fixed pattern"]
+    header += ["A.T @ X", "fixed pattern"]
+    names = ("update", "update_topk", "gather", "product", "fixed_product")
+    names += ("transposed_product", "fixed_transposed_product")
+    lines, used = [], []
+    for run in runs:
+        cases = {row["case"]: row for row in run.find_all("update")}
+        for case, row in cases.items():
+            found = [run.find(name, case=case) for name in names]
+            cells = ["-" if other is None else number(other["us"]) for other in found]
+            lines.append([block_of(row), row["pattern"].replace("_", " "), *cells])
+        if cases:
+            used.append(run)
+            break
+    return header, lines, used
