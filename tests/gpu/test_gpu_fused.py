@@ -278,7 +278,8 @@ def test_infinities(torch: Any, activation: str | None, dtype: str) -> None:
     kind = getattr(torch, dtype)
     largest = {"float16": 6e4, "bfloat16": 1e38, "float32": 1e38, "float64": 1e300}[dtype]
     values = [math.inf, -math.inf, math.nan, largest, -largest, 100.0, -100.0, 30.0, -30.0, 0.0]
-    bias = torch.tensor([*values, *[float(i) for i in range(-8, 54)]], device="cuda").to(kind)
+    values += [float(i) for i in range(-8, 54)]
+    bias = torch.tensor(values, device="cuda", dtype=torch.float64).to(kind)
     n = len(bias)  # 72
     data = torch.zeros(1, 64, 64, device="cuda", dtype=kind)
     a = bsrgemm.bsr_array((data, np.array([0]), np.array([0, 1])), (64, 64))
