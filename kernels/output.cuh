@@ -13,13 +13,26 @@
 
 namespace bsrg::output {
 
-// Element i of a vector, or `otherwise` where there is none. T: the type of Y; S: that of its sums. Not by __ldg: that of
-// 16-bit floats is assembly without side effects, which nvcc moves before the branch that it depends on.
+// A load that stays behind the branch that asks whether there is a vector: that of __ldg for 16-bit floats is assembly
+// without side effects, which nvcc moves before it, and plain loads of all columns at once take registers that there are
+// not.
+template <typename T>
+__device__ __forceinline__ T load_here(const T *from) {
+  if constexpr (sizeof(T) == 2) {
+    uint16_t bits;
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(from));
+    return *reinterpret_cast<const T *>(&bits);
+  } else {
+    return __ldg(from);
+  }
+}
+
+// Element i of a vector, or `otherwise` where there is none. T: the type of Y; S: that of its sums.
 template <typename T, typename S>
 __device__ __forceinline__ S load(const bsrg_output_vector &v, int64_t i, S otherwise) {
   if (v.data == nullptr || i >= v.count) return otherwise;
-  if (v.is_float) return static_cast<S>(static_cast<const float *>(v.data)[i * v.stride]);
-  return static_cast<S>(static_cast<const T *>(v.data)[i * v.stride]);
+  if (v.is_float) return static_cast<S>(load_here(static_cast<const float *>(v.data) + i * v.stride));
+  return static_cast<S>(load_here(static_cast<const T *>(v.data) + i * v.stride));
 }
 
 // Every 32nd element from the first on, all loads in flight together.
@@ -32,12 +45,12 @@ __device__ __forceinline__ void load_strided(float (&elements)[kCount], const bs
     const float *from = static_cast<const float *>(v.data) + first * v.stride;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (first + 32 * i < v.count) elements[i] = from[32 * i * v.stride];
+      if (first + 32 * i < v.count) elements[i] = load_here(from + 32 * i * v.stride);
   } else {
     const T *from = static_cast<const T *>(v.data) + first * v.stride;
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
-      if (first + 32 * i < v.count) elements[i] = static_cast<float>(from[32 * i * v.stride]);
+      if (first + 32 * i < v.count) elements[i] = static_cast<float>(load_here(from + 32 * i * v.stride));
   }
 }
 

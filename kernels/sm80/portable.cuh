@@ -329,10 +329,10 @@ class Kernel {
   // computed, so all of these have read C by then.
   __device__ __forceinline__ void apply_output(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
-    int lane_row = fragment_row(0, 0);
-    output::settle(lane_row);
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
+      int lane_row = fragment_row(0, 0);
+      output::settle(lane_row);
       const int row = lane_row + i * 8;
       const int64_t y_row = tile_.y_row + row;
       const float row_scale = alpha * output::load<T>(p_.output.row_scale, y_row, 1.f);
@@ -340,7 +340,9 @@ class Kernel {
       const T *const c_row = static_cast<const T *>(p_.c) + y_row * p_.c_row_stride;
 #pragma unroll
       for (int j = 0; j < 2 * kFragmentsN; ++j) {
-        const int64_t column = warp_column() + j / 2 * kChunk + lane_ % 4 * 2 + j % 2;
+        int lane_column = lane_ % 4 * 2;
+        output::settle(lane_column);
+        const int64_t column = warp_column() + j / 2 * kChunk + lane_column + j % 2;
         float &sum = sums[i / 2][j / 2][i % 2 * 2 + j % 2];
         float v = row_scale * output::load<T>(p_.output.col_scale, column, 1.f) * sum;
         v += row_bias + output::load<T>(p_.output.col_bias, column, 0.f);
