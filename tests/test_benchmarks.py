@@ -466,6 +466,40 @@ def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
     assert crossover[2] == "| 32×64 | - | - | - | - | - | 2.50 | - | 1.50 |"
 
 
+def test_tables_of_other_products(tmp_path: Path) -> None:
+    cases = list(gpu_cases(["float16"]))
+    turned, fused = (
+        select(cases, f"^{g}/float16/64x64/d0.125")[0] for g in ("transposed", "fused")
+    )
+    tokens = select(cases, "^linear/float16/64x64/.*/14336x(1|16)x")
+    dynamic = next(iter(dynamic_cases()))
+    seconds = turned.useful_flops / 400e12
+    rows = [
+        *(result(turned, "bsrgemm", timing, seconds * 1e6) for timing in ("sustained", "burst")),
+        result(turned, "bsrgemm_plain", "sustained", 0.9 * seconds * 1e6),
+        result(fused, "bsrgemm", "sustained", fused.useful_flops / 500e6),
+        result(fused, "fused_bias", "sustained", fused.useful_flops / 480e6),
+        result(fused, "separate_bias_gelu", "sustained", fused.useful_flops / 250e6),
+        *(result(case, "bsrgemm", "cold", 10.0) for case in tokens),
+        *(result(case, "cublas_dense", "cold", 32.0 + case.n) for case in tokens),
+        result(dynamic, "update", "sustained", 18.3),
+        result(dynamic, "product", "sustained", 343.0),
+    ]
+    write_run(tmp_path, "h200", "one", "2026-01-01", rows)
+
+    def first_line(name: str) -> str:
+        return report.table(tmp_path / report.RESULTS, name).splitlines()[2]
+
+    assert first_line("gpu-products") == (
+        "| A.T @ X | float16 | 64×64 | uniform | 0.125 | 400 (400) | A @ X 0.90 |"
+    )
+    assert first_line("gpu-fused") == "| 64×64 | float16 | 500 | 480 | - | - | - | - | 250 |"
+    assert first_line("gpu-linear") == (
+        "| 64×64 | float16 | 14336 × 4096 | 0.125 | 3.30 (10.0 µs) | 4.80 (10.0 µs) |"
+    )
+    assert first_line("gpu-dynamic") == "| 64×64 | uniform | 18.3 | - | - | 343 | - | - | - |"
+
+
 def test_table_of_families(tmp_path: Path) -> None:
     cases = select(gpu_cases(["float16"]), "^blocks/float16/64x64/")[:3]
     measured = [  # of the choice and of another family, then predicted for both
