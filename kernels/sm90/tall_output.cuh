@@ -81,10 +81,15 @@ struct Output {
 
   __device__ void stage_column_vector(int i, const bsrg_output_vector &v, int column, float otherwise) const {
     if (v.data == nullptr) return;
-    float mine[kTileN / 32];
-    output::load_strided<T>(mine, v, column + lane, otherwise);
+    // In quarters, since there are no registers for all at once.
+#pragma unroll 1
+    for (int first = lane; first < kTileN; first += kTileN / 4) {
+      float mine[kTileN / 128];
+      output::load_strided<T>(mine, v, column + first, otherwise);
 #pragma unroll
-    for (int j = 0; j < kTileN / 32; ++j) ptx::store_shared(column_vector(i) + 4 * (lane + 32 * j), mine[j]);
+      for (int j = 0; j < kTileN / 128; ++j)
+        ptx::store_shared(column_vector(i) + 4 * (first + 32 * j), mine[j]);
+    }
   }
 
   // Apart from their use, so that the last WGMMAs of a tile hide how long this takes.
