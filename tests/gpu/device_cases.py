@@ -35,6 +35,12 @@ def need_graph_trees() -> None:
         pytest.skip("torch's CUDA graph trees do not work under compute-sanitizer")
 
 
+def need_cublas() -> None:
+    """Of dense products by TMA. Racecheck breaks kernels with TMA that it does not watch."""
+    if brief:
+        pytest.skip("cuBLAS's kernels with TMA do not work under compute-sanitizer's racecheck")
+
+
 # Rows of poison before and after out, to see writes outside it.
 GUARD = 3
 

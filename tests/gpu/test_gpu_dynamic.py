@@ -337,12 +337,14 @@ def test_refused(torch: Any) -> None:
 
 
 def test_memory_is_given_back(torch: Any) -> None:
+    """Of 20 patterns of more than 300 MB each; other processes may take some meanwhile."""
+
     def free() -> int:
         return torch.cuda.mem_get_info()[0]
 
     DynamicPattern((4096, 4096), (1, 1), 1 << 24)
     torch.cuda.synchronize()
     before = free()
-    for _ in range(3):
+    for _ in range(20):
         DynamicPattern((4096, 4096), (1, 1), 1 << 24)
-    assert before - free() < 100 << 20
+    assert before - free() < 3 << 30

@@ -9,7 +9,15 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import GUARD, check_streams, random_problem, relative_error, repeats, some
+from device_cases import (
+    GUARD,
+    check_streams,
+    need_cublas,
+    random_problem,
+    relative_error,
+    repeats,
+    some,
+)
 from precision_cases import EIGHT, RESULTS, SUM_ERROR, TF32_ERROR, check
 from spaces import OwnDevice, Space, Torch
 
@@ -91,6 +99,7 @@ def test_long_sums(rng: np.random.Generator) -> None:
 
 def test_against_cublas(torch: Any, rng: np.random.Generator) -> None:
     """No more than twice what its dense product of the same types and result loses."""
+    need_cublas()
     mask = cases.uniform(0.25)(rng, 16, 16)
     p = cases.problem(rng, mask, (128, 128), 2048, "float8_e4m3fn")
     a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
@@ -218,6 +227,7 @@ def test_tf32_of_narrow_blocks(torch: Any, rng: np.random.Generator, width: int)
 
 def test_tf32_against_cublas(torch: Any, rng: np.random.Generator) -> None:
     """No more than twice what its dense product of tf32 loses."""
+    need_cublas()
     p = random_problem(torch, cases.uniform(0.25)(rng, 16, 16), (128, 128), "float32")
     x = torch.randn(2048, 2048, device="cuda")
     expected = p.dense @ x.double()
