@@ -129,7 +129,7 @@ bsrg_status bsrg_dynamic_update_topk(bsrg_structure *structure, const bsrg_dense
   if (status != BSRG_OK) return status;
   structure = as_stored(structure);
   const bsrg_device device = {BSRG_CUDA, structure->dynamic->device};
-  status = bsrg_check_place(dtype, false, device, error);
+  status = bsrg_check_place(dtype, BSRG_TAKES_NONE, device, error);
   if (status == BSRG_OK)
     status = check_places("scores", scores, (int64_t)bsrg_dtype_size(dtype), &structure->view, error);
   if (status == BSRG_OK && k < 0)
@@ -159,7 +159,7 @@ static int64_t unit_bytes(const bsrg_structure_view *v, const bsrg_dense *dense,
 
 static bsrg_status check_gather(const bsrg_structure_view *v, const bsrg_dense *dense, bsrg_dtype dtype,
                                 void *values, bsrg_device device, bsrg_error *error) {
-  bsrg_status status = bsrg_check_place(dtype, false, device, error);
+  bsrg_status status = bsrg_check_place(dtype, BSRG_TAKES_NONE, device, error);
   if (status != BSRG_OK) return status;
   if (dense->rows != v->rows || dense->cols != v->cols)
     return bsrg_fail(error, BSRG_ERR_VALUE,

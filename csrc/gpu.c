@@ -127,8 +127,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   const void *plan;
   bsrg_status status = bsrg_choose_family(args, &chip, &ops, &plan, error);
   if (status == BSRG_OK) status = ops->launch(args, plan, gpu, error);
-  /* The portable kernels need no scratch memory, but take no 8 bits. Not where the product overwrites C, of which a launch that failed
-   * half-way may have changed a part. */
+  /* The portable kernels need no scratch memory, but take no 8 bits. Not where the product overwrites C, of which a
+   * launch that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
   if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable && !bsrg_is_8_bit(args->dtype)) {
     status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);

@@ -101,7 +101,7 @@ bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *
   if (args->a == NULL || args->b == NULL)
     return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure",
                      args->a == NULL ? "a" : "b");
-  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
+  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);

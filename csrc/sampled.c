@@ -80,7 +80,7 @@ bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error
   if (args->pattern == NULL)
     return bsrg_fail(error, BSRG_ERR_VALUE, "pattern is NULL, but must be a structure");
   const bsrg_structure_view pattern = bsrg_structure_get(args->pattern);
-  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
+  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &pattern, error);
   if (status == BSRG_OK) status = check_memory(args, &pattern, error);

@@ -89,7 +89,7 @@ static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
 bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
   if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  bsrg_status status = bsrg_check_place(args->dtype, false, args->device, error);
+  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || a.nnzb == 0) return status;
   return args->device.kind == BSRG_CPU ? bsrg_cpu_softmax(args, error) : on_gpu(args, error);
