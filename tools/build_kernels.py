@@ -154,11 +154,12 @@ def sources() -> list[Path]:
     return sorted(path for arch in TARGETS for path in (KERNELS / arch).glob("*.cu"))
 
 
-def _fingerprint(nvcc: Nvcc, command: list[str], source: Path) -> str:
+def _fingerprint(nvcc: Nvcc, flags: list[str], source: Path) -> str:
+    """Of all that the result depends on, which its folder is not: a copy is current, too."""
     headers = sorted(path for path in KERNELS.rglob("*") if path.suffix in (".cuh", ".h"))
     digest = hashlib.sha256()
     environment = [os.environ.get(f"NVCC_{which}_FLAGS", "") for which in ("PREPEND", "APPEND")]
-    for part in [nvcc.release, *command, *environment]:
+    for part in [nvcc.release, *flags, *environment]:
         digest.update(part.encode() + b"\0")
     for path in [*headers, source]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -176,7 +177,7 @@ def compile_kernel(nvcc: Nvcc, source: Path, out_dir: Path = BUILD) -> tuple[Ima
         out_dir / arch / f"{source.stem}.fatbin",
         out_dir / arch / f"{source.stem}.ptxas",
     )
-    flags = [*FLAGS, f"-I{KERNELS}"]
+    flags = [*FLAGS]
     for virtual, real in TARGETS[arch]:
         flags += ["-gencode", f"arch={virtual},code={real}"]
     stamp = image.fatbin.with_suffix(".stamp")
@@ -186,7 +187,7 @@ def compile_kernel(nvcc: Nvcc, source: Path, out_dir: Path = BUILD) -> tuple[Ima
 
     image.fatbin.parent.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
-    command = [str(nvcc.path), *flags, str(source), "-o", str(image.fatbin)]
+    command = [str(nvcc.path), *flags, f"-I{KERNELS}", str(source), "-o", str(image.fatbin)]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     output = compiled.stdout + compiled.stderr
     if compiled.returncode != 0:
