@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,14 @@ brief = False
 
 def some(of: Sequence[Any]) -> Sequence[Any]:
     return of[::3] if brief else of
+
+
+def combined(rng: np.random.Generator, *ways: Sequence[Any], drawn: int = 4) -> list[tuple]:
+    """Each of one with each of the others; in brief form so many of these, drawn at random."""
+    every = list(itertools.product(*ways))
+    if not brief or len(every) <= drawn:
+        return every
+    return [every[i] for i in rng.choice(len(every), drawn, replace=False)]
 
 
 def repeats(count: int) -> range:

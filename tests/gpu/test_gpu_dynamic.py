@@ -10,7 +10,7 @@ import pytest
 from bsrgemm import DeviceArray, DynamicPattern, matmul
 from bsrgemm._matmul import product
 from cases import ROUNDOFF, least_error
-from device_cases import GUARD, reduced, relative_error, repeats, some
+from device_cases import GUARD, combined, reduced, relative_error, repeats, some
 
 pytestmark = pytest.mark.gpu
 
@@ -93,14 +93,14 @@ OTHERS = [(64, 16), (128, 48), (16, 64), (32, 32), (16, 16), (8, 24), (3, 5), (1
 @pytest.mark.usefixtures("hopper")
 def test_tall(torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str) -> None:
     height, width = blocksize
-    for rows, cols in some([(5, 7), (8, 6), (1, 9), (7, 70), (37, 3)]):
+    grids = [(5, 7), (8, 6), (1, 9), (7, 70), (37, 3)]
+    for (rows, cols), part in combined(rng, grids, (1, 3), drawn=2):
         dense = torch.randn(rows * height, cols * width, device="cuda").to(getattr(torch, dtype))
-        for capacity in some([rows * cols, max(1, rows * cols // 3)]):
-            pattern = DynamicPattern(tuple(dense.shape), blocksize, capacity)
-            for mask in some(all_masks(rng, rows, cols)):
-                pattern.update(torch.as_tensor(mask, device="cuda"))
-                n = int(rng.choice([8, 256, 264, 520]))
-                check_all(torch, pattern, mask, dense, n, "tall")
+        pattern = DynamicPattern(tuple(dense.shape), blocksize, max(1, rows * cols // part))
+        for (mask,) in combined(rng, all_masks(rng, rows, cols)):
+            pattern.update(torch.as_tensor(mask, device="cuda"))
+            n = int(rng.choice([8, 256, 264, 520]))
+            check_all(torch, pattern, mask, dense, n, "tall")
 
 
 @pytest.mark.parametrize("blocksize", [*OTHERS, (64, 64)])
@@ -110,14 +110,14 @@ def test_any_block(
 ) -> None:
     height, width = blocksize
     family = "portable" if blocksize == (64, 64) else "auto"
-    for rows, cols in some([(6, 9), (1, 1), (33, 65), (3, 100)]):
+    grids = [(6, 9), (1, 1), (reduced(33), 65), (3, 100)]
+    for (rows, cols), part in combined(rng, grids, (1, 3), drawn=2):
         dense = torch.randn(rows * height, cols * width, device="cuda").to(getattr(torch, dtype))
-        for capacity in (rows * cols, max(1, rows * cols // 3)):
-            pattern = DynamicPattern(tuple(dense.shape), blocksize, capacity)
-            for mask in some(all_masks(rng, rows, cols)):
-                pattern.update(torch.as_tensor(mask, device="cuda"))
-                n = int(rng.choice([1, 7, 40, 128]))
-                check_all(torch, pattern, mask, dense, n, family)
+        pattern = DynamicPattern(tuple(dense.shape), blocksize, max(1, rows * cols // part))
+        for (mask,) in combined(rng, all_masks(rng, rows, cols), drawn=3):
+            pattern.update(torch.as_tensor(mask, device="cuda"))
+            n = int(rng.choice([1, 7, 40, 128]))
+            check_all(torch, pattern, mask, dense, n, family)
 
 
 @pytest.mark.usefixtures("hopper")
@@ -125,13 +125,12 @@ def test_aligned_copies(torch: Any, rng: np.random.Generator) -> None:
     """Numbers of columns that TMA cannot take."""
     dense = torch.randn(9 * 64, 11 * 64, device="cuda").half()
     pattern = DynamicPattern(tuple(dense.shape), (64, 64), 99)
-    for n in (77, 333):
-        for mask in some(all_masks(rng, 9, 11)):
-            pattern.update(torch.as_tensor(mask, device="cuda"))
-            check_all(torch, pattern, mask, dense, n, "auto")
-            matrix = pattern.array(pattern.gather(dense))
-            x = torch.randn(11 * 64, n, device="cuda").half()
-            check_product(torch, whole(torch, mask, (64, 64), dense), x, matrix, x, "align")
+    for n, mask in combined(rng, (77, 333), all_masks(rng, 9, 11)):
+        pattern.update(torch.as_tensor(mask, device="cuda"))
+        check_all(torch, pattern, mask, dense, n, "auto")
+        matrix = pattern.array(pattern.gather(dense))
+        x = torch.randn(11 * 64, n, device="cuda").half()
+        check_product(torch, whole(torch, mask, (64, 64), dense), x, matrix, x, "align")
 
 
 def test_large_grids(torch: Any, rng: np.random.Generator) -> None:
@@ -151,7 +150,7 @@ def test_topk(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     rows, cols = 21, 45
     dense = torch.randn(rows * 64, cols * 64, device="cuda").half()
     pattern = DynamicPattern(tuple(dense.shape), (64, 64), rows * 12)
-    for k in (0, 1, 12, 30, 45, 99):
+    for (k,) in combined(rng, (0, 1, 12, 30, 45, 99), drawn=2):
         # Distinct in every dtype.
         places = rng.permuted(np.tile(np.arange(cols), (rows, 1)), axis=1)
         scores = torch.as_tensor(places, device="cuda").to(getattr(torch, dtype))
@@ -228,7 +227,7 @@ def test_graph(
     with torch.cuda.graph(graph):
         found, turned, counts = step()
     masks = all_masks(rng, rows, cols)
-    for mask in [*masks, *masks[::-1]]:
+    for (mask,) in combined(rng, [*masks, *masks[::-1]], drawn=5):
         if topk:
             scores = rng.permuted(np.tile(np.arange(cols), (rows, 1)), axis=1)
             choice.copy_(torch.as_tensor(scores))

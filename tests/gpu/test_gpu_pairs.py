@@ -13,6 +13,7 @@ from cases import DTYPES, least_error
 from device_cases import (
     DeviceProblem,
     check_streams,
+    combined,
     random_problem,
     reduced,
     relative_error,
@@ -197,7 +198,7 @@ def test_portable(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["rows", "columns", "elements"])
 def test_portable_layouts(torch: Any, layout: str, dtype: str, rng: Any) -> None:
-    for blocks in PORTABLE_BLOCKS:
+    for (blocks,) in combined(rng, PORTABLE_BLOCKS, drawn=3):
         operands = pair(torch, masks(rng, (5, 6, 7), 0.4), blocks, dtype)
         scalars = {"alpha": 1.5, "beta": -0.5, "layout": layout, "family": "portable"}
         for c_layout in ("rows", "columns", "elements"):

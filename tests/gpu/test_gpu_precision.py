@@ -12,6 +12,7 @@ from bsrgemm._matmul import product
 from device_cases import (
     GUARD,
     check_streams,
+    combined,
     need_cublas,
     random_problem,
     relative_error,
@@ -68,14 +69,11 @@ def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -
 @pytest.mark.parametrize("dtype", EIGHT)
 def test_results_and_scales(rng: np.random.Generator, dtype: str, how: str, out_dtype: str) -> None:
     mask = cases.uniform(0.4)(rng, 7, 9)
-    for columns in (False, True):
-        for out_columns in (False, True):
-            for n in (72, 131, 520):
-                options = {"columns": columns, "out_columns": out_columns, "out_dtype": out_dtype}
-                for beta in (0.0, 2.0):
-                    for side in (64, 128):
-                        shape = (side, side)
-                        compute(rng, mask, shape, n, dtype, how=how, beta=beta, **options)
+    both = (False, True)
+    for forms in combined(rng, both, both, (72, 131, 520), (0.0, 2.0), (64, 128), drawn=10):
+        columns, out_columns, n, beta, side = forms
+        options = {"columns": columns, "out_columns": out_columns, "out_dtype": out_dtype}
+        compute(rng, mask, (side, side), n, dtype, how=how, beta=beta, **options)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
