@@ -40,6 +40,10 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   using Slot = RingPosition<kMessageSlots>;
 
   using Base = Output<T, kTransposedX, L::kOutput>;
+  using typename Base::Held;
+  // Whether a tile is stored while the next one is multiplied: 1 to 2% where every stage is a WGMMA. Where stages may
+  // pass a warpgroup by it is slower.
+  static constexpr bool kDeferred = !kUnion && !kParts;
   using Base::lane;
   using Base::p;
   using Base::shared;
@@ -300,7 +304,8 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 
   // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and
   // d may be read.
-  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
+  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage,
+                             Held &held) const {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
     int step = 0;
@@ -312,6 +317,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       if (!kUnion || takes_part(stage.slot, strip)) {
         multiply_up_to(d, strip, stage.slot, tail ? p.tail_k16 : kStepK / 16, started);
         started = true;
+        if (kDeferred && this->any_left(held)) this->store_next(held);
         ptx::warpgroup_wait<1>();
         if (in_flight >= 0) release_stage(in_flight);
         in_flight = stage.slot;
@@ -326,26 +332,19 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       }
     }
     // While the last WGMMAs run.
+    if constexpr (kDeferred) this->store_rest(held);
     if (p.output.given && m.slot < 0) this->stage_column_vectors(m.n_tile * kTileN);
     ptx::warpgroup_wait<0>();
     if (in_flight >= 0) release_stage(in_flight);
     return started;
   }
 
-  template <bool kRelu>
-  __device__ void store_tile(const float (&d)[kTileN / 2], int row, int column, uint32_t buffers,
-                             uint64_t policy) const {
-#pragma unroll
-    for (int a = 0; a < kTileN / kPanel; ++a)
-      this->template store_piece<kRelu>(d, a, row, column, buffers + (a & 1) * Base::kPieceBytes, policy);
-  }
-
   __device__ void consume() const {
     const int strip = warp / 4 - 1;
-    // Two a warp or, of four times the size, two a warpgroup.
-    const uint32_t buffers = shared + L::kOutput + (kTransposedX ? strip * 4 : warp - 4) * 2 * L::kPieceBytes;
+    const uint32_t buffers = this->piece_buffers();
     const uint64_t stream_out = ptx::policy_evict_first();
     float d[kTileN / 2];
+    Held held;
     Stage stage;
     // The slot from a count: a register less than its position, which fused output needs.
     for (unsigned taken = 0;; ++taken) {
@@ -353,7 +352,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       const Message m = receive_by_warp(slot);
       if (m.last()) break;
 
-      const bool started = accumulate(d, m, strip, stage);
+      const bool started = accumulate(d, m, strip, stage, held);
       if (!started) {
 #pragma unroll
         for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
@@ -369,12 +368,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
         if (p.output.given) this->scale(d, row);
         if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
         if (p.output.given) this->add_bias_and_activate(d, row);
-        if (p.output.given && p.output.activation == BSRG_OUTPUT_RELU)
-          store_tile<true>(d, row, column, buffers, stream_out);
+        if constexpr (kDeferred)
+          this->hold(held, d, row, column);
         else
-          store_tile<false>(d, row, column, buffers, stream_out);
+          this->store_tile(d, row, column, buffers, stream_out);
       }
     }
+    if constexpr (kDeferred) this->store_rest(held);
     if (lane == 0) ptx::bulk_wait<0>();
   }
 
@@ -386,11 +386,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       __syncthreads();
 
     if (warp < 4) {
+      if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
       if (warp == 0 && lane == 0) produce();
       if (warp == 1 && lane == 0 && rank == 0) schedule();
       if (kParts && warp >= 2) this->clear();
       __syncwarp();
     } else {
+      if constexpr (kDeferred) ptx::take_registers<kConsumerRegisters>();
       consume();
     }
     // No CTA may exit while its peer can still write into its shared memory or arrive at its barriers.

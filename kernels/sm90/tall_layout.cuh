@@ -10,6 +10,9 @@ constexpr int kTileN = BSRG_TALL_TILE_N;
 constexpr int kPanel = 64;        // columns of X or Y in one 128-byte swizzle atom
 constexpr int kMessageSlots = 2;  // tiles handed out ahead; 4 cost 5% in the last wave
 
+// Of a thread: 168 in the mean, as the launch bounds say.
+constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
+
 // Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
 template <int kStepK>
 struct Layout {

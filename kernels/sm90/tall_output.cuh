@@ -143,23 +143,86 @@ struct Output {
 
   // ---- stores -----------------------------------------------------------------------------------
 
-  template <bool kRelu>
-  static __device__ uint32_t round(float low, float high) {
-    return kRelu ? ptx::pack_relu<T>(low, high) : ptx::pack<T>(low, high);
+  static constexpr int kPieces = kTileN / kPanel;
+  static constexpr int kPairs = kTileN / 4 / kPieces;  // a thread's of a piece, rounded
+
+  static __device__ void round(uint32_t (&pairs)[kPairs], const float (&d)[kTileN / 2], int piece,
+                               bool clipped) {
+    const float *v = d + 2 * piece * kPairs;
+    if (clipped) {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) pairs[i] = ptx::pack_relu<T>(v[2 * i], v[2 * i + 1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) pairs[i] = ptx::pack<T>(v[2 * i], v[2 * i + 1]);
+    }
   }
 
-  // Piece `a` of a warp's tile, rounded and stored. TMA clips what lies beyond the last column or row.
-  template <bool kRelu>
-  __device__ void store_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
-                              uint64_t policy) const {
+  __device__ bool relu() const { return p.output.given && p.output.activation == BSRG_OUTPUT_RELU; }
+
+  // Two a warp or, of four times the size, two a warpgroup.
+  __device__ uint32_t piece_buffers() const {
+    return shared + kOutputStart + (kTransposed ? (warp & ~3) - 4 : warp - 4) * kWarpOutputBytes;
+  }
+
+  // TMA clips what lies beyond the last column or row.
+  __device__ void store_piece(const uint32_t (&pairs)[kPairs], int piece, int row, int column,
+                              uint32_t buffers, uint64_t policy) const {
+    const uint32_t buffer = buffers + (piece & 1) * kPieceBytes;
+    column += piece * kPanel;
     if constexpr (kTransposed)
-      store_transposed_piece<kRelu>(d, a, row - (warp & 3) * 16, column, buffer, policy);
+      store_transposed_piece(pairs, row - (warp & 3) * 16, column, buffer, policy);
     else
-      store_warp_piece<kRelu>(d, a, row, column, buffer, policy);
+      store_warp_piece(pairs, row, column, buffer, policy);
   }
 
-  template <bool kRelu>
-  __device__ void store_warp_piece(const float (&d)[kTileN / 2], int a, int row, int column, uint32_t buffer,
+  __device__ void store_tile(const float (&d)[kTileN / 2], int row, int column, uint32_t buffers,
+                             uint64_t policy) const {
+    const bool clipped = relu();
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      uint32_t pairs[kPairs];
+      round(pairs, d, piece, clipped);
+      store_piece(pairs, piece, row, column, buffers, policy);
+    }
+  }
+
+  // A tile that stays in registers, rounded, until the next one is multiplied: then its stores cost nothing.
+  struct Held {
+    uint32_t pairs[kPieces][kPairs];
+    int row, column;
+    int left = 0;  // pieces that are not stored yet
+  };
+
+  __device__ void hold(Held &held, const float (&d)[kTileN / 2], int row, int column) const {
+    const bool clipped = relu();
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) round(held.pairs[piece], d, piece, clipped);
+    held.row = row;
+    held.column = column;
+    held.left = kPieces;
+  }
+
+  // Votes tell ptxas that the branches are uniform.
+  static __device__ bool any_left(const Held &held) { return __any_sync(~0u, held.left > 0); }
+
+  // A piece in registers has a constant number.
+  template <int kPiece = 0>
+  __device__ void store_next(Held &held) const {
+    if (kPiece == kPieces - 1 || __any_sync(~0u, held.left == kPieces - kPiece)) {
+      store_piece(held.pairs[kPiece], kPiece, held.row, held.column, piece_buffers(),
+                  ptx::policy_evict_first());
+      --held.left;
+    } else if constexpr (kPiece < kPieces - 1) {
+      store_next<kPiece + 1>(held);
+    }
+  }
+
+  __device__ void store_rest(Held &held) const {
+    while (any_left(held)) store_next(held);
+  }
+
+  __device__ void store_warp_piece(const uint32_t (&pairs)[kPairs], int row, int column, uint32_t buffer,
                                    uint64_t policy) const {
     const int matrix = lane >> 3;
     const int piece_row = (matrix & 1) * 8 + (lane & 7);
@@ -167,24 +230,22 @@ struct Output {
     __syncwarp();
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-      const float *v = d + (a * 8 + j) * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
+      const uint32_t *v = pairs + 2 * j;  // column group j, then j + 1: rows 0-7, rows 8-15
       // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
       const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, round<kRelu>(v[0], v[1]),
-                           round<kRelu>(v[2], v[3]), round<kRelu>(v[4], v[5]), round<kRelu>(v[6], v[7]));
+      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, v[0], v[1], v[2], v[3]);
     }
     ptx::fence_async_proxy();
     __syncwarp();
     if (lane == 0) {
-      ptx::tma_store_2d(p.y, buffer, column + a * kPanel, row, policy);
+      ptx::tma_store_2d(p.y, buffer, column, row, policy);
       ptx::bulk_commit();
     }
   }
 
   // A row of the piece is a column of Y: its 128 bytes are the 64 rows of the strip, to which each warp of the
   // warpgroup contributes 16.
-  template <bool kRelu>
-  __device__ void store_transposed_piece(const float (&d)[kTileN / 2], int a, int strip_row, int column,
+  __device__ void store_transposed_piece(const uint32_t (&pairs)[kPairs], int strip_row, int column,
                                          uint32_t buffer, uint64_t policy) const {
     const int barrier = warp / 4;  // one a consumer warpgroup; 0 is that of __syncthreads
     const bool issues = (warp & 3) == 0 && lane == 0;
@@ -194,16 +255,15 @@ struct Output {
     ptx::named_barrier_sync(barrier, 128);
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
-      const float *v = d + (a * 8 + j) * 4;
+      const uint32_t *v = pairs + 2 * j;
       const int piece_row = (j + (matrix >> 1)) * 8 + (lane & 7);
-      ptx::store_matrix_x4_transposed(buffer + piece_row * 128 + ((chunk ^ (lane & 7)) << 4),
-                                      round<kRelu>(v[0], v[1]), round<kRelu>(v[2], v[3]),
-                                      round<kRelu>(v[4], v[5]), round<kRelu>(v[6], v[7]));
+      ptx::store_matrix_x4_transposed(buffer + piece_row * 128 + ((chunk ^ (lane & 7)) << 4), v[0], v[1],
+                                      v[2], v[3]);
     }
     ptx::fence_async_proxy();
     ptx::named_barrier_sync(barrier, 128);
     if (issues) {
-      ptx::tma_store_2d(p.y, buffer, strip_row, column + a * kPanel, policy);
+      ptx::tma_store_2d(p.y, buffer, strip_row, column, policy);
       ptx::bulk_commit();
     }
   }
