@@ -29,8 +29,9 @@ def calls(
     dtype: str = "float16",
     blocksize: tuple[int, int] = (64, 64),
     n: int = 40,
+    length: int = 96,
 ) -> dict[str, Call]:
-    """Those that any library and device has."""
+    """Those that any library and device has; ``n`` columns, and ``length`` queries of attention."""
 
     def array(*shape: int) -> Any:
         return space.array(cases.normal(rng, shape, dtype))
@@ -69,22 +70,24 @@ def calls(
         "softmax": lambda: bsrgemm.softmax(a, 0.25).data,
         "softmax, transposed": lambda: bsrgemm.softmax(a.T).T.data,
     }
-    return found | _attention(space, rng, dtype) | _dynamic(space, rng, dtype, blocksize)
+    return found | _attention(space, rng, dtype, length) | _dynamic(space, rng, dtype, blocksize)
 
 
-def _attention(space: Space, rng: np.random.Generator, dtype: str) -> dict[str, Call]:
+def _attention(space: Space, rng: np.random.Generator, dtype: str, length: int) -> dict[str, Call]:
     """GPUs have it in 16 bits."""
     if space.device != "cpu" and dtype not in ("float16", "bfloat16"):
         return {}
     attention = bsrgemm.attention
-    q, k, v = (space.array(cases.normal(rng, (1, 2, s, 32), dtype)) for s in (96, 160, 160))
+    keys = length + 64
+    q, k, v = (space.array(cases.normal(rng, (1, 2, s, 32), dtype)) for s in (length, keys, keys))
     one = space.array(cases.normal(rng, (1, 2, 1, 32), dtype))
-    mask = BlockMask.from_dense(rng.random((3, 5)) < 0.6, (32, 32))
+    mask = BlockMask.from_dense(rng.random((length // 32, keys // 32)) < 0.6, (32, 32))
     packed = [space.array(cases.normal(rng, (200, 2, 32), dtype)) for _ in range(3)]
     ends = space.array(np.array([0, 30, 30, 200], np.int32))
 
     def new_mask() -> Any:
-        return attention(q, k, v, block_mask=BlockMask.from_dense(np.eye(3, 5) > 0, (32, 32)))
+        blocks = np.eye(length // 32, keys // 32, dtype=bool)
+        return attention(q, k, v, block_mask=BlockMask.from_dense(blocks, (32, 32)))
 
     return {
         "attention": lambda: list(attention(q, k, v, is_causal=True, return_lse=True)),
