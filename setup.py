@@ -7,6 +7,12 @@ import re
 import sys
 from pathlib import Path
 
+if "t" in sys.abiflags:
+    raise SystemExit(
+        "bsrgemm cannot be built for a free-threaded Python: its extension uses the stable ABI, "
+        "which that does not have. Use a build with the GIL"
+    )
+
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError

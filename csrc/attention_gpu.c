@@ -47,7 +47,8 @@ bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *erro
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
   const struct backend *backend = NULL;
-  status = choose(args, &device->info, &backend, error);
+  status = bsrg_check_arch(device, error);
+  if (status == BSRG_OK) status = choose(args, &device->info, &backend, error);
   if (status == BSRG_OK) status = backend->launch(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;

@@ -23,6 +23,14 @@ static bsrg_cuda_api api_table;
 static bsrg_status load_status;
 static bsrg_error load_error;
 
+/* The driver's threads and mappings are not in a forked child, where its calls fail, hang or crash. */
+#define FORKED                                                                                         \
+  "CUDA was used in this process's parent before the fork, and the driver does not work in such a "    \
+  "child: start it with multiprocessing's method 'spawn' or 'forkserver', or use no GPU before forks." \
+  " Products on the CPU work here"
+static atomic_bool forked;
+static void note_fork(void) { atomic_store(&forked, true); }
+
 static void load_driver(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
@@ -48,18 +56,24 @@ static void load_driver(void) {
     return;
   }
   const CUresult result = api_table.init(0);
-  if (result != CUDA_SUCCESS) {
+  if (result == CUDA_ERROR_NOT_INITIALIZED) { /* another library had used it */
+    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, FORKED);
+  } else if (result != CUDA_SUCCESS) {
     const char *name = "unknown error", *text = "";
     api_table.error_name(result, &name);
     api_table.error_string(result, &text);
     load_status =
         bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "the CUDA driver cannot be used: %s (%s)", name, text);
+  } else if (pthread_atfork(NULL, NULL, note_fork) != 0) {
+    load_status = bsrg_fail(&load_error, BSRG_ERR_MEMORY, "no memory to watch for forks");
   }
 }
 
 bsrg_status bsrg_cuda(const bsrg_cuda_api **api, bsrg_error *error) {
   pthread_once(&load_once, load_driver);
   if (load_status != BSRG_OK) return bsrg_fail(error, load_status, "%s", load_error.message);
+  if (atomic_load_explicit(&forked, memory_order_relaxed))
+    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE, FORKED);
   *api = &api_table;
   return BSRG_OK;
 }
@@ -75,79 +89,112 @@ bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const cha
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-static bsrg_device_state *devices[MAX_DEVICES];
+static _Atomic(bsrg_device_state *) devices[MAX_DEVICES];
 
-static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_state *state,
-                               bsrg_error *error) {
-  state->index = index;
-  bsrg_status status = bsrg_cuda_check(api, api->device_get(&state->device, index), "cuDeviceGet", error);
-  if (status != BSRG_OK) return status;
-
-  int major = 0, minor = 0, mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+static CUresult describe_device(const bsrg_cuda_api *api, CUdevice device, bsrg_gpu_info *info) {
+  int major = 0, minor = 0;
   size_t bytes = 0;
-  bsrg_gpu_info *info = &state->info;
-  info->index = index;
-  api->device_name(info->name, sizeof(info->name), state->device);
-  api->device_memory(&bytes, state->device);
+  CUresult result = api->device_name(info->name, sizeof(info->name), device);
+  if (result == CUDA_SUCCESS) result = api->device_memory(&bytes, device);
+  if (result == CUDA_SUCCESS) result = api->driver_version(&info->driver_version);
+  if (result == CUDA_SUCCESS)
+    result = api->device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  if (result == CUDA_SUCCESS)
+    result = api->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  if (result == CUDA_SUCCESS)
+    result = api->device_attribute(&info->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
   info->memory_bytes = (int64_t)bytes;
-  api->driver_version(&info->driver_version);
-  api->device_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, state->device);
-  api->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, state->device);
-  api->device_attribute(&info->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, state->device);
   info->sm_arch = 10 * major + minor;
+  return result;
+}
 
-  status = bsrg_cuda_check(api, api->primary_context_retain(&state->context, state->device),
-                           "cuDevicePrimaryCtxRetain", error);
-  if (status != BSRG_OK) return status;
-  bool pushed;
-  status = bsrg_enter(api, state, &pushed, error);
-  if (status != BSRG_OK) return status;
-  api->exchange_capture_mode(&mode);
+/* What a state holds of its device, all of it or none. Its context is current. */
+static CUresult fill_device(const bsrg_cuda_api *api, bsrg_device_state *state) {
   /* A pool of our own: the device's default one, which belongs to everybody, gives its memory back at every
    * synchronisation. */
   const CUmemPoolProps pool = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, state->device}};
   uint64_t kept = SCRATCH_KEPT_BYTES;
   CUresult result = api->pool_create(&state->scratch, &pool);
-  if (result == CUDA_SUCCESS)
-    result = api->pool_set_attribute(state->scratch, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
+  if (result != CUDA_SUCCESS) return result;
+  result = api->pool_set_attribute(state->scratch, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept);
   if (result == CUDA_SUCCESS) result = api->stream_create(&state->upload, CU_STREAM_NON_BLOCKING);
   if (result == CUDA_SUCCESS)
     result = api->memory_alloc(&state->counters, sizeof(uint32_t) * BSRG_COUNTER_SLOTS);
   if (result == CUDA_SUCCESS) result = api->set_32(state->counters, 0, BSRG_COUNTER_SLOTS, state->upload);
   if (result == CUDA_SUCCESS) result = api->stream_synchronize(state->upload);
-  api->exchange_capture_mode(&mode);
-  bsrg_leave(api, pushed);
-  return bsrg_cuda_check(api, result, "preparing the device", error);
+  if (result == CUDA_SUCCESS) return result;
+  if (state->counters) api->memory_free(state->counters);
+  if (state->upload) api->stream_destroy(state->upload);
+  api->pool_destroy(state->scratch);
+  return result;
+}
+
+static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_state *state,
+                               bsrg_error *error) {
+  state->index = state->info.index = index;
+  bsrg_status status = bsrg_cuda_check(api, api->device_get(&state->device, index), "cuDeviceGet", error);
+  if (status == BSRG_OK)
+    status = bsrg_cuda_check(api, describe_device(api, state->device, &state->info),
+                             "asking for the GPU's properties", error);
+  if (status == BSRG_OK)
+    status = bsrg_cuda_check(api, api->primary_context_retain(&state->context, state->device),
+                             "cuDevicePrimaryCtxRetain", error);
+  if (status != BSRG_OK) return status;
+  bool pushed;
+  status = bsrg_enter(api, state, &pushed, error);
+  if (status == BSRG_OK) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    api->exchange_capture_mode(&mode);
+    const CUresult result = fill_device(api, state);
+    api->exchange_capture_mode(&mode);
+    bsrg_leave(api, pushed);
+    status = bsrg_cuda_check(api, result, "preparing the GPU", error);
+  }
+  if (status != BSRG_OK) api->primary_context_release(state->device);
+  return status;
+}
+
+static bsrg_status first_use(const bsrg_cuda_api *api, int index, bsrg_error *error) {
+  bsrg_status status = BSRG_OK;
+  bsrg_lock();
+  if (!atomic_load(&devices[index])) {
+    bsrg_device_state *state = calloc(1, sizeof(*state));
+    status = state ? make_device(api, index, state, error)
+                   : bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for the state of cuda:%d", index);
+    if (status == BSRG_OK)
+      atomic_store_explicit(&devices[index], state, memory_order_release);
+    else
+      free(state);
+  }
+  bsrg_unlock();
+  return status;
 }
 
 bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device,
                              bsrg_error *error) {
   bsrg_status status = bsrg_cuda(api, error);
   if (status != BSRG_OK) return status;
-  int count = 0;
-  status = bsrg_cuda_check(*api, (*api)->device_count(&count), "cuDeviceGetCount", error);
-  if (status != BSRG_OK) return status;
-  if (count > MAX_DEVICES) count = MAX_DEVICES;
-  if (count == 0)
-    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE, "the CUDA driver sees no GPU on this machine");
-  if (index < 0 || index >= count)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "device is cuda:%d, but this machine has cuda:0 to cuda:%d",
-                     index, count - 1);
-
-  bsrg_lock();
-  if (!devices[index]) {
-    bsrg_device_state *state = calloc(1, sizeof(*state));
-    status = state ? make_device(*api, index, state, error)
-                   : bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for the state of cuda:%d", index);
-    if (status == BSRG_OK)
-      devices[index] = state;
-    else
-      free(state);
+  if (index < 0 || index >= MAX_DEVICES || !atomic_load_explicit(&devices[index], memory_order_acquire)) {
+    int count = 0;
+    status = bsrg_gpu_count(&count, error);
+    if (status != BSRG_OK) return status;
+    if (count > MAX_DEVICES) count = MAX_DEVICES;
+    if (index < 0 || index >= count)
+      return bsrg_fail(error, BSRG_ERR_VALUE, "device is cuda:%d, but this machine has cuda:0 to cuda:%d",
+                       index, count - 1);
+    status = first_use(*api, index, error);
   }
-  *device = devices[index];
-  bsrg_unlock();
+  *device = atomic_load_explicit(&devices[index], memory_order_acquire);
   return status;
+}
+
+bsrg_status bsrg_check_arch(const bsrg_device_state *device, bsrg_error *error) {
+  const bsrg_gpu_info *info = &device->info;
+  if (info->sm_arch >= 80) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
+                   "cuda:%d (%s) has compute capability %d.%d, but the kernels need 8.0 or later",
+                   info->index, info->name, info->sm_arch / 10, info->sm_arch % 10);
 }
 
 bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device, bool *pushed,
@@ -196,6 +243,9 @@ bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, con
     *out = 0;
   }
   api->exchange_capture_mode(&mode);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY)
+    return bsrg_fail(error, BSRG_ERR_MEMORY, "cuda:%d has no room for %zu bytes of a plan", device->index,
+                     bytes);
   return bsrg_cuda_check(api, result, "uploading a plan", error);
 }
 
@@ -220,24 +270,49 @@ bsrg_status bsrg_scratch_free(const bsrg_cuda_api *api, CUdeviceptr scratch, CUs
 static CUlibrary libraries[BSRG_KERNEL_COUNT]; /* of the image that a table row names; rows may share one */
 static CUkernel kernels[BSRG_KERNEL_COUNT];
 
-static bsrg_status load_kernel(const bsrg_cuda_api *api, bsrg_kernel_id id, bsrg_error *error) {
+/* An image that the device or its driver does not take is found out at any of the calls up to the launch: the driver
+ * may load it as late as that. */
+static bsrg_status check_kernel(const bsrg_cuda_api *api, const bsrg_device_state *device, CUresult result,
+                                const char *call, bsrg_error *error) {
+  bsrg_error reason;
+  const bsrg_status status = bsrg_cuda_check(api, result, call, &reason);
+  if (status == BSRG_OK) return BSRG_OK;
+  const bsrg_gpu_info *info = &device->info;
+  if (result == CUDA_ERROR_INVALID_IMAGE || result == CUDA_ERROR_NO_BINARY_FOR_GPU ||
+      result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
+    return bsrg_fail(
+        error, BSRG_ERR_UNAVAILABLE,
+        "cuda:%d (%s, compute capability %d.%d, driver for CUDA %d.%d) cannot run the kernels of "
+        "this build: %s. Install a newer driver, or bsrgemm built by an nvcc of that CUDA",
+        info->index, info->name, info->sm_arch / 10, info->sm_arch % 10, info->driver_version / 1000,
+        info->driver_version % 1000 / 10, reason.message);
+  return bsrg_fail(error, status, "%s", reason.message);
+}
+
+static bsrg_status load_kernel(const bsrg_cuda_api *api, const bsrg_device_state *device, bsrg_kernel_id id,
+                               bsrg_error *error) {
   const bsrg_kernel *row = &bsrg_kernels[id];
   for (int other = 0; other < BSRG_KERNEL_COUNT && !libraries[id]; ++other)
     if (libraries[other] && strcmp(bsrg_kernels[other].image, row->image) == 0)
       libraries[id] = libraries[other];
   for (int i = 0; i < bsrg_kernel_image_count && !libraries[id]; ++i) {
     if (strcmp(bsrg_kernel_images[i].name, row->image) != 0) continue;
-    const bsrg_status status = bsrg_cuda_check(
-        api, api->library_load(&libraries[id], bsrg_kernel_images[i].data, NULL, NULL, 0, NULL, NULL, 0),
+    CUlibrary library;
+    const bsrg_status status = check_kernel(
+        api, device, api->library_load(&library, bsrg_kernel_images[i].data, NULL, NULL, 0, NULL, NULL, 0),
         "cuLibraryLoadData", error);
     if (status != BSRG_OK) return status;
+    libraries[id] = library;
   }
   if (!libraries[id])
     return bsrg_fail(
         error, BSRG_ERR_UNAVAILABLE,
         "this build of bsrgemm has no CUDA kernels: install it where nvcc can be had, with BSRGEMM_CUDA=1");
-  return bsrg_cuda_check(api, api->library_kernel(&kernels[id], libraries[id], row->name),
-                         "cuLibraryGetKernel", error);
+  CUkernel kernel;
+  const bsrg_status status = check_kernel(api, device, api->library_kernel(&kernel, libraries[id], row->name),
+                                          "cuLibraryGetKernel", error);
+  if (status == BSRG_OK) kernels[id] = kernel;
+  return status;
 }
 
 /* Rows of the table may launch one kernel with different amounts: the attribute is the kernel's, so the largest
@@ -256,12 +331,12 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   const bsrg_kernel *row = &bsrg_kernels[id];
   bsrg_status status = BSRG_OK;
   bsrg_lock();
-  if (!kernels[id]) status = load_kernel(api, id, error);
+  if (!kernels[id]) status = load_kernel(api, device, id, error);
   if (status == BSRG_OK && !device->shared_memory_set[id]) {
-    status = bsrg_cuda_check(api,
-                             api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                       most_shared_bytes(row), kernels[id], device->device),
-                             "cuKernelSetAttribute", error);
+    status = check_kernel(api, device,
+                          api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                                    most_shared_bytes(row), kernels[id], device->device),
+                          "cuKernelSetAttribute", error);
     device->shared_memory_set[id] = status == BSRG_OK;
   }
   bsrg_unlock();
@@ -281,6 +356,6 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
                                  .attrs = &cluster,
                                  .numAttrs = row->cluster > 1};
   void *arguments[] = {parameters};
-  return bsrg_cuda_check(api, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name,
-                         error);
+  return check_kernel(api, device, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name,
+                      error);
 }

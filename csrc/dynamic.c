@@ -219,10 +219,8 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
   bool pushed;
   status = bsrg_open_device(device, &gpu.api, &gpu.device, error);
   if (status != BSRG_OK) return status;
-  if (gpu.device->info.sm_arch < 80)
-    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
-                     "cuda:%d is a %s, but the kernels need compute capability 8.0 or later", device,
-                     gpu.device->info.name);
+  status = bsrg_check_arch(gpu.device, error);
+  if (status != BSRG_OK) return status;
   bsrg_structure *structure = calloc(1, sizeof(*structure));
   if (!structure) return bsrg_fail(error, BSRG_ERR_MEMORY, "no host memory for a structure");
   structure->view = view;

@@ -125,7 +125,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   snprintf(chip.name, sizeof(chip.name), "%.63s", gpu.device->info.name);
   const bsrg_family_ops *ops;
   const void *plan;
-  bsrg_status status = bsrg_choose_family(args, &chip, &ops, &plan, error);
+  bsrg_status status = bsrg_check_arch(gpu.device, error);
+  if (status == BSRG_OK) status = bsrg_choose_family(args, &chip, &ops, &plan, error);
   if (status == BSRG_OK) status = ops->launch(args, plan, gpu, error);
   /* The portable kernels need no scratch memory, but take no 8 bits. Not where the product overwrites C, of which a
    * launch that failed half-way may have changed a part. */

@@ -30,6 +30,8 @@ static bsrg_status turn(bsrg_matmul_sparse_args *args, bsrg_error *error) {
 
 static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const char *obstacle = NULL;
+  const bsrg_status status = bsrg_check_arch(gpu.device, error);
+  if (status != BSRG_OK) return status;
   for (int i = 0; i < BACKENDS; ++i) {
     if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
     obstacle = backends[i].obstacle(args, &gpu.device->info);

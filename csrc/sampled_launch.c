@@ -190,14 +190,9 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
 
 static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_gpu_info *info = &gpu.device->info;
-  if (info->sm_arch < 80)
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "no kernel can compute this product on %s: the GPU kernels need compute capability 8.0 or "
-        "later",
-        info->name);
   const void *memory;
-  const bsrg_status status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, &memory, error);
+  bsrg_status status = bsrg_check_arch(gpu.device, error);
+  if (status == BSRG_OK) status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, &memory, error);
   if (status != BSRG_OK) return status;
   const bsrg_sampled_plan *plan = memory;
   const char *why_not = obstacle(args, plan, info->sm_arch);

@@ -28,13 +28,10 @@ enum { ELEMENTS_OF_A_WARP = 4096 };
 
 static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  if (gpu.device->info.sm_arch < 80)
-    return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
-                     "a is on %s, but the kernels need compute capability 8.0 or later",
-                     gpu.device->info.name);
   const void *plan;
   bsrg_portable_uploads uploads;
-  bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+  bsrg_status status = bsrg_check_arch(gpu.device, error);
+  if (status == BSRG_OK) status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
   if (status == BSRG_OK) status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 

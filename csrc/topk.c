@@ -112,11 +112,8 @@ bsrg_status bsrg_topk_fill(const bsrg_topk_mask *mask, const bsrg_tensor *scores
   const bsrg_kernel_id kernel = dtype == BSRG_F16    ? BSRG_KERNEL_TOPK_F16
                                 : dtype == BSRG_BF16 ? BSRG_KERNEL_TOPK_BF16
                                                      : BSRG_KERNEL_TOPK_F32;
-  if (state->info.sm_arch < 80)
-    status =
-        bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
-                  "scores is on %s, but the kernels need compute capability 8.0 or later", state->info.name);
-  else
+  status = bsrg_check_arch(state, error);
+  if (status == BSRG_OK)
     status = bsrg_launch(api, state, kernel, mask->batch * mask->heads * mask->block_rows, 1,
                          (CUstream)stream, &p, error);
   bsrg_leave(api, pushed);

@@ -14,6 +14,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--brief", action="store_true", help="smaller problems on the GPU: for tools that slow it"
     )
+    parser.addoption(
+        "--thorough", action="store_true", help="1,000 repeats and 10,000 calls, not a tenth of it"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -27,3 +30,11 @@ def rng() -> np.random.Generator:
     seed = int(os.environ.get("BSRGEMM_TEST_SEED") or secrets.randbits(32))
     print(f"BSRGEMM_TEST_SEED={seed}")
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def repeats(pytestconfig: pytest.Config) -> int:
+    """How often the same is done again where that is what a test is about."""
+    if pytestconfig.getoption("--brief"):
+        return 20
+    return 1000 if pytestconfig.getoption("--thorough") else 100

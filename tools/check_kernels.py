@@ -70,7 +70,7 @@ class Kernel:
         return [f"{self.image}: {self.name} ({self.arch}) {problem}" for problem in found]
 
 
-def _parse_report(image: Image) -> dict[tuple[str, str], Kernel]:
+def parse_report(image: Image) -> dict[tuple[str, str], Kernel]:
     kernels: dict[tuple[str, str], Kernel] = {}
     kernel = None
     for line in image.report.read_text().splitlines():
@@ -134,7 +134,7 @@ def _disassemble(image: Image) -> dict[tuple[str, str], Counter[str]]:
 
 def inspect(image: Image) -> list[Kernel]:
     """Every kernel of an image, for each architecture that has machine code."""
-    kernels = _parse_report(image)
+    kernels = parse_report(image)
     functions = _disassemble(image)
     if kernels.keys() != functions.keys() or not kernels:
         raise KernelBuildError(

@@ -7,8 +7,16 @@ lives. ``sampled_matmul`` computes a product of two dense arrays at the blocks o
 ``BlockMask``, with the same arrays.
 """
 
-from ._array import bsr_array, load
-from ._attention import attention
+import sys
+
+# Python looks for no extension of the stable ABI there and would say that there is none.
+if "t" in sys.abiflags:
+    raise ImportError(
+        "bsrgemm does not support free-threaded builds of Python: its extension uses the stable "
+        "ABI, which they do not have. Use a build with the GIL, which products release"
+    )
+
+# Before anything that imports NumPy, which says less clearly what it does not support.
 from ._core import (
     DeviceArray,
     DeviceUnavailableError,
@@ -16,6 +24,10 @@ from ._core import (
     get_num_threads,
     set_num_threads,
 )
+
+# isort: split
+from ._array import bsr_array, load
+from ._attention import attention
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._mask import BlockMask

@@ -184,7 +184,7 @@ def attention(
         right=right,
         layout=layout,
         stream=handle,
-        family=_family(backend),
+        family=_family(backend, arrays[0]),
         q_descale=_descale(q_descale, "q_descale"),
         k_descale=_descale(k_descale, "k_descale"),
         v_descale=_descale(v_descale, "v_descale"),
@@ -288,11 +288,18 @@ def _softcap(softcap: Any) -> float:
     return value
 
 
-def _family(backend: Any) -> str:
+def _family(backend: Any, q: Any) -> str:
     if backend is None:
         return "auto"
     if backend not in ("auto", "hopper", "decode", "portable", "cpu"):
         raise ValueError(
             f"backend is {backend!r}; accepted: 'hopper', 'decode', 'portable', 'cpu' or None"
+        )
+    device = _core.describe(q, "q").device
+    if backend != "auto" and (backend == "cpu") != (device == "cpu"):
+        names = "'cpu'" if device == "cpu" else "'hopper', 'decode', 'portable'"
+        raise ValueError(
+            f"backend is {backend!r}, but the operands are on {device}; accepted there: {names} or "
+            "None"
         )
     return backend

@@ -174,16 +174,16 @@ def check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
             )
 
 
-def check_data(info: _core.ArrayInfo) -> None:
+def check_data(info: _core.ArrayInfo, name: str = "data") -> None:
     """That an array can be the values of a matrix."""
-    check_dtype(info.dtype, "data")
+    check_dtype(info.dtype, name)
     if len(info.shape) != 3:
         raise ValueError(
-            f"data has shape {info.shape}; accepted: (nnzb, block height, block width)"
+            f"{name} has shape {info.shape}; accepted: (nnzb, block height, block width)"
         )
     if min(info.shape[1:]) < 1:
         raise ValueError(
-            f"data has shape {info.shape}; accepted: blocks of at least one row and one column"
+            f"{name} has shape {info.shape}; accepted: blocks of at least one row and one column"
         )
     _, height, width = info.shape
     expected = (height * width, width, 1)
@@ -195,15 +195,15 @@ def check_data(info: _core.ArrayInfo) -> None:
         and info.shape[0] > 0
     ):
         raise ValueError(
-            f"data is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "
-            f"elements, accepted: {expected}. Make it so with numpy.ascontiguousarray(data) or "
-            "data.contiguous()"
+            f"{name} is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "
+            f"elements, accepted: {expected}. Make it so with numpy.ascontiguousarray({name}) or "
+            f"{name}.contiguous()"
         )
     size = dtype_size(info.dtype)
     if info.pointer % size:
         raise ValueError(
-            f"data is misaligned: its address {info.pointer:#x} is no multiple of the {size} bytes "
-            f"of {info.dtype}. Make an aligned copy with data.copy()"
+            f"{name} is misaligned: its address {info.pointer:#x} is no multiple of the {size} "
+            f"bytes of {info.dtype}. Make an aligned copy with {name}.copy()"
         )
 
 

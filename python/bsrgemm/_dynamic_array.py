@@ -32,7 +32,7 @@ class DynamicArray(BlockSparse):
     def __init__(self, pattern: DynamicPattern, values: Any, transposed: bool = False) -> None:
         info = _core.describe(library_of(values).importable(values, "values", False), "values")
         pattern._check_values(info, "values")
-        check_data(info)
+        check_data(info, "values")
         self._pattern, self._values, self._turned = pattern, values, transposed
         self._dtype = info.dtype
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ._array import bsr_array
-from ._matmul import matmul
+from ._convert import pair_of
+from ._matmul import matmul, real_number
 from ._stack import prune
 from ._torch_operators import keep_structure, matmul_operator, matrix_of
 
@@ -96,6 +98,9 @@ def _linear(
         dtype = torch.get_autocast_dtype(x.device.type)
         x, values = x.to(dtype), values.to(dtype)
         bias = None if bias is None else bias.to(dtype)
+    if (x.dtype, x.device) != (values.dtype, values.device):
+        has, wants = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (x, values))
+        raise TypeError(f"input is {has}; accepted: that of weight, {wants}")
     rows = x if x.ndim == 2 else x.reshape(-1, shape[1])
     recorded = torch.is_grad_enabled() and (
         x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)
@@ -146,9 +151,9 @@ class BSRLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(weight, bsr_array) or weight.is_transposed:
+            held = "transposed view" if isinstance(weight, bsr_array) else type(weight).__name__
             raise TypeError(
-                f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array that is no "
-                "transposed view"
+                f"weight is a {held}; accepted: a bsrgemm.bsr_array that is no transposed view"
             )
         if activation not in ACTIVATIONS:
             names = ", ".join(map(repr, ACTIVATIONS))
@@ -189,6 +194,7 @@ class BSRLinear(torch.nn.Module):
         """
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
+        blocksize = pair_of(blocksize, "blocksize", 1)
         reason = _misfit(linear, blocksize)
         if reason is not None:
             raise ValueError(f"blocksize is {tuple(blocksize)}, but {reason}; accepted: divisors")
@@ -232,8 +238,7 @@ class BSRLinear(torch.nn.Module):
         ValueError
             If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values``.
         """
-        if not 0.0 <= density <= 1.0:
-            raise ValueError(f"density is {density}; accepted: 0 to 1")
+        density = _density(density)
         old = self.values
         height, width = self.blocksize
         places = (self.out_features // height) * (self.in_features // width)
@@ -327,12 +332,17 @@ def sparsify_(
     Raises
     ------
     TypeError
-        If ``module`` is a ``torch.nn.Linear``.
+        If ``module`` is a ``torch.nn.Linear`` or no module, or an argument of a wrong kind.
+    ValueError
+        If ``blocksize`` or ``density`` is not accepted. Nothing has been replaced then.
     """
     if isinstance(module, torch.nn.Linear):
         raise TypeError(
             "module is a Linear, which cannot be replaced in place; use BSRLinear.from_linear"
         )
+    if not isinstance(module, torch.nn.Module):
+        raise TypeError(f"module is a {type(module).__name__}; accepted: a torch.nn.Module")
+    blocksize, density = pair_of(blocksize, "blocksize", 1), _density(density)
     made: dict[torch.nn.Linear, BSRLinear] = {}
     report = []
     places = [
@@ -352,6 +362,13 @@ def sparsify_(
         else:
             report.append(Replacement(name, shape, None, reason))
     return report
+
+
+def _density(density: Any) -> float:
+    value = real_number(density, "density")
+    if not 0 <= value <= 1:
+        raise ValueError(f"density is {density}; accepted: 0 to 1")
+    return value
 
 
 def _why_left(

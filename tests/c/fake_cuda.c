@@ -1,0 +1,346 @@
+/* A CUDA driver without a GPU, as libcuda.so.1: device memory is the host's, kernels do nothing, and every object
+ * that is made and not destroyed is counted. What it pretends to be stands in environment variables:
+ *
+ *   FAKE_CUDA_INIT=803        what cuInit returns
+ *   FAKE_CUDA_DEVICES=0       how many devices there are; 1 by default
+ *   FAKE_CUDA_ARCH=70         their compute capability; 90 by default
+ *   FAKE_CUDA_FAIL=cuMemAlloc_v2:2,cuStreamCreate:2  these always fail, with these errors
+ *
+ * and fake_fail_at() makes any one call fail, but those that free something and those that change the current context,
+ * which stand before and behind them. As with the real driver, nothing works in a forked child. */
+#include "cuda_api.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DECLARE(member, symbol, parameters) CUresult member parameters __asm__(symbol);
+BSRG_CUDA_FUNCTIONS(DECLARE)
+#undef DECLARE
+
+/* ---- what tests ask for ---------------------------------------------------------------------- */
+
+static atomic_llong live_objects, live_bytes, calls, launches;
+static atomic_llong fail_at = -1;
+static atomic_int fail_with;
+
+/* Objects: memory, pools, streams, events, retained contexts. Libraries live as long as the process. */
+long long fake_live_objects(void) { return live_objects; }
+long long fake_live_bytes(void) { return live_bytes; }
+long long fake_calls(void) { return calls; }
+long long fake_launches(void) { return launches; }
+/* Of the calls from now on, counted from 0, that one fails; none with -1. */
+void fake_fail_at(long long call, int with) {
+  atomic_store(&calls, 0);
+  atomic_store(&fail_with, with);
+  atomic_store(&fail_at, call);
+}
+
+static long number(const char *variable, long otherwise) {
+  const char *text = getenv(variable);
+  return text ? strtol(text, NULL, 10) : otherwise;
+}
+
+static pid_t initialised; /* by this process */
+
+static CUresult begin(const char *symbol) {
+  if (initialised != getpid()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (atomic_fetch_add(&calls, 1) == atomic_load(&fail_at)) return atomic_load(&fail_with);
+  const char *failing = getenv("FAKE_CUDA_FAIL");
+  const size_t length = strlen(symbol);
+  for (const char *at = failing; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (strncmp(at, symbol, length) == 0 && at[length] == ':') return atoi(at + length + 1);
+  return CUDA_SUCCESS;
+}
+
+#define BEGIN(symbol)                          \
+  {                                            \
+    const CUresult result = begin(symbol);     \
+    if (result != CUDA_SUCCESS) return result; \
+  }
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+/* Ahead of every object, on an alignment that device memory has. */
+typedef struct header {
+  size_t bytes;
+  char pad[256 - sizeof(size_t)];
+} header;
+
+static CUresult make(void **out, size_t bytes) {
+  header *object;
+  if (posix_memalign((void **)&object, 256, sizeof *object + bytes) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  object->bytes = bytes;
+  memset(object + 1, 0xff, bytes);
+  ++live_objects;
+  live_bytes += (long long)bytes;
+  *out = object + 1;
+  return CUDA_SUCCESS;
+}
+
+static CUresult destroy(void *pointer) {
+  header *object = (header *)pointer - 1;
+  --live_objects;
+  live_bytes -= (long long)object->bytes;
+  free(object);
+  return CUDA_SUCCESS;
+}
+
+static CUresult make_memory(CUdeviceptr *out, size_t bytes) {
+  void *memory;
+  const CUresult result = make(&memory, bytes);
+  if (result == CUDA_SUCCESS) *out = (CUdeviceptr)(uintptr_t)memory;
+  return result;
+}
+
+/* ---- the driver's functions ------------------------------------------------------------------ */
+
+CUresult init(unsigned flags) {
+  (void)flags;
+  if (initialised && initialised != getpid()) return CUDA_ERROR_NOT_INITIALIZED;
+  initialised = getpid();
+  return (CUresult)number("FAKE_CUDA_INIT", CUDA_SUCCESS);
+}
+
+CUresult driver_version(int *version) {
+  BEGIN("cuDriverGetVersion")
+  *version = 12080;
+  return CUDA_SUCCESS;
+}
+
+CUresult error_name(CUresult error, const char **name) {
+  static _Thread_local char text[32];
+  snprintf(text, sizeof text, "CUDA_ERROR_%d", error);
+  *name = text;
+  return CUDA_SUCCESS;
+}
+
+CUresult error_string(CUresult error, const char **text) {
+  (void)error;
+  *text = "by a test";
+  return CUDA_SUCCESS;
+}
+
+CUresult device_count(int *count) {
+  BEGIN("cuDeviceGetCount")
+  *count = (int)number("FAKE_CUDA_DEVICES", 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult device_get(CUdevice *device, int ordinal) {
+  BEGIN("cuDeviceGet")
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult device_name(char *name, int length, CUdevice device) {
+  (void)device;
+  BEGIN("cuDeviceGetName")
+  snprintf(name, (size_t)length, "Fake GPU");
+  return CUDA_SUCCESS;
+}
+
+CUresult device_memory(size_t *bytes, CUdevice device) {
+  (void)device;
+  BEGIN("cuDeviceTotalMem_v2")
+  *bytes = (size_t)1 << 30;
+  return CUDA_SUCCESS;
+}
+
+CUresult device_attribute(int *value, int attribute, CUdevice device) {
+  (void)device;
+  BEGIN("cuDeviceGetAttribute")
+  const int arch = (int)number("FAKE_CUDA_ARCH", 90);
+  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? arch / 10
+           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? arch % 10
+                                                                       : 132;
+  return CUDA_SUCCESS;
+}
+
+CUresult primary_context_retain(CUcontext *context, CUdevice device) {
+  BEGIN("cuDevicePrimaryCtxRetain")
+  ++live_objects;
+  *context = (CUcontext)(uintptr_t)(device + 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult primary_context_release(CUdevice device) {
+  (void)device;
+  --live_objects;
+  return CUDA_SUCCESS;
+}
+
+static _Thread_local CUcontext contexts[16];
+static _Thread_local int depth;
+
+CUresult context_get(CUcontext *context) {
+  *context = depth ? contexts[depth - 1] : NULL;
+  return CUDA_SUCCESS;
+}
+
+/* More pushes than pops are a leak, which this says at once. */
+CUresult context_push(CUcontext context) {
+  if (depth == 16) abort();
+  contexts[depth++] = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult context_pop(CUcontext *context) {
+  if (depth == 0) abort();
+  *context = contexts[--depth];
+  return CUDA_SUCCESS;
+}
+
+CUresult library_load(CUlibrary *library, const void *image, int *jit_options, void **jit_values,
+                      unsigned jit_count, int *library_options, void **library_values,
+                      unsigned library_count) {
+  (void)jit_options, (void)jit_values, (void)jit_count;
+  (void)library_options, (void)library_values, (void)library_count;
+  BEGIN("cuLibraryLoadData")
+  *library = (CUlibrary)(uintptr_t)image;
+  return CUDA_SUCCESS;
+}
+
+CUresult library_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
+  (void)library;
+  BEGIN("cuLibraryGetKernel")
+  *kernel = (CUkernel)(uintptr_t)name;
+  return CUDA_SUCCESS;
+}
+
+CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevice device) {
+  (void)attribute, (void)value, (void)kernel, (void)device;
+  BEGIN("cuKernelSetAttribute")
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
+  (void)config, (void)function, (void)parameters, (void)extra;
+  BEGIN("cuLaunchKernelEx")
+  ++launches;
+  return CUDA_SUCCESS;
+}
+
+CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *address, const uint64_t *dims,
+                           const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                           int interleave, int swizzle, int l2_promotion, int oob_fill) {
+  (void)data_type, (void)rank, (void)address, (void)dims, (void)strides, (void)box, (void)element_strides;
+  (void)interleave, (void)swizzle, (void)l2_promotion, (void)oob_fill;
+  BEGIN("cuTensorMapEncodeTiled")
+  memset(map, 0, 128);
+  return CUDA_SUCCESS;
+}
+
+CUresult memory_alloc(CUdeviceptr *pointer, size_t bytes) {
+  BEGIN("cuMemAlloc_v2")
+  return make_memory(pointer, bytes);
+}
+
+CUresult memory_free(CUdeviceptr pointer) { return destroy((void *)(uintptr_t)pointer); }
+
+CUresult memory_alloc_async(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+  (void)stream;
+  BEGIN("cuMemAllocAsync")
+  return make_memory(pointer, bytes);
+}
+
+CUresult pool_create(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+  (void)properties;
+  BEGIN("cuMemPoolCreate")
+  return make((void **)pool, 1);
+}
+
+CUresult pool_destroy(CUmemoryPool pool) { return destroy(pool); }
+
+CUresult pool_set_attribute(CUmemoryPool pool, int attribute, void *value) {
+  (void)pool, (void)attribute, (void)value;
+  BEGIN("cuMemPoolSetAttribute")
+  return CUDA_SUCCESS;
+}
+
+CUresult pool_alloc_async(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+  (void)pool, (void)stream;
+  BEGIN("cuMemAllocFromPoolAsync")
+  return make_memory(pointer, bytes);
+}
+
+CUresult memory_free_async(CUdeviceptr pointer, CUstream stream) {
+  (void)stream;
+  return destroy((void *)(uintptr_t)pointer);
+}
+
+CUresult copy_to_device(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream) {
+  (void)stream;
+  BEGIN("cuMemcpyHtoDAsync_v2")
+  memcpy((void *)(uintptr_t)destination, source, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_to_host(void *destination, CUdeviceptr source, size_t bytes, CUstream stream) {
+  (void)stream;
+  BEGIN("cuMemcpyDtoHAsync_v2")
+  memcpy(destination, (const void *)(uintptr_t)source, bytes);
+  return CUDA_SUCCESS;
+}
+
+CUresult set_32(CUdeviceptr pointer, unsigned value, size_t count, CUstream stream) {
+  (void)stream;
+  BEGIN("cuMemsetD32Async")
+  for (size_t i = 0; i < count; ++i) ((unsigned *)(uintptr_t)pointer)[i] = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult pointer_attribute(void *value, int attribute, CUdeviceptr pointer) {
+  (void)attribute, (void)pointer;
+  BEGIN("cuPointerGetAttribute")
+  *(int *)value = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_create(CUstream *stream, unsigned flags) {
+  (void)flags;
+  BEGIN("cuStreamCreate")
+  return make((void **)stream, 1);
+}
+
+CUresult stream_destroy(CUstream stream) { return destroy(stream); }
+
+CUresult stream_synchronize(CUstream stream) {
+  (void)stream;
+  BEGIN("cuStreamSynchronize")
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
+  (void)stream, (void)event, (void)flags;
+  BEGIN("cuStreamWaitEvent")
+  return CUDA_SUCCESS;
+}
+
+CUresult stream_is_capturing(CUstream stream, int *status) {
+  (void)stream;
+  BEGIN("cuStreamIsCapturing")
+  *status = 0;
+  return CUDA_SUCCESS;
+}
+
+CUresult exchange_capture_mode(int *mode) {
+  (void)mode;
+  return CUDA_SUCCESS;
+}
+
+CUresult event_create(CUevent *event, unsigned flags) {
+  (void)flags;
+  BEGIN("cuEventCreate")
+  return make((void **)event, 1);
+}
+
+CUresult event_record(CUevent event, CUstream stream) {
+  (void)event, (void)stream;
+  BEGIN("cuEventRecord")
+  return CUDA_SUCCESS;
+}
+
+CUresult event_destroy(CUevent event) { return destroy(event); }

@@ -1,0 +1,76 @@
+"""Scripts under a CUDA driver that a test makes up: tests/c/fake_cuda.c in place of libcuda.so.1.
+
+``run`` starts them in a process of their own, which finds that driver first. ``driver`` is for
+within such a script.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+CC = shlex.split(os.environ.get("CC", "cc"))
+
+
+@cache
+def _built(lacking: str) -> Path:
+    """The folder with the library, which has all functions but one; it goes with this process."""
+    if not sys.platform.startswith("linux") or shutil.which(CC[0]) is None:
+        pytest.skip(f"needs Linux and a C compiler, {CC[0]}")
+    folder = tempfile.TemporaryDirectory()
+    _folders.append(folder)
+    path = Path(folder.name)
+    versions = path / "versions"
+    versions.write_text(f"{{ global: cu*; fake_*; local: {lacking or 'none'}; *; }};")
+    source = [f"-I{TESTS.parent / 'csrc'}", TESTS / "c" / "fake_cuda.c"]
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    command = [*CC, *flags, *source, f"-Wl,--version-script={versions}", "-o"]
+    done = subprocess.run(
+        [*command, path / "libcuda.so.1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def run(script: str, *, lacking: str = "", folder: Path | None = None, **variables: object) -> str:
+    """What the script prints. ``variables``: those of tests/c/fake_cuda.c, such as ``arch=70``."""
+    place = folder or _built(lacking)
+    environment = {
+        **os.environ,
+        **{f"FAKE_CUDA_{name.upper()}": str(value) for name, value in variables.items()},
+        "LD_LIBRARY_PATH": str(place),
+        "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(TESTS)]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def driver() -> ctypes.CDLL:
+    """The library that the process has loaded, for its counters."""
+    library = ctypes.CDLL("libcuda.so.1")
+    for name in ("live_objects", "live_bytes", "calls", "launches"):
+        getattr(library, f"fake_{name}").restype = ctypes.c_longlong
+    library.fake_fail_at.argtypes = [ctypes.c_longlong, ctypes.c_int]
+    return library

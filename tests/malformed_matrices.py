@@ -1,0 +1,356 @@
+"""Malformed calls of what makes and changes matrices, and of functions beside products."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import bsrgemm
+import numpy as np
+from bsrgemm import DeviceArray, bsr_array, sampled_matmul, softmax
+from malformed_inputs import Bad, build, i32, read_only, x
+
+
+def npz(**entries: Any) -> io.BytesIO:
+    buffer = io.BytesIO()
+    np.savez(buffer, **entries)
+    buffer.seek(0)
+    return buffer
+
+
+def masked(mask: Any = None, blocksize: Any = (2, 2)) -> bsr_array:
+    return bsr_array.from_block_mask(
+        x(4, 6), np.ones((2, 3), bool) if mask is None else mask, blocksize
+    )
+
+
+def sampled(a: Any = None, b: Any = None, pattern: Any = None, **options: Any) -> Any:
+    """A call that is right but for what is replaced: 4 x 5, 5 x 6 and the matrix of ``build``."""
+    a, b = (x(4, 5) if a is None else a), (x(5, 6) if b is None else b)
+    return sampled_matmul(a, b, build() if pattern is None else pattern, **options)
+
+
+METHODS = (
+    Bad("astype", lambda: build().astype("int8"), TypeError, ("int8", "float32")),
+    Bad("sum of a third axis", lambda: build().sum(2), ValueError, ("axis is 2", "accepted: None")),
+    Bad(
+        "part that cuts blocks",
+        lambda: build()[1:4],
+        ValueError,
+        ("row range is 1:4", "multiples of 2"),
+    ),
+    Bad("part with steps", lambda: build()[::2], ValueError, ("row range is 0:4 in steps of 2",)),
+    Bad("one row", lambda: build()[0], TypeError, ("index of a bsr_array is 0", "A[r0:r1, c0:c1]")),
+    Bad("plus a number", lambda: build() + 1, TypeError, ("a int", "accepted: a bsr_array")),
+    Bad(
+        "minus a dense array",
+        lambda: x(4, 6) - build(),
+        TypeError,
+        ("ndarray", "accepted: a bsr_array"),
+    ),
+    Bad(
+        "plus another dtype",
+        lambda: build() + build(x(3, 2, 2, dtype=np.float64)),
+        TypeError,
+        ("b has dtype float64", "a has float32"),
+    ),
+    Bad(
+        "plus another shape",
+        lambda: build() + build().T,
+        ValueError,
+        ("b has shape (6, 4)", "a has (4, 6)"),
+    ),
+    Bad("times a string", lambda: build() * "2", TypeError, ("a str", "accepted: a real number")),
+    Bad("divided by a matrix", lambda: build() / build(), TypeError, ("divisor", "accepted")),
+    Bad(
+        "other blocks that do not divide",
+        lambda: build().reblock((3, 2)),
+        ValueError,
+        ("blocksize is (3, 2)", "height 3"),
+    ),
+    Bad(
+        "other blocks of one number",
+        lambda: build().reblock(2),
+        TypeError,
+        ("blocksize is 2", "accepted: a pair"),
+    ),
+    Bad(
+        "device",
+        lambda: bsr_array.to(build(), "tpu"),
+        ValueError,
+        ("device is 'tpu'", "accepted: 'cpu', 'cuda'"),
+    ),
+    Bad("plan of no columns", lambda: build().plan(0), ValueError, ("n is 0", "at least one")),
+    Bad(
+        "plan of an unknown chip",
+        lambda: build().plan(8, chip={"cores": 3}),
+        (TypeError, ValueError),
+        ("chip", "cores"),
+    ),
+    Bad(
+        "mask of another shape",
+        lambda: masked(np.ones((2, 2), bool)),
+        ValueError,
+        ("mask has shape (2, 2)", "accepted: (2, 3)"),
+    ),
+    Bad(
+        "mask of floats",
+        lambda: masked(x(2, 3)),
+        TypeError,
+        ("mask has dtype float32", "accepted: bool"),
+    ),
+    Bad(
+        "mask of other blocks",
+        lambda: masked(blocksize=(3, 2)),
+        ValueError,
+        ("blocksize is (3, 2)", "does not divide 4"),
+    ),
+)
+
+STORAGE = (
+    Bad("without a format", lambda: bsrgemm.load(npz(data=x(1))), ValueError, ("lacks", "format")),
+    Bad(
+        "of csr", lambda: bsrgemm.load(npz(format=np.array(b"csr"))), ValueError, ("'csr'", "'bsr'")
+    ),
+    Bad(
+        "with a bad pattern",
+        lambda: bsrgemm.load(
+            npz(
+                format=np.array(b"bsr"),
+                shape=i32(4, 6),
+                data=x(3, 2, 2),
+                indices=i32(0, 9, 1),
+                indptr=i32(0, 2, 3),
+            )
+        ),
+        ValueError,
+        ("indices[1] is 9",),
+    ),
+    Bad(
+        "no .npz",
+        lambda: bsrgemm.load(io.BytesIO(b"not a zip file")),
+        ValueError,
+        ("no .npz file",),
+        True,
+    ),
+)
+
+STACKS = {
+    "vstack": (
+        Bad(
+            "nothing",
+            lambda: bsrgemm.vstack([]),
+            ValueError,
+            ("blocks is empty", "accepted: at least one"),
+        ),
+        Bad(
+            "a matrix",
+            lambda: bsrgemm.vstack(build()),
+            TypeError,
+            ("blocks is a bsr_array", "accepted: a list"),
+        ),
+        Bad(
+            "other columns",
+            lambda: bsrgemm.vstack([build(), build().T]),
+            ValueError,
+            ("blocks[1] has 4 columns",),
+        ),
+    ),
+    "hstack": (
+        Bad(
+            "a dense array",
+            lambda: bsrgemm.hstack([x(4, 6)]),
+            TypeError,
+            ("blocks[0] is a ndarray", "accepted"),
+        ),
+        Bad(
+            "other rows",
+            lambda: bsrgemm.hstack([build(), build().T]),
+            ValueError,
+            ("blocks[1] has 6 rows",),
+        ),
+    ),
+    "block_diag": (
+        Bad(
+            "another dtype",
+            lambda: bsrgemm.block_diag([build(), build().astype("float64")]),
+            TypeError,
+            ("blocks[1] has dtype float64",),
+        ),
+    ),
+    "prune": (
+        Bad(
+            "density above 1",
+            lambda: bsrgemm.prune(x(4, 6), (2, 2), 1.5),
+            ValueError,
+            ("density is 1.5", "accepted: from 0 to 1"),
+        ),
+        Bad(
+            "density a string",
+            lambda: bsrgemm.prune(x(4, 6), (2, 2), "1"),
+            TypeError,
+            ("density is a str", "accepted"),
+        ),
+        Bad(
+            "a vector",
+            lambda: bsrgemm.prune(x(4), (2, 2), 1),
+            ValueError,
+            ("dense has shape (4,)", "accepted"),
+        ),
+        Bad(
+            "integers",
+            lambda: bsrgemm.prune(x(4, 6, dtype=int), (2, 2), 1),
+            TypeError,
+            ("dense has dtype int64",),
+        ),
+        Bad(
+            "a list",
+            lambda: bsrgemm.prune([[1.0]], (1, 1), 1),
+            TypeError,
+            ("dense is a list", "accepted"),
+        ),
+    ),
+}
+
+SOFTMAX = (
+    Bad("dense", lambda: softmax(x(4, 6)), TypeError, ("a is a ndarray", "accepted: a bsr_array")),
+    Bad(
+        "scale a string",
+        lambda: softmax(build(), "1"),
+        TypeError,
+        ("scale is a str", "accepted: a real number"),
+    ),
+    Bad(
+        "stream a string",
+        lambda: softmax(build(), stream="1"),
+        TypeError,
+        ("stream is a str", "accepted"),
+    ),
+    Bad(
+        "values of no known dtype",
+        lambda: softmax(build(x(3, 2, 2, dtype="V4"))),
+        TypeError,
+        ("data",),
+    ),
+)
+
+SAMPLED = (
+    Bad(
+        "pattern is dense",
+        lambda: sampled(pattern=x(4, 6)),
+        TypeError,
+        ("pattern is a ndarray", "accepted: a bsr_array"),
+    ),
+    Bad(
+        "out is dense",
+        lambda: sampled(out=x(4, 6)),
+        TypeError,
+        ("out is a ndarray", "accepted: a bsr_array"),
+    ),
+    Bad(
+        "a is block-sparse",
+        lambda: sampled(build()),
+        TypeError,
+        ("a is a bsr_array", "a.todense()"),
+    ),
+    Bad(
+        "a is a vector", lambda: sampled(x(5)), ValueError, ("a has shape (5,)", "accepted: (4, K)")
+    ),
+    Bad(
+        "a of other rows",
+        lambda: sampled(x(3, 5)),
+        ValueError,
+        ("a has shape (M, K) = (3, 5)", "pattern has 4 rows"),
+    ),
+    Bad(
+        "b of other columns",
+        lambda: sampled(b=x(5, 5)),
+        ValueError,
+        ("b has shape (K, N) = (5, 5)", "pattern has 6 columns"),
+    ),
+    Bad("inner dimensions", lambda: sampled(b=x(4, 6)), ValueError, ("b must have as many rows",)),
+    Bad(
+        "b of another dtype",
+        lambda: sampled(b=x(5, 6, dtype=np.float64)),
+        TypeError,
+        ("b has dtype float64", "a has dtype float32"),
+    ),
+    Bad(
+        "integers",
+        lambda: sampled(x(4, 5, dtype=int), x(5, 6, dtype=int)),
+        TypeError,
+        ("a has dtype int64", "accepted: float16"),
+    ),
+    Bad(
+        "out of other blocks",
+        lambda: sampled(out=build(indices=i32(0, 1, 1))),
+        ValueError,
+        ("out stores other blocks than pattern",),
+    ),
+    Bad(
+        "out is read-only",
+        lambda: sampled(out=build(read_only(x(3, 2, 2)))),
+        ValueError,
+        ("out.data is read-only",),
+    ),
+    Bad(
+        "alpha a string",
+        lambda: sampled(alpha="1"),
+        TypeError,
+        ("alpha is a str", "accepted: a real number"),
+    ),
+)
+
+SYSTEM = {
+    "set_num_threads": (
+        Bad("negative", lambda: bsrgemm.set_num_threads(-1), ValueError, ("n is -1",)),
+        Bad(
+            "too many",
+            lambda: bsrgemm.set_num_threads(2**20),
+            ValueError,
+            ("n is 1048576", "from 1 to 1024"),
+        ),
+        Bad("a fraction", lambda: bsrgemm.set_num_threads(1.5), TypeError, ("n is 1.5",)),
+    ),
+    "DeviceArray": (
+        Bad(
+            "unknown dtype",
+            lambda: DeviceArray.empty((2,), "int3"),
+            TypeError,
+            ("dtype is 'int3'", "must be one of"),
+        ),
+        Bad(
+            "negative shape",
+            lambda: DeviceArray.empty((-2,), "float32"),
+            ValueError,
+            ("shape is (-2,)", "at least 0"),
+        ),
+        Bad(
+            "on the CPU",
+            lambda: DeviceArray.empty((2,), "float32", "cpu"),
+            (TypeError, ValueError),
+            ("device is 'cpu'",),
+        ),
+        Bad(
+            "stream a string",
+            lambda: DeviceArray.empty((2,), "float32", stream="1"),
+            TypeError,
+            ("stream is '1'",),
+        ),
+        Bad(
+            "of no array",
+            lambda: DeviceArray.from_host("abc"),
+            TypeError,
+            ("array is of type str",),
+        ),
+    ),
+}
+
+TABLES = {
+    "bsr_array, methods": METHODS,
+    "load": STORAGE,
+    **STACKS,
+    "softmax": SOFTMAX,
+    "sampled_matmul": SAMPLED,
+    **SYSTEM,
+}
