@@ -165,7 +165,7 @@ def attention(
     result_shape = (*q_shape[:-1], v_shape[-1])
     if out is None:
         dtype = "bfloat16" if _has_eight_bits(q) else None
-        out = target = library.empty(result_shape, q, "q", dtype)
+        target = library.empty(result_shape, q, "q", dtype)
     else:
         target = _of_shape(out, result_shape)
     lse = None
@@ -191,7 +191,9 @@ def attention(
         **masks,
         **sequences,
     )
-    return (out, lse) if return_lse else out
+    if out is None:
+        out = library.finished(target, q)
+    return (out, library.finished(lse, q)) if return_lse else out
 
 
 _DIMENSIONS = {
@@ -276,7 +278,7 @@ def _of_shape(out: Any, shape: tuple[int, ...]) -> Any:
     found = library.shape(out, "out")
     if found != shape:
         raise ValueError(f"out has shape {found}; accepted: {shape}")
-    return library.importable(out, "out")
+    return library.writable(out, "out")
 
 
 def _softcap(softcap: Any) -> float:
