@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+from collections.abc import Iterator
 from typing import Any
 
 import bsrgemm
@@ -12,14 +14,17 @@ import pytest
 from bsrgemm import bsr_array
 from cases import normal, problem
 
+# JAX would take three quarters of a GPU's memory, whether it computes there or not.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @pytest.fixture(autouse=True)
-def _float64() -> Any:
-    with jax.enable_x64(True):
+def _on_the_cpu() -> Iterator[None]:
+    with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         yield
 
 
