@@ -120,7 +120,7 @@ def attention(
     -------
     array, or a pair of arrays
         ``out`` if given; otherwise of shape (batch, heads, queries, value size), or in the layout
-        asked for, in the library of ``q``: NumPy, torch or CuPy; for other arrays NumPy on the host
+        asked for, in the library of ``q``: NumPy, torch, CuPy or JAX; for others NumPy on the host
         and :class:`DeviceArray` on a GPU. With ``return_lse`` a pair of it and of an array of
         float32 of shape (batch, heads, queries), or (heads, queries of all sequences), -inf where
         a query sees no key.

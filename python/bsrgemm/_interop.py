@@ -407,9 +407,6 @@ class _Jax(_Foreign):
     def from_host(self, x: np.ndarray, like: Any) -> Any:
         return self.jax.device_put(x, like.device)
 
-    def to_host(self, x: Any) -> np.ndarray:
-        return np.asarray(x)
-
 
 NUMPY = _NumPy()
 TORCH = _Torch()

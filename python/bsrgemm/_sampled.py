@@ -56,8 +56,8 @@ def sampled_matmul(
     -------
     bsr_array
         ``out`` if given. Otherwise a matrix with the pattern's structure, which is shared and not
-        copied, and new values of the dtype, device and library of ``a``: NumPy, torch or CuPy; for
-        other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        copied, and new values of the dtype, device and library of ``a``: NumPy, torch, CuPy or
+        JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
 
     Raises
     ------
