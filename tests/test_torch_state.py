@@ -146,6 +146,17 @@ def test_functional_calls() -> None:
     torch.testing.assert_close(doubled, 2 * layer(x) - layer.bias)
 
 
+def test_exported_programs_are_saved() -> None:
+    layer = make_layer(activation="gelu")
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(layer, (torch.randn(5, IN),), dynamic_shapes=({0: batch},))
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    x = torch.randn(9, IN)
+    torch.testing.assert_close(torch.export.load(file).module()(x), layer(x))
+
+
 # What each of two processes does: not those of pytest, since torch.distributed starts threads.
 DISTRIBUTED = """
 import copy
