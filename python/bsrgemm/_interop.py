@@ -397,9 +397,11 @@ class _Jax(_Foreign):
     def finished(self, result: Any, like: Any) -> Any:
         if isinstance(result, np.ndarray):
             return self.jax.device_put(result, like.device)
-        # The work is on a stream of which JAX's allocator knows nothing: it may give the operands'
-        # memory away as soon as they are dropped, so they have to have been read by then.
-        return self.jax.dlpack.from_dlpack(result).block_until_ready()
+        # JAX and its allocator order memory by JAX's own stream alone. So the operands have to have
+        # been read when they can be dropped, and the result has to be JAX's memory: that of others
+        # is given back while work that reads it may still be running, and cannot be donated.
+        view = self.jax.dlpack.from_dlpack(result)
+        return self.jax.numpy.array(view, copy=True).block_until_ready()
 
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)

@@ -127,8 +127,8 @@ def matmul(
     array
         ``out`` if given. Otherwise of shape (..., M, N), without the dimension that the array
         lacks, in the library of the dense operand or, of two bsr_arrays, of the data of ``a``:
-        NumPy, torch, CuPy or JAX (for which a product on a GPU is waited for); for other arrays
-        NumPy on the host and :class:`DeviceArray` on a GPU.
+        NumPy, torch, CuPy or JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a
+        GPU. On a GPU a result for JAX is waited for and copied.
 
     Raises
     ------

@@ -171,6 +171,25 @@ def test_jax_order_of_work(jax: Any, rng: np.random.Generator) -> None:
         assert np.array_equal(np.asarray(found), expected) and len(noise) == 8
 
 
+def test_jax_owns_its_results(jax: Any, rng: np.random.Generator) -> None:
+    """They can be donated, and dropped while JAX reads them."""
+    p, host = sample(rng)
+    a, x, expected = of_jax(jax, p), jax.numpy.asarray(host), reference(p, host)
+    double = jax.jit(lambda y: 2 * y, donate_argnums=0)
+    assert np.array_equal(np.asarray(double(a @ x)), 2 * expected)
+
+    @jax.jit
+    def slow(y: Any, work: Any) -> Any:
+        zero = jax.lax.fori_loop(0, 50, lambda _, w: jax.numpy.tanh(w @ w), work)[0, 0] * 0
+        return y + zero
+
+    work = jax.random.normal(jax.random.key(0), (2048, 2048), "float32") / 64
+    for _ in repeats(10):
+        found = slow(a @ x, work)
+        others = [a @ (scale * x) for scale in range(2, 6)]
+        assert np.array_equal(np.asarray(found), expected) and len(others) == 4
+
+
 # ---- Numba ---------------------------------------------------------------------------------------
 
 
