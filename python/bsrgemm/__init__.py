@@ -1,9 +1,9 @@
 """Products of block-sparse (BSR) matrices, and attention, on CPUs and NVIDIA GPUs.
 
 ``bsr_array`` holds a matrix, ``matmul`` (or ``@``) multiplies it with a dense array of NumPy,
-PyTorch, CuPy or of any library that speaks DLPack or the CUDA array interface, where that array
-lives. ``sampled_matmul`` computes a product of two dense arrays at the blocks of a pattern only.
-``attention`` computes scaled dot-product attention, dense or over the blocks of a
+PyTorch, CuPy, JAX or of any library that speaks DLPack or the CUDA array interface, where that
+array lives. ``sampled_matmul`` computes a product of two dense arrays at the blocks of a pattern
+only. ``attention`` computes scaled dot-product attention, dense or over the blocks of a
 ``BlockMask``, with the same arrays.
 """
 

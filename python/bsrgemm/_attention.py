@@ -120,7 +120,7 @@ def attention(
     -------
     array, or a pair of arrays
         ``out`` if given; otherwise of shape (batch, heads, queries, value size), or in the layout
-        asked for, in the library of ``q``: NumPy, torch or CuPy; for other arrays NumPy on the host
+        asked for, in the library of ``q``: NumPy, torch, CuPy or JAX; for others NumPy on the host
         and :class:`DeviceArray` on a GPU. With ``return_lse`` a pair of it and of an array of
         float32 of shape (batch, heads, queries), or (heads, queries of all sequences), -inf where
         a query sees no key.
@@ -165,7 +165,7 @@ def attention(
     result_shape = (*q_shape[:-1], v_shape[-1])
     if out is None:
         dtype = "bfloat16" if _has_eight_bits(q) else None
-        out = target = library.empty(result_shape, q, "q", dtype)
+        target = library.empty(result_shape, q, "q", dtype)
     else:
         target = _of_shape(out, result_shape)
     lse = None
@@ -191,7 +191,9 @@ def attention(
         **masks,
         **sequences,
     )
-    return (out, lse) if return_lse else out
+    if out is None:
+        out = library.finished(target, q)
+    return (out, library.finished(lse, q)) if return_lse else out
 
 
 _DIMENSIONS = {
@@ -276,7 +278,7 @@ def _of_shape(out: Any, shape: tuple[int, ...]) -> Any:
     found = library.shape(out, "out")
     if found != shape:
         raise ValueError(f"out has shape {found}; accepted: {shape}")
-    return library.importable(out, "out")
+    return library.writable(out, "out")
 
 
 def _softcap(softcap: Any) -> float:

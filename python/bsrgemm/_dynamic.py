@@ -309,15 +309,16 @@ class DynamicPattern:
         if info.shape != self._shape:
             raise ValueError(f"dense has shape {info.shape}; accepted: {self._shape}")
         if out is None:
-            out = library.empty((self._capacity, *self._blocksize), dense, "dense")
-        target = library_of(out).importable(out, "out")
+            target = library.empty((self._capacity, *self._blocksize), dense, "dense")
+        else:
+            target = library_of(out).writable(out, "out")
         self._check_values(_core.describe(target, "out"), "out")
         if self._device == "cpu":
             self._gather_on_host(given, target, info.dtype)
-            return out
-        handle = library.current_stream(dense) if stream is None else stream_handle(stream)
-        _core.pattern_gather(self._structure, given, target, handle)
-        return out
+        else:
+            handle = library.current_stream(dense) if stream is None else stream_handle(stream)
+            _core.pattern_gather(self._structure, given, target, handle)
+        return library.finished(target, dense) if out is None else out
 
     def _gather_on_host(self, dense: Any, out: Any, dtype: str) -> None:
         """Host views share the arrays' memory."""

@@ -1,8 +1,8 @@
 """Which library an array belongs to, and that library's own way of doing what bsrgemm needs.
 
-An array of PyTorch or CuPy can only reach this module when its library has been imported already,
-so both are looked up in ``sys.modules`` and never imported here. Everything else that can be
-imported (``__dlpack__``, ``__cuda_array_interface__``, the buffer protocol) is "foreign": its
+An array of PyTorch, CuPy or JAX can only reach this module when its library has been imported
+already, so they are looked up in ``sys.modules`` and never imported here. Everything else that can
+be imported (``__dlpack__``, ``__cuda_array_interface__``, the buffer protocol) is "foreign": its
 results are NumPy arrays on the host and :class:`bsrgemm.DeviceArray` on a GPU.
 """
 
@@ -54,6 +54,13 @@ class Library:
         """
         return x
 
+    def writable(self, x: Any, name: str) -> Any:
+        """The same for memory that is written to.
+
+        Raises TypeError if the library's arrays are immutable.
+        """
+        return self.importable(x, name)
+
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
 
@@ -63,6 +70,10 @@ class Library:
         Of the operand's dtype unless another is asked for.
         """
         raise NotImplementedError
+
+    def finished(self, result: Any, like: Any) -> Any:
+        """What ``empty`` made for ``like``, as an array of this library, once work writes to it."""
+        return result
 
     def current_stream(self, x: Any) -> int | None:
         """Handle of the library's current stream on the device of ``x``.
@@ -359,9 +370,50 @@ class _Foreign(Library):
         return host if device == "cpu" else _core.DeviceArray.from_host(host, device)
 
 
+class _Jax(_Foreign):
+    """Immutable arrays, which are made of finished results."""
+
+    name = "jax"
+
+    @property
+    def jax(self) -> Any:
+        return sys.modules["jax"]
+
+    def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
+        if isinstance(x, self.jax.core.Tracer):
+            raise TypeError(
+                f"{name} is a {type(x).__name__}, which has no memory: JAX traces the code that "
+                "calls this; accepted: a concrete array. jax.pure_callback calls bsrgemm from "
+                "traced code, and jax.custom_vjp gives that a gradient"
+            )
+        return x
+
+    def writable(self, x: Any, name: str) -> Any:
+        raise TypeError(
+            f"{name} is a jax.Array, which is immutable; accepted: none, and a new jax.Array is "
+            "returned, or a writable array of another library on its device"
+        )
+
+    def finished(self, result: Any, like: Any) -> Any:
+        if isinstance(result, np.ndarray):
+            return self.jax.device_put(result, like.device)
+        # JAX and its allocator order memory by JAX's own stream alone. So the operands have to have
+        # been read when they can be dropped, and the result has to be JAX's memory: that of others
+        # is given back while work that reads it may still be running, and cannot be donated.
+        view = self.jax.dlpack.from_dlpack(result)
+        return self.jax.numpy.array(view, copy=True).block_until_ready()
+
+    def shape(self, x: Any, name: str) -> tuple[int, ...]:
+        return tuple(x.shape)
+
+    def from_host(self, x: np.ndarray, like: Any) -> Any:
+        return self.jax.device_put(x, like.device)
+
+
 NUMPY = _NumPy()
 TORCH = _Torch()
 CUPY = _CuPy()
+JAX = _Jax()
 OWN_DEVICE = _OwnDevice()
 FOREIGN = _Foreign()
 
@@ -372,7 +424,7 @@ def library_of(x: Any) -> Library:
         return NUMPY
     if isinstance(x, _core.DeviceArray):
         return OWN_DEVICE
-    for library, type_name in ((TORCH, "Tensor"), (CUPY, "ndarray")):
+    for library, type_name in ((TORCH, "Tensor"), (CUPY, "ndarray"), (JAX, "Array")):
         array_type = getattr(sys.modules.get(library.name), type_name, None)
         if array_type is not None and isinstance(x, array_type):
             return library

@@ -127,7 +127,8 @@ def matmul(
     array
         ``out`` if given. Otherwise of shape (..., M, N), without the dimension that the array
         lacks, in the library of the dense operand or, of two bsr_arrays, of the data of ``a``:
-        NumPy, torch or CuPy; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        NumPy, torch, CuPy or JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a
+        GPU. On a GPU a result for JAX is waited for and copied.
 
     Raises
     ------
@@ -137,7 +138,8 @@ def matmul(
         operands in blocks of this shape, or something is asked for that products of 8-bit
         operands or of two bsr_arrays do not have.
     TypeError
-        If dtypes or devices differ or are not accepted, or a torch tensor requires grad; if
+        If dtypes or devices differ or are not accepted, a torch tensor requires grad, JAX traces
+        an operand, or ``out`` is an array of JAX, which is immutable; if
         ``precision``, ``out_dtype`` or a scale is given for operands that do not have it.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
@@ -232,7 +234,7 @@ def product(
     if out is None:
         result = y = library.empty(result_shape, dense, name, result_dtype)
     else:
-        result, y = out, _of_shape(out, "out", result_shape)
+        result, y = out, _of_shape(out, "out", result_shape, written=True)
         added = y if out is c else added
     _core.matmul(
         sparse._structure,
@@ -250,7 +252,7 @@ def product(
         precision,
         *scales,
     )
-    return result
+    return library.finished(result, dense) if out is None else result
 
 
 def _check_absent(**arguments: Any) -> None:
@@ -359,11 +361,12 @@ def _sparse_product(
     if out is None:
         result = y = library.empty(shape, a._data, "a.data")
     else:
-        result, y = out, added if out is c else _of_shape(out, "out", shape)
+        result, y = out, _of_shape(out, "out", shape, written=True)
+        added = y if out is c else added
     _core.matmul_sparse(
         a._structure, values, b._structure, b_values, y, added, alpha, beta, handle, family
     )
-    return result
+    return library.finished(result, a._data) if out is None else result
 
 
 def _result_dtype(dtype: str, out_dtype: Any, out: Any) -> str | None:
@@ -429,13 +432,13 @@ def _broadcastable(x: Any, name: str, shape: tuple[int, ...]) -> Any:
     return library.importable(x, name)
 
 
-def _of_shape(x: Any, name: str, shape: tuple[int, ...]) -> Any:
+def _of_shape(x: Any, name: str, shape: tuple[int, ...], written: bool = False) -> Any:
     """What the extension reads or writes for ``x``, which has to be of ``shape``."""
     library = library_of(x)
     found = library.shape(x, name)
     if found != shape:
         raise ValueError(f"{name} has shape {found}; accepted: {shape}")
-    return library.importable(x, name)
+    return library.writable(x, name) if written else library.importable(x, name)
 
 
 def real_number(value: Any, name: str) -> float:

@@ -56,8 +56,8 @@ def sampled_matmul(
     -------
     bsr_array
         ``out`` if given. Otherwise a matrix with the pattern's structure, which is shared and not
-        copied, and new values of the dtype, device and library of ``a``: NumPy, torch or CuPy; for
-        other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        copied, and new values of the dtype, device and library of ``a``: NumPy, torch, CuPy or
+        JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
 
     Raises
     ------
@@ -105,16 +105,15 @@ def sampled(
     if out is None:
         info = _core.describe(left, "a")
         check_dtype(info.dtype, "a")
-        data = values = library.empty(_values_shape(pattern), a, "a")
-        result = pattern._sharing(data, info.device)
+        values = library.empty(_values_shape(pattern), a, "a")
     else:
         _check_structure(out, pattern)
-        result = out
-        values = added if out is pattern and added is not None else _values(out, "out")
+        values = library_of(out._data).writable(out._data, "out.data")
+        added = values if out is pattern and added is not None else added
     _core.sampled_matmul(
         pattern._structure, left, right, values, added, alpha, beta, handle, family
     )
-    return result
+    return out if out is not None else pattern._sharing(library.finished(values, a), info.device)
 
 
 def _values(matrix: bsr_array, name: str) -> Any:

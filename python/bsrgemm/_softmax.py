@@ -53,4 +53,5 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     shape = library.shape(a._data, "a.data")
     data = library.empty(shape, a._data, "a.data")
     _core.softmax(a._structure, values, data, real_number(scale, "scale"), handle)
+    data = library.finished(data, a._data)
     return a.T._with_values(data).T if a.is_transposed else a._with_values(data)

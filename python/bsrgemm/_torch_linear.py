@@ -94,8 +94,9 @@ def _linear(
         )
     if bias is not None and tuple(bias.shape) != (shape[0],):
         raise ValueError(f"bias has shape {tuple(bias.shape)}; accepted: ({shape[0]},)")
-    if torch.is_autocast_enabled(x.device.type):
-        dtype = torch.get_autocast_dtype(x.device.type)
+    kind = x.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):  # which refuses "meta"
+        dtype = torch.get_autocast_dtype(kind)
         x, values = x.to(dtype), values.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     if (x.dtype, x.device) != (values.dtype, values.device):
@@ -106,7 +107,7 @@ def _linear(
         x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)
     )
     fused = None if recorded else activation
-    if recorded or torch.compiler.is_compiling():
+    if recorded or torch.compiler.is_compiling() or x.is_meta:
         y = matmul_operator(values, indices, indptr, rows, bias, list(shape), True, True, fused)
     else:  # the same without the operator's cost on the host
         weight = matrix_of(values.detach(), indices, indptr, shape, True)
@@ -134,8 +135,12 @@ class BSRLinear(torch.nn.Module):
         The stored blocks, (nnzb, bh, bw).
     indices, indptr : torch.Tensor
         Buffers, int32, part of the ``state_dict``: all plain tensors, which safetensors can hold.
-        A ``state_dict`` of another pattern fits if it has as many blocks of the same shape.
     bias : torch.nn.Parameter or None
+
+    Notes
+    -----
+    ``load_state_dict`` takes any pattern of the same block size. One with another number of blocks
+    replaces ``values`` and ``indices``, so make optimizers afterwards.
     """
 
     values: torch.nn.Parameter
@@ -155,16 +160,30 @@ class BSRLinear(torch.nn.Module):
             raise TypeError(
                 f"weight is a {held}; accepted: a bsrgemm.bsr_array that is no transposed view"
             )
+        values = torch.as_tensor(weight.data).detach()
+        indices, indptr = (
+            torch.as_tensor(x, device=values.device).to(torch.int32, copy=True)
+            for x in (weight.indices, weight.indptr)
+        )
+        self._hold(values, indices, indptr, weight.shape, bias, activation)
+
+    def _hold(
+        self,
+        values: torch.Tensor,
+        indices: torch.Tensor,
+        indptr: torch.Tensor,
+        shape: tuple[int, int],
+        bias: torch.Tensor | None,
+        activation: str | None,
+    ) -> None:
         if activation not in ACTIVATIONS:
             names = ", ".join(map(repr, ACTIVATIONS))
             raise ValueError(f"activation is {activation!r}; accepted: {names}")
-        values = torch.as_tensor(weight.data).detach()
-        self.out_features, self.in_features = weight.shape
+        self.out_features, self.in_features = shape
         self.activation = activation
         self.values = torch.nn.Parameter(values)
-        for name in ("indices", "indptr"):
-            index = torch.as_tensor(getattr(weight, name), device=values.device)
-            self.register_buffer(name, index.to(torch.int32, copy=True))
+        self.register_buffer("indices", indices)
+        self.register_buffer("indptr", indptr)
         self.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias.detach()))
 
     @classmethod
@@ -181,7 +200,8 @@ class BSRLinear(torch.nn.Module):
         Parameters
         ----------
         linear : torch.nn.Linear
-            Its bias is shared, its weight copied.
+            Its bias is shared, its weight copied. Of one on the device ``"meta"`` a layer is made
+            that is there, too, for ``load_state_dict``: with ``assign=True`` or after ``to_empty``.
         blocksize : (int, int)
             (bh, bw), which divide out_features and in_features.
         density : float
@@ -198,8 +218,21 @@ class BSRLinear(torch.nn.Module):
         reason = _misfit(linear, blocksize)
         if reason is not None:
             raise ValueError(f"blocksize is {tuple(blocksize)}, but {reason}; accepted: divisors")
-        weight = prune(linear.weight.detach(), blocksize, density)
-        return cls(weight, linear.bias, activation=activation)
+        if not linear.weight.is_meta:
+            weight = prune(linear.weight.detach(), blocksize, density)
+            return cls(weight, linear.bias, activation=activation)
+        if not 0.0 <= density <= 1.0:
+            raise ValueError(f"density is {density}; accepted: 0 to 1")
+        height, width = blocksize
+        shape = (linear.out_features, linear.in_features)
+        rows = shape[0] // height
+        count = int(density * rows * (shape[1] // width) + 0.5)
+        values = linear.weight.detach().new_empty((count, height, width))
+        indices, indptr = (values.new_empty(n, dtype=torch.int32) for n in (count, rows + 1))
+        layer = cls.__new__(cls)
+        torch.nn.Module.__init__(layer)
+        layer._hold(values, indices, indptr, shape, linear.bias, activation)
+        return layer
 
     @property
     def weight(self) -> bsr_array:
@@ -261,6 +294,20 @@ class BSRLinear(torch.nn.Module):
         return _linear(
             input, self.values, self.indices, self.indptr, shape, self.bias, self.activation
         )
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        """As every module's, of any number of blocks."""
+        values, indices = (state_dict.get(prefix + name) for name in ("values", "indices"))
+        if values is not None and indices is not None:
+            shape = values.shape
+            fits = shape[1:] == self.values.shape[1:] and indices.shape == shape[:1]
+            if fits and shape != self.values.shape:
+                empty = self.values.detach().new_empty(shape)
+                self.values = torch.nn.Parameter(empty, requires_grad=self.values.requires_grad)
+                self.indices = self.indices.new_empty(shape[:1])
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def extra_repr(self) -> str:
         text = (
