@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-import numpy as np
+import device_cases
 import pytest
 from bsrgemm import __main__
-from device_cases import brief
 
 pytestmark = pytest.mark.gpu
 
@@ -24,7 +22,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_check(capsys: pytest.CaptureFixture) -> None:
     """Brief: one row of each table."""
-    select = ["--select", "^A @ X$|^causal|^tall 128"] if brief else []
+    select = ["--select", "^A @ X$|^causal|^tall 128"] if device_cases.brief else []
     assert __main__.main(["check", "--device", "cuda:0", "--no-speed", "--verbose", *select]) == 0
     shown = capsys.readouterr().out
     assert "all are right" in shown
@@ -33,7 +31,7 @@ def test_check(capsys: pytest.CaptureFixture) -> None:
 
 def test_check_without_torch_and_cupy() -> None:
     """Every family, and rates, by this package's own arrays alone."""
-    if brief:
+    if device_cases.brief:
         pytest.skip("another process, whose kernels the tool would watch at length")
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_LIBRARIES, "check", "--device", "cuda"],
