@@ -21,6 +21,7 @@ COMMANDS = {
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
     "accuracy": ("accuracy", "predictions and choices beside the committed measurements"),
+    "figures": ("figures", "draw the pictures of the documents from the committed results"),
     "tables": ("report", "write the tables of the documents from the committed results"),
 }
 
