@@ -29,7 +29,7 @@ from ._mask import BlockMask
 __all__ = ["check_path", "draw_known", "draw_measured"]
 
 # Of attention: dtype, heads, length, head size.
-ATTENTION = {"cpu": ("float32", 4, 1024, 64), "cuda": ("float16", 16, 8192, 128)}
+ATTENTION = {"cpu": ("float32", 4, 2048, 64), "cuda": ("float16", 16, 8192, 128)}
 MASK_BLOCK = (128, 128)
 MASK_DENSITIES = (0.0625, 0.125, 0.25, 0.5)
 
@@ -143,8 +143,7 @@ def _measured_attention(device: str) -> Panel:
 
     points = []
     blocks = length // MASK_BLOCK[0]
-    for density in MASK_DENSITIES:
-        count = max(1, round(density * blocks))
+    for count in sorted({max(1, round(density * blocks)) for density in MASK_DENSITIES}):
         scores = rng.random((blocks, blocks))
         chosen: Any = scores.argsort(axis=1).argsort(axis=1) < count
         mask = BlockMask.from_dense(chosen, MASK_BLOCK)

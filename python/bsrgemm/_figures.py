@@ -95,15 +95,18 @@ def roofline(
         x, y = zip(*points, strict=True)
         curves.append(Curve(label, tuple(map(_digits, x)), tuple(map(_digits, y)), "points"))
     low, high = _ends([x for curve in curves for x in curve.x])
+    if bandwidth is not None and peak is not None:
+        # Where both limits meet is worth seeing, wherever the products lie.
+        low, high = _ends([low, high, 0.3 * peak / bandwidth, 1.5 * peak / bandwidth])
     if bandwidth is not None:
-        top = high if peak is None else max(low, min(high, peak / bandwidth))
+        top = high if peak is None else peak / bandwidth
         line = tuple(_digits(x * bandwidth / unit.scale) for x in (low, top))
         name = f"memory, {bandwidth / 1e12:.3g} TB/s"
         if bandwidth < 1e12:
             name = f"memory, {bandwidth / 1e9:.3g} GB/s"
         curves.append(Curve(name, (low, _digits(top)), line, "limit"))
     if peak is not None:
-        begin = low if bandwidth is None else max(low, min(high, peak / bandwidth))
+        begin = low if bandwidth is None else peak / bandwidth
         level = _digits(peak / unit.scale)
         name = f"{peak_name}, {level:.3g} {unit.name}"
         curves.append(Curve(name, (_digits(begin), high), (level, level), "peer"))
