@@ -34,7 +34,7 @@ HBM_BYTES_PER_S, LAUNCH_SECONDS = 4.2e12, 4e-6
 # The break-even density is looked for in patterns of no more places for blocks than this.
 MOST_PLACES = 1 << 18
 # Nothing that takes longer on the CPU, or more memory, is measured.
-CPU_SECONDS, DENSE_BYTES = 10.0, 4 << 30
+CPU_SECONDS, DENSE_BYTES = 1.0, 4 << 30
 
 
 class Matrix(NamedTuple):
@@ -286,7 +286,7 @@ def _measure(matrix: Matrix, n: int, device: str) -> None:
     m, k = a.shape
     height, width = a.blocksize
     flops = 2.0 * a.nnzb * height * width * n
-    if device == "cpu" and cpu_seconds(flops, _near(matrix.dtype)) > CPU_SECONDS / 10:
+    if device == "cpu" and cpu_seconds(flops, _near(matrix.dtype)) > CPU_SECONDS:
         print(f"\nnot measured: {flops:.1e} FLOP take long on this CPU, and no GPU can be used")
         return
     rng = np.random.default_rng(0)
@@ -341,7 +341,7 @@ def _cpu_dense(a: bsr_array, x: np.ndarray, dtype: str) -> tuple[str, float | No
         return f"since NumPy has no fast dense product in {dtype}", None
     m, k = a.shape
     flops = 2.0 * m * k * x.shape[1]
-    if m * k * x.itemsize > DENSE_BYTES or cpu_seconds(flops, dtype) > CPU_SECONDS / 10:
+    if m * k * x.itemsize > DENSE_BYTES or cpu_seconds(flops, dtype) > CPU_SECONDS:
         return "since it is too large for this CPU", None
     dense, out = a.todense(), np.empty((m, x.shape[1]), x.dtype)
     return "NumPy's BLAS", _time(lambda: np.matmul(dense, x, out=out), lambda: None)
