@@ -101,3 +101,46 @@ def test_every_family_of_the_planner_has_a_case_that_hopper_computes() -> None:
     older = H200 | {"sm_arch": 80}
     found = _check_cases.family_obstacle(older, "tall", (128, 64), 256, "float16")
     assert found == _check_cases.NOT_HOPPER
+
+
+class PretendedGPU(_check_cases.Place):
+    """A GPU's list of cases, computed by the CPU."""
+
+    def __init__(self, sm_arch: int) -> None:
+        super().__init__("cpu")
+        self.gpu = H200 | {"sm_arch": sm_arch}
+
+    def array(self, x: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(x)
+
+
+@pytest.mark.parametrize("sm_arch", [90, 80])
+def test_the_cases_of_a_gpu(sm_arch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their operands, references and errors, with the families that there are on the CPU."""
+    for module, name, option in (
+        (_check_cases, "product", 7),
+        (_check_cases, "sampled", "family"),
+        (_check_attention, "attention", "backend"),
+    ):
+        real = getattr(module, name)
+
+        def auto(*args: Any, real: Any = real, option: Any = option, **options: Any) -> Any:
+            options.pop(option, None)
+            return real(*(args[:option] if isinstance(option, int) else args), **options)
+
+        monkeypatch.setattr(module, name, auto)
+    place = PretendedGPU(sm_arch)
+    cases = [*_check_cases.product_cases(place), *_check_attention.attention_cases(place)]
+    only = [case for case in cases if case.group == "kernel families"]
+    names = {case.name for case in only}
+    assert names >= {"tall 128x64", "kmajor tf32 64x40", "pairs", "sampled", "attention, decode"}
+    for case in only if sm_arch == 90 else only[::5]:
+        if case.run is not None:
+            verdict = _check._verify(case, 0, "pretended")
+            assert verdict.word == "ok", (case.name, case.dtype, verdict.text)
+    missing = {case.name for case in cases if case.run is None}
+    if sm_arch == 90:
+        assert missing == set()
+    else:
+        assert missing >= {"tall 128x64", "pairs", "sampled", "attention, hopper", "A @ X"}
+        assert "portable 20x12" not in missing and "attention, portable" not in missing
