@@ -20,6 +20,8 @@ COMMANDS = {
     "precision": ("precision", "tf32 and 8-bit floats on cuda:0, beside cuBLAS and our float16"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
+    "accuracy": ("accuracy", "predictions and choices beside the committed measurements"),
+    "figures": ("figures", "draw the pictures of the documents from the committed results"),
     "tables": ("report", "write the tables of the documents from the committed results"),
 }
 

@@ -393,6 +393,17 @@ typedef struct bsrg_plan_info {
 /* Of a product with a row-major dense operand and, of 8-bit dtypes, a result of BSRG_BF16. */
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
                               int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error);
+/* Of the product that args describe. Nothing is read through their pointers, which may be NULL: addresses count as
+ * aligned. */
+bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                                      bsrg_plan_info *out, bsrg_error *error);
+/* Of a sampled product of row-major matrices with k columns and k rows at the blocks of a pattern. No 8-bit dtypes, as
+ * in the next. */
+bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int64_t k, const bsrg_chip *chip,
+                                 bsrg_plan_info *out, bsrg_error *error);
+/* Of a product of two block-sparse matrices with a row-major result. a's blocks are as wide as b's are high. */
+bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsrg_dtype dtype,
+                                       const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error);
 
 /* ---- CPU threads ----------------------------------------------------------------------------- */
 

@@ -27,6 +27,11 @@ bsrg_status bsrg_pair_index_get(bsrg_structure *structure, const bsrg_pair_index
 const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
 bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
 const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
+/* What every family must bring from device memory at least: both operands and the result (pairs_predict.c). */
+double bsrg_pairs_bytes(const bsrg_matmul_sparse_args *args);
+/* pairs: stored blocks that meet. */
+void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
+                                 bsrg_candidate *candidate);
 bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
 
 #endif

@@ -3,11 +3,12 @@
 #include "portable.h"
 
 #include <math.h>
+#include <stdio.h>
 
-#define SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns},
-static const int64_t mma_shape[][2] = {BSRG_PAIRS_MMA_TILES(SHAPE)};
-static const int64_t f32_shape[][2] = {BSRG_PAIRS_F32_TILES(SHAPE)};
-static const int64_t f64_shape[][2] = {BSRG_PAIRS_F64_TILES(SHAPE)};
+#define SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns, ctas},
+static const int64_t mma_shape[][3] = {BSRG_PAIRS_MMA_TILES(SHAPE)};
+static const int64_t f32_shape[][3] = {BSRG_PAIRS_F32_TILES(SHAPE)};
+static const int64_t f64_shape[][3] = {BSRG_PAIRS_F64_TILES(SHAPE)};
 #undef SHAPE
 /* Time for an element of a tile against the best tile of its list, by what the kernels for dense operands need. */
 static const double mma_cost[] = {2.0, 1.5, 1.2, 1.0}, simt_cost[] = {1.3, 1.0};
@@ -15,11 +16,16 @@ static const double mma_cost[] = {2.0, 1.5, 1.2, 1.0}, simt_cost[] = {1.3, 1.0};
 _Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
 _Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT(f64_shape), "likewise");
 
+typedef struct tile_choice {
+  bsrg_kernel_id kernel;
+  double cost;
+} tile_choice;
+
 /* The tile that fills blocks of so many rows and columns best, and its kernel. */
-static bsrg_kernel_id choose_tile(bsrg_dtype dtype, bool transposed, int64_t height, int64_t width,
-                                  const int64_t **shape) {
+static tile_choice choose_tile(bsrg_dtype dtype, bool transposed, int64_t height, int64_t width,
+                               const int64_t **shape) {
   const bool half = dtype == BSRG_F16 || dtype == BSRG_BF16;
-  const int64_t (*shapes)[2] = half ? mma_shape : dtype == BSRG_F32 ? f32_shape : f64_shape;
+  const int64_t (*shapes)[3] = half ? mma_shape : dtype == BSRG_F32 ? f32_shape : f64_shape;
   const double *cost = half ? mma_cost : simt_cost;
   const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
   const int first = dtype == BSRG_F16    ? BSRG_KERNEL_PAIRS_F16_M16N64
@@ -36,7 +42,42 @@ static bsrg_kernel_id choose_tile(bsrg_dtype dtype, bool transposed, int64_t hei
     best = i;
   }
   *shape = shapes[best];
-  return (bsrg_kernel_id)(first + (transposed ? count : 0) + best);
+  return (tile_choice){(bsrg_kernel_id)(first + (transposed ? count : 0) + best), cost[best]};
+}
+
+/* ---- cost ------------------------------------------------------------------------------------- */
+
+/* Fitted on an H200 to 32x32 blocks of float16 at three densities: what the list of blocks that meet takes beside the
+ * products of dense operands, whose shares of the chip's rate these are, and the time of a tile without any. */
+static const double meeting_cost = 1.39, tile_seconds = 2e-6;
+static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.028;
+
+void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
+                                 bsrg_candidate *c) {
+  const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
+  const bool half = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
+  const int64_t *shape;
+  const int64_t height = a->block_height, width = b->block_width;
+  const double cost = choose_tile(args->dtype, false, height, width, &shape).cost;
+  const double row_tiles = (double)bsrg_ceil_div(height, shape[0]);
+  const double column_tiles = (double)bsrg_ceil_div(width, shape[1]);
+  const double of_pair =
+      row_tiles * (double)shape[0] * column_tiles * (double)shape[1] * (double)a->block_width;
+  const double size = (double)bsrg_dtype_size(args->dtype);
+  c->mma_flops = 2 * pairs * of_pair;
+  c->l2_bytes =
+      size * pairs * (double)a->block_width * (row_tiles * (double)width + column_tiles * (double)height);
+  c->hbm_bytes = bsrg_pairs_bytes(args);
+  const double share = half ? half_share : args->dtype == BSRG_F32 ? f32_share : f64_share;
+  const double work = c->mma_flops * cost * meeting_cost / (chip->mma_flops_per_s * share);
+  const double tiles = (double)a->block_rows * row_tiles * (double)b->block_cols * column_tiles;
+  const double starts = tile_seconds * tiles / (double)(chip->sm_count * shape[2]);
+  const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
+  c->seconds = BSRG_LAUNCH_SECONDS + fmax(work + starts, memory);
+  snprintf(c->reason, sizeof(c->reason), "limited by %s",
+           memory > work + starts ? "memory"
+           : starts > work        ? "finding the blocks that meet"
+                                  : "its tiles");
 }
 
 static int64_t most_side(const bsrg_structure_view *v) { return bsrg_max(v->block_height, v->block_width); }
@@ -78,7 +119,7 @@ bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg
   const int64_t height = a->block_height, depth = a->block_width, width = bt->block_height;
   const bool b_turned = bt->order == NULL; /* blocks of B lie as [width][depth] */
   const int64_t *tile;
-  const bsrg_kernel_id kernel = choose_tile(args->dtype, a->order != NULL, height, width, &tile);
+  const bsrg_kernel_id kernel = choose_tile(args->dtype, a->order != NULL, height, width, &tile).kernel;
   const bool vector_x = !b_turned && in_chunks(args->b_values, width, size) &&
                         dense_in_chunks(&args->y, size) &&
                         (args->beta == 0 || dense_in_chunks(&args->c, size));

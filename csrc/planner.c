@@ -153,15 +153,34 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
                    bsrg_family_name(args->family), chip->name, candidate.reason);
 }
 
-bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
-                              int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error) {
+bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                                      bsrg_plan_info *out, bsrg_error *error) {
+  const int64_t n = args->x.cols;
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
-  const bsrg_structure_view *v = &structure->view;
+  const bsrg_structure_view *v = &args->a->view;
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)n;
   out->chosen = -1;
-  /* A plan is asked for before there are operands: those of a product as contiguous matrices. */
+  for (int i = 0; i < FAMILIES; ++i) {
+    const void *plan = NULL;
+    bsrg_candidate *c = &out->candidates[out->count++];
+    const bsrg_status status = consider(families[i], args, chip, c, &plan, error);
+    if (status != BSRG_OK) return status;
+    if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
+      out->chosen = i;
+  }
+  if (out->chosen < 0 && bsrg_is_8_bit(args->dtype))
+    return fail_8_bit(args->dtype, chip, &out->candidates[out->count - 1], error);
+  if (out->chosen < 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
+                              int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
   const bsrg_matmul_args args = {.a = structure,
                                  .dtype = dtype,
                                  .precision = precision,
@@ -169,18 +188,5 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_
                                  .x = {NULL, v->cols, n, n, 1},
                                  .y = {NULL, v->rows, n, n, 1},
                                  .alpha = 1};
-  for (int i = 0; i < FAMILIES; ++i) {
-    const void *plan = NULL;
-    bsrg_candidate *c = &out->candidates[out->count++];
-    const bsrg_status status = consider(families[i], &args, chip, c, &plan, error);
-    if (status != BSRG_OK) return status;
-    if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
-      out->chosen = i;
-  }
-  if (out->chosen < 0 && bsrg_is_8_bit(dtype))
-    return fail_8_bit(dtype, chip, &out->candidates[out->count - 1], error);
-  if (out->chosen < 0)
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);
-  return BSRG_OK;
+  return bsrg_plan_explain_product(&args, chip, out, error);
 }

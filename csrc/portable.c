@@ -80,6 +80,17 @@ static const double portable_share = 0.50, f32_share = 0.057, f64_share = 0.028,
 /* 16 bit: the work of a tile where X, C or Y go element by element, fitted to 333 and 8191 columns, where it was 4.5 to
  * 11. */
 static const double elements_cost = 8;
+/* 16 bit: the work of a tile for up to FEW columns, which reads A more often, fitted to blocks from 16x16 to 128x128; and
+ * where each of so few columns lies together in memory, fitted to 32 and 64. */
+enum { FEW = 64 };
+static const double few_cost = 1.35, few_elements_cost = 1.35;
+
+/* What the work of a 16-bit tile takes beside that of many columns that vectors copy. */
+static double layout_cost(const bsrg_matmul_args *args) {
+  const bool few = args->x.cols <= FEW, columns = args->x.row_stride == 1 && args->y.row_stride == 1;
+  if (has_vectors(args)) return few ? few_cost : 1;
+  return few && columns ? few_cost * few_elements_cost : elements_cost;
+}
 
 static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                     bsrg_candidate *c) {
@@ -97,7 +108,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   c->l2_bytes = size * k * (row_tiles * columns + (double)v->block_height * column_tiles);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
-  const double cost = is_half(dtype) && !has_vectors(args) ? tile.cost * elements_cost : tile.cost;
+  const double cost = is_half(dtype) ? tile.cost * layout_cost(args) : tile.cost;
   const double work = c->mma_flops * cost / (chip->mma_flops_per_s * share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
   /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. */

@@ -19,4 +19,11 @@ typedef struct bsrg_sampled_plan {
   bsrg_sampled_item *items;
 } bsrg_sampled_plan;
 
+/* NULL when Hopper's kernels can compute the product (sampled_launch.c). */
+const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch);
+/* Which of the portable kernels' tiles such blocks get, of the list of their dtype, and the rows that it has. */
+enum { BSRG_SAMPLED_TILES = 3 };
+int bsrg_sampled_choose_tile(const bsrg_structure_view *view, bsrg_dtype dtype, const bsrg_sampled_plan *plan,
+                             int64_t *tile_rows);
+
 #endif

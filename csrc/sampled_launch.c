@@ -44,8 +44,7 @@ static bsrg_order order_of(const bsrg_dense *dense) {
   return order;
 }
 
-/* NULL when Hopper's kernels can compute the product. */
-static const char *obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch) {
+const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch) {
   if (sm_arch != 90) return "needs a GPU of compute capability 9.0";
   if (!is_half(args->dtype)) return "needs float16 or bfloat16";
   if (!plan->strips)
@@ -111,7 +110,8 @@ static const int64_t mma_rows[] = {BSRG_SAMPLED_MMA_TILES(TILE_ROWS)};
 static const int64_t f32_rows[] = {BSRG_SAMPLED_F32_TILES(TILE_ROWS)};
 static const int64_t f64_rows[] = {BSRG_SAMPLED_F64_TILES(TILE_ROWS)};
 #undef TILE_ROWS
-enum { TILE_FEW, TILE_LOW, TILE_HIGH, TILE_COUNT }; /* of each list */
+enum { TILE_FEW, TILE_LOW, TILE_HIGH };
+enum { TILE_COUNT = BSRG_SAMPLED_TILES };
 _Static_assert(sizeof(mma_rows) == TILE_COUNT * sizeof(*mma_rows) && sizeof(f32_rows) == sizeof(mma_rows) &&
                    sizeof(f64_rows) == sizeof(mma_rows),
                "lists of one order");
@@ -122,6 +122,14 @@ static int choose_tile(int64_t block_height, int32_t item_columns, const int64_t
   const int64_t high = bsrg_ceil_div(block_height, rows[TILE_HIGH]) * rows[TILE_HIGH];
   const int64_t low = bsrg_ceil_div(block_height, rows[TILE_LOW]) * rows[TILE_LOW];
   return 2 * high <= 3 * low ? TILE_HIGH : TILE_LOW;
+}
+
+int bsrg_sampled_choose_tile(const bsrg_structure_view *v, bsrg_dtype dtype, const bsrg_sampled_plan *plan,
+                             int64_t *tile_rows) {
+  const int64_t *rows = is_half(dtype) ? mma_rows : dtype == BSRG_F32 ? f32_rows : f64_rows;
+  const int tile = choose_tile(v->block_height, plan->item_columns, rows);
+  *tile_rows = rows[tile];
+  return tile;
 }
 
 /* The operand's rows, or columns, begin at multiples of 16 bytes; `stride` leads from one to the next. */
@@ -135,9 +143,9 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
   const bsrg_dense *a = &args->a, *b = &args->b;
   const bool half = is_half(args->dtype);
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), chunk = 16 / size;
-  const int64_t *rows = half ? mma_rows : args->dtype == BSRG_F32 ? f32_rows : f64_rows;
-  const int tile = choose_tile(v->block_height, plan->item_columns, rows);
-  const int64_t row_tiles = bsrg_ceil_div(v->block_height, rows[tile]);
+  int64_t rows;
+  const int tile = bsrg_sampled_choose_tile(v, args->dtype, plan, &rows);
+  const int64_t row_tiles = bsrg_ceil_div(v->block_height, rows);
   int64_t ctas;
   /* The margin keeps rounding up to a tile in range. */
   if (!bsrg_mul_ok(row_tiles, plan->item_count, &ctas) || ctas > INT32_MAX ||
@@ -195,7 +203,7 @@ static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_er
   if (status == BSRG_OK) status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, &memory, error);
   if (status != BSRG_OK) return status;
   const bsrg_sampled_plan *plan = memory;
-  const char *why_not = obstacle(args, plan, info->sm_arch);
+  const char *why_not = bsrg_sampled_obstacle(args, plan, info->sm_arch);
   if (why_not && args->family == BSRG_SAMPLED)
     return bsrg_fail(error, BSRG_ERR_VALUE, "family 'sampled' cannot compute this product on %s: it %s",
                      info->name, why_not);

@@ -159,7 +159,9 @@ PyTypeObject *bsrg_make_array_info_type(void);
 
 /* The core structure of a Structure object, borrowed. */
 bsrg_structure *bsrg_structure_of(PyObject *structure);
-/* structure_explain.c: a method of Structure. */
+/* structure_explain.c: methods of Structure. */
 PyObject *bsrg_structure_explain(PyObject *structure, PyObject *args, PyObject *keywords);
+PyObject *bsrg_structure_explain_sampled(PyObject *structure, PyObject *args, PyObject *keywords);
+PyObject *bsrg_structure_explain_sparse(PyObject *structure, PyObject *args, PyObject *keywords);
 
 #endif

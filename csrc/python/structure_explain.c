@@ -1,4 +1,4 @@
-/* Structure.explain(): the planner's predictions as a dict. */
+/* Structure.explain(), .explain_sampled() and .explain_sparse(): the planner's predictions as a dict. */
 #include "bsrg_py.h"
 
 #include <string.h>
@@ -71,28 +71,94 @@ static PyObject *plan_as_dict(const bsrg_plan_info *plan) {
                        bsrg_family_name(plan->candidates[plan->chosen].family), "candidates", candidates);
 }
 
+/* The dtype and the chip that a caller named. */
+static int parse_common(PyObject *dtype_object, PyObject *chip_object, bsrg_dtype *dtype, bsrg_chip *chip) {
+  *chip = bsrg_chip_h200();
+  if (bsrg_parse_dtype(dtype_object, dtype) < 0) return -1;
+  return chip_object != Py_None ? parse_chip(chip_object, chip) : 0;
+}
+
+static PyObject *finish(PyObject *obj, bsrg_status status, const bsrg_plan_info *plan,
+                        const bsrg_error *error) {
+  if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, error);
+  return plan_as_dict(plan);
+}
+
 PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"n", "dtype", "chip", "precision", NULL};
+  static char *names[] = {"n", "dtype", "chip", "precision", "by_columns", NULL};
   long long n;
   PyObject *dtype_object, *chip_object = Py_None, *precision_object = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|OO:explain", names, &n, &dtype_object, &chip_object,
-                                   &precision_object)) {
+  int by_columns = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|OOp:explain", names, &n, &dtype_object, &chip_object,
+                                   &precision_object, &by_columns)) {
     return NULL;
   }
-  bsrg_chip chip = bsrg_chip_h200();
+  bsrg_chip chip;
   bsrg_dtype dtype;
   bsrg_precision precision = BSRG_IEEE;
-  if (bsrg_parse_dtype(dtype_object, &dtype) < 0) return NULL;
+  if (parse_common(dtype_object, chip_object, &dtype, &chip) < 0) return NULL;
   if (precision_object != NULL && bsrg_parse_precision(precision_object, &precision) < 0) return NULL;
-  if (chip_object != Py_None && parse_chip(chip_object, &chip) < 0) return NULL;
   if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but must be at least 0", n);
   bsrg_structure *structure = bsrg_structure_of(obj);
+  const bsrg_structure_view view = bsrg_structure_get(structure);
+  bsrg_matmul_args product = {.a = structure,
+                              .dtype = dtype,
+                              .precision = precision,
+                              .out_dtype = BSRG_BF16,
+                              .x = {NULL, view.cols, n, n, 1},
+                              .y = {NULL, view.rows, n, n, 1},
+                              .alpha = 1};
+  if (by_columns) {
+    product.x.row_stride = product.y.row_stride = 1;
+    product.x.col_stride = view.cols;
+    product.y.col_stride = view.rows;
+  }
   bsrg_plan_info plan;
   bsrg_error error;
   bsrg_status status;
   Py_BEGIN_ALLOW_THREADS;
-  status = bsrg_plan_explain(structure, dtype, precision, (int64_t)n, &chip, &plan, &error);
+  status = bsrg_plan_explain_product(&product, &chip, &plan, &error);
   Py_END_ALLOW_THREADS;
-  if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
-  return plan_as_dict(&plan);
+  return finish(obj, status, &plan, &error);
+}
+
+PyObject *bsrg_structure_explain_sampled(PyObject *obj, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"k", "dtype", "chip", NULL};
+  long long k;
+  PyObject *dtype_object, *chip_object = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|O:explain_sampled", names, &k, &dtype_object,
+                                   &chip_object)) {
+    return NULL;
+  }
+  bsrg_chip chip;
+  bsrg_dtype dtype;
+  if (parse_common(dtype_object, chip_object, &dtype, &chip) < 0) return NULL;
+  bsrg_structure *pattern = bsrg_structure_of(obj);
+  bsrg_plan_info plan;
+  bsrg_error error;
+  bsrg_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = bsrg_sampled_explain(pattern, dtype, (int64_t)k, &chip, &plan, &error);
+  Py_END_ALLOW_THREADS;
+  return finish(obj, status, &plan, &error);
+}
+
+PyObject *bsrg_structure_explain_sparse(PyObject *obj, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"b", "dtype", "chip", NULL};
+  PyObject *other, *dtype_object, *chip_object = Py_None;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O!O|O:explain_sparse", names, Py_TYPE(obj), &other,
+                                   &dtype_object, &chip_object)) {
+    return NULL;
+  }
+  bsrg_chip chip;
+  bsrg_dtype dtype;
+  if (parse_common(dtype_object, chip_object, &dtype, &chip) < 0) return NULL;
+  bsrg_structure *a = bsrg_structure_of(obj), *b = bsrg_structure_of(other);
+  bsrg_plan_info plan;
+  bsrg_error error;
+  bsrg_status status;
+  Py_BEGIN_ALLOW_THREADS;
+  status = bsrg_matmul_sparse_explain(a, b, dtype, &chip, &plan, &error);
+  Py_END_ALLOW_THREADS;
+  return finish(obj, status, &plan, &error);
 }

@@ -283,12 +283,22 @@ static PyMethodDef structure_methods[] = {
      "transposed($self, /)\n--\n\n"
      "The Structure of the transposed matrix around the same values; transposed again, it is this one."},
     {"explain", (PyCFunction)(void (*)(void))bsrg_structure_explain, METH_VARARGS | METH_KEYWORDS,
-     "explain($self, /, n, dtype, chip=None)\n--\n\n"
+     "explain($self, /, n, dtype, chip=None, precision='ieee', by_columns=False)\n--\n\n"
      "What the planner predicts for the product with a dense matrix of n columns of dtype.\n\n"
      "chip: a dict that replaces entries of the built-in description of an H200 (name, sm_arch, sm_count,\n"
      "hbm_bytes_per_s, l2_bytes_per_s, l2_bytes, mma_flops_per_s). Needs no GPU.\n\n"
+     "by_columns: the dense matrix and the result are column-major, as products with A on the right have "
+     "them.\n\n"
      "Returns a dict: useful_flops; chosen, a family; candidates, a list of dicts with family, supported,\n"
      "seconds (0 when not supported), hbm_bytes, l2_bytes, mma_flops and reason."},
+    {"explain_sampled", (PyCFunction)(void (*)(void))bsrg_structure_explain_sampled,
+     METH_VARARGS | METH_KEYWORDS,
+     "explain_sampled($self, /, k, dtype, chip=None)\n--\n\n"
+     "As explain, for the product of two dense matrices, with k columns and rows, at the stored blocks."},
+    {"explain_sparse", (PyCFunction)(void (*)(void))bsrg_structure_explain_sparse,
+     METH_VARARGS | METH_KEYWORDS,
+     "explain_sparse($self, /, b, dtype, chip=None)\n--\n\n"
+     "As explain, for the product with another block-sparse matrix."},
     {NULL, NULL, 0, NULL}};
 
 static const char structure_doc[] =

@@ -11,6 +11,8 @@ COMMANDS = {
     "demo": ("_demo", "multiply two matrices on the best device here and check the result"),
     "info": ("_info", "print versions, processor, GPUs and which kernels serve which blocks"),
     "bench": ("_bench", "time products over block sizes and densities, beside the dense product"),
+    "advise": ("_advise", "predict and measure what a matrix in a file gains from its blocks"),
+    "check": ("_check", "verify every operation and kernel family here against float64"),
 }
 
 

@@ -16,18 +16,17 @@ from ._elementwise import Arithmetic
 from ._interop import (
     NUMPY,
     TORCH,
-    device_index,
     device_name,
     dtype_name,
     dtype_size,
     library_of,
 )
 from ._matmul import matmul
-from ._plan import Plan
+from ._planning import Planning
 from ._storage import read, write
 
 
-class bsr_array(Arithmetic, Blocks):
+class bsr_array(Arithmetic, Blocks, Planning):
     """A matrix of M x K elements that stores only some of its blocks of bh x bw elements.
 
     Parameters
@@ -390,34 +389,6 @@ class bsr_array(Arithmetic, Blocks):
         return bsr_array, ((self._data, self._indices, self._indptr), self.shape)
 
     # ---- products ------------------------------------------------------------------------------
-
-    def plan(self, n: int, *, chip: dict[str, Any] | None = None, precision: str = "ieee") -> Plan:
-        """How a GPU is going to multiply the matrix with ``n`` columns, and how fast.
-
-        The dense operands are taken to be contiguous and row-major; others may be copied first or
-        take slower kernels.
-
-        Parameters
-        ----------
-        n : int
-            Number of columns, at least 1.
-        chip : dict, optional
-            Properties of the GPU that differ from an H200's: ``name``, ``sm_arch`` (90),
-            ``sm_count``, ``hbm_bytes_per_s``, ``l2_bytes_per_s``, ``l2_bytes``,
-            ``mma_flops_per_s``. Without it, those of the matrix's own GPU, or an H200.
-        precision : str
-            ``"ieee"`` or ``"tf32"``, as in :func:`bsrgemm.matmul`.
-
-        Raises
-        ------
-        ValueError
-            If ``n`` is less than 1, ``chip`` has an entry of another name, ``precision`` is
-            another word, or the matrix is of 8-bit floats in blocks that no GPU kernel multiplies.
-        """
-        if chip is None and self._device != "cpu":
-            gpu = _core.cuda_devices()[device_index(self._device)]
-            chip = {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
-        return Plan(self._structure.explain(n, self._dtype, chip, precision))
 
     def __matmul__(self, other: Any) -> Any:
         return matmul(self, other)

@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,9 +67,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="cpu or cuda:<index>; default: a GPU if one can be used")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw time by density, the roofline and attention into FILE.png or FILE.svg",
+    )
+    parser.add_argument(
+        "--source",
+        choices=("here", "results", "predictions"),
+        default="here",
+        help="what --plot draws: measurements made now, the package's own of an H200, or the "
+        "planner's predictions for one (default here)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    # Drawing needs what this module measures.
+    from . import _bench_figures
+
+    if args.source != "here" and args.plot is None:
+        print(f"--source is {args.source} without --plot, which it is for", file=sys.stderr)
+        return 2
+    if args.plot is not None:
+        try:
+            _bench_figures.check_path(args.plot)
+        except (ValueError, ImportError) as error:
+            print(f"--plot: {error}", file=sys.stderr)
+            return 2
+    if args.source != "here":
+        _bench_figures.draw_known(args.plot, args.source, args.dtype or "float16", args.seed)
+        return 0
     try:
         device = device_name(args.device) if args.device else _best_device()
     except ValueError as error:
@@ -81,8 +110,11 @@ def run(args: argparse.Namespace) -> int:
         return 2
     dtype = args.dtype or ("float16" if kind == "cuda" else "float32")
     densities = (0.125,) if args.quick else DENSITIES[kind]
+    measured: list[tuple[Case, Measured]] = []
     try:
-        ok = _measure_all(device, dtype, order, densities, args.seed)
+        ok = _measure_all(device, dtype, order, densities, args.seed, measured)
+        if args.plot is not None:
+            _bench_figures.draw_measured(args.plot, device, dtype, order, measured)
     except (TypeError, _core.DeviceUnavailableError) as error:
         print(f"cannot measure {dtype} on {device}: {error}", file=sys.stderr)
         return 2
@@ -117,8 +149,14 @@ def _cases(order: int, densities: tuple[float, ...], seed: int) -> Iterator[Case
 
 
 def _measure_all(
-    device: str, dtype: str, order: int, densities: tuple[float, ...], seed: int
+    device: str,
+    dtype: str,
+    order: int,
+    densities: tuple[float, ...],
+    seed: int,
+    done: list[tuple[Case, Measured]],
 ) -> bool:
+    """Prints a table, adds to ``done``, and says whether all results are right."""
     on_gpu = device != "cpu"
     chip = _chip(device) if on_gpu else None
     rival, dense_rate = _gpu_rival(device, dtype) if on_gpu else _cpu_rival(dtype)
@@ -135,6 +173,7 @@ def _measure_all(
             data = rng.standard_normal((len(case.indices), case.block, case.block), np.float32)
             a = bsr_array((data.astype(x.dtype), case.indices, case.indptr), (order, order))
             measured = _measure(a, x, case, device, dense_rate)
+        done.append((case, measured))
         rate = case.flops / measured.seconds
         share = f"{rate / measured.dense_rate:.2f}" if measured.dense_rate else "-"
         line = f"{f'{case.block}x{case.block}':>9}{case.density:>9.3f}{rate / scale:>10.1f}"

@@ -65,6 +65,13 @@ class Structure:
         dtype: str,
         chip: dict[str, Any] | None = None,
         precision: str = "ieee",
+        by_columns: bool = False,
+    ) -> dict[str, Any]: ...
+    def explain_sampled(
+        self, k: SupportsIndex, dtype: str, chip: dict[str, Any] | None = None
+    ) -> dict[str, Any]: ...
+    def explain_sparse(
+        self, b: Structure, dtype: str, chip: dict[str, Any] | None = None
     ) -> dict[str, Any]: ...
 
 @final

@@ -41,21 +41,14 @@ def write(
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
     """data, indices, indptr and shape; see :func:`bsrgemm.load`."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise ValueError(f"path {path!r} is no .npz file: {error}") from None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"path {path!r} is a .npy file; accepted: an .npz file of a BSR matrix")
+    archive = _open(path)
     with archive:
-        if "format" in archive:
-            kind = archive["format"].item()
-            kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else kind
-            if kind != "bsr":
-                raise ValueError(
-                    f"path {path!r} holds a matrix of format {kind!r}; accepted: 'bsr', so convert "
-                    "it with scipy.sparse and tobsr()"
-                )
+        kind = _format(archive)
+        if kind not in ("bsr", None):
+            raise ValueError(
+                f"path {path!r} holds a matrix of format {kind!r}; accepted: 'bsr', so convert "
+                "it with scipy.sparse and tobsr()"
+            )
         names = ("format", "shape", "data", "indices", "indptr")
         missing = [name for name in names if name not in archive]
         if missing:
@@ -65,3 +58,29 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int
             stored = dtype_name(archive["bsrgemm_dtype"].item(), "the entry bsrgemm_dtype")
             data = data.astype(numpy_dtype(stored))
         return data, archive["indices"], archive["indptr"], tuple(archive["shape"])
+
+
+def format_of(path: Path) -> str | None:
+    """That of the sparse matrix in a file, by SciPy's names; None if the file does not say.
+
+    Raises ValueError and OSError as :func:`bsrgemm.load` does.
+    """
+    with _open(path) as archive:
+        return _format(archive)
+
+
+def _open(path: Path) -> np.lib.npyio.NpzFile:
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except (zipfile.BadZipFile, ValueError, EOFError) as error:
+        raise ValueError(f"path {path!r} is no .npz file: {error}") from None
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError(f"path {path!r} is a .npy file; accepted: an .npz file of a BSR matrix")
+    return archive
+
+
+def _format(archive: np.lib.npyio.NpzFile) -> str | None:
+    if "format" not in archive:
+        return None
+    kind = archive["format"].item()
+    return kind.decode("ascii", "replace") if isinstance(kind, bytes) else kind
