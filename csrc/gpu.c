@@ -137,7 +137,16 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   return status;
 }
 
+static bsrg_status answer(const bsrg_matmul_args *args, bsrg_error *error) {
+  const bsrg_family_ops *ops;
+  const void *plan;
+  const bsrg_status status = bsrg_choose_family(args, args->question->chip, &ops, &plan, error);
+  if (status == BSRG_OK) args->question->family = ops->family;
+  return status;
+}
+
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
+  if (args->question) return answer(args, error);
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
   bool pushed;

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* Replaces the fields of `chip` that the dict names. */
-static int parse_chip(PyObject *dict, bsrg_chip *chip) {
+int bsrg_parse_chip(PyObject *dict, bsrg_chip *chip) {
   if (!PyDict_Check(dict)) {
     PyErr_Format(PyExc_TypeError, "chip is %R, but must be None or a dict", dict);
     return -1;
@@ -84,7 +83,7 @@ PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywor
   bsrg_precision precision = BSRG_IEEE;
   if (bsrg_parse_dtype(dtype_object, &dtype) < 0) return NULL;
   if (precision_object != NULL && bsrg_parse_precision(precision_object, &precision) < 0) return NULL;
-  if (chip_object != Py_None && parse_chip(chip_object, &chip) < 0) return NULL;
+  if (chip_object != Py_None && bsrg_parse_chip(chip_object, &chip) < 0) return NULL;
   if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but must be at least 0", n);
   bsrg_structure *structure = bsrg_structure_of(obj);
   bsrg_plan_info plan;

@@ -75,6 +75,7 @@ class DynamicStructure:
         blocksize: Sequence[SupportsIndex],
         capacity: SupportsIndex,
         device: str = "cuda:0",
+        chip: dict[str, Any] | None = None,
     ) -> DynamicStructure: ...
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -150,7 +151,8 @@ def matmul(
     precision: str = "ieee",
     values_scale: Importable | None = None,
     x_scale: Importable | None = None,
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def sampled_matmul(
     structure: Structure,
     a: Importable,
@@ -161,7 +163,8 @@ def sampled_matmul(
     beta: SupportsFloat = 0.0,
     stream: SupportsIndex | None = 0,
     family: str = "auto",
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def matmul_sparse(
     structure: Structure,
     values: Importable,
@@ -173,7 +176,8 @@ def matmul_sparse(
     beta: SupportsFloat = 0.0,
     stream: SupportsIndex | None = 0,
     family: str = "auto",
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def attention(
     q: Importable,
     k: Importable,
@@ -200,7 +204,8 @@ def attention(
     max_seqlen_q: SupportsIndex = 9223372036854775807,
     max_seqlen_k: SupportsIndex = 9223372036854775807,
     align_last: bool = False,
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def topk(
     scores: Importable,
     columns: Importable,
@@ -213,7 +218,8 @@ def softmax(
     out: Importable,
     scale: SupportsFloat = 1.0,
     stream: SupportsIndex | None = 0,
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def pattern_update(
     structure: DynamicStructure, mask: Importable, stream: SupportsIndex | None = 0
 ) -> None: ...
