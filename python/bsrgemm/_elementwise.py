@@ -173,6 +173,7 @@ def add(a: Any, b: Any, subtract: bool) -> Any:
         return add(a.T, b.T, subtract).T
     a, b = own(a), own(b)
     first, second = Values(a._data, "a.data"), Values(b._data, "b.data")
+    first.check_arithmetic()
     if _same_pattern(a, b):
         with first.here():
             return a._with_values(
@@ -192,6 +193,7 @@ def multiply(a: Any, b: Any) -> Any:
     (a_keys, a_blocks), (b_keys, b_blocks) = canonical(a), canonical(b)
     keys, in_a, in_b = np.intersect1d(a_keys, b_keys, assume_unique=True, return_indices=True)
     first, second = Values(a_blocks, "a.data"), Values(b_blocks, "b.data")
+    first.check_arithmetic()
     if len(keys) == len(a_keys) == len(b_keys) == a.nnzb:
         with first.here():
             return a._with_values(first.like * second.like)
