@@ -270,7 +270,8 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
  * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once. */
 bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                                 int64_t capacity, int device, bsrg_structure **out, bsrg_error *error);
-/* The same as far as it can be had without a device, for questions about products on such a chip and nothing else. */
+/* The same as far as it can be had without a device, for questions about products on such a chip. What fills it or its
+ * values checks its arguments and does nothing else. */
 bsrg_status bsrg_dynamic_describe(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                                   int64_t capacity, const bsrg_chip *chip, bsrg_structure **out,
                                   bsrg_error *error);

@@ -302,6 +302,8 @@ const char *bsrg_dynamic_obstacle(const bsrg_structure *structure, bsrg_family f
 bsrg_status bsrg_dynamic_check_place(const bsrg_structure *structure, bsrg_device device, bsrg_error *error) {
   const struct bsrg_dynamic *d = structure->dynamic;
   if (!d || (device.kind == BSRG_CUDA && device.index == d->device)) return BSRG_OK;
+  if (d->device < 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "the pattern has no memory: it takes calls with a question only");
   if (device.kind == BSRG_CPU)
     return bsrg_fail(error, BSRG_ERR_TYPE, "the operands are on cpu, but the pattern is on cuda:%d",
                      d->device);

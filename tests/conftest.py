@@ -14,6 +14,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--brief", action="store_true", help="smaller problems on the GPU: for tools that slow it"
     )
+    parser.addoption(
+        "--examples",
+        choices=("short", "full"),
+        default="short",
+        help="how many random calls: full is 10,000 on the CPU, 2,000 on a GPU",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

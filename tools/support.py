@@ -46,8 +46,8 @@ class Answer(NamedTuple):
 class Rehearsal:
     """The extension as it looks on a machine with a GPU on which all host arrays were.
 
-    Calls that compute are asked which family they would take, those that only fill a pattern or a
-    mask do nothing.
+    Calls that compute are asked which family they would take. What fills patterns has one, and
+    they have no memory here.
     """
 
     def __init__(self, chip: dict[str, Any]) -> None:
@@ -86,9 +86,19 @@ class Rehearsal:
         self._ask(_core.attention, *arguments, **options)
 
     def pattern_update(self, *arguments: Any) -> None:
+        _core.pattern_update(*arguments)
         self.families.append("portable")
 
-    pattern_topk = pattern_gather = topk = pattern_update
+    def pattern_topk(self, *arguments: Any) -> None:
+        _core.pattern_topk(*arguments)
+        self.families.append("portable")
+
+    def pattern_gather(self, *arguments: Any) -> None:
+        _core.pattern_gather(*arguments)
+        self.families.append("portable")
+
+    def topk(self, *arguments: Any) -> None:
+        """Of masks of attention, which is asked itself."""
 
 
 @contextlib.contextmanager

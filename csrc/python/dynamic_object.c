@@ -208,7 +208,7 @@ static int check_device(const bsrg_structure *structure, const bsrg_operand *ope
   bsrg_dynamic_arrays arrays = {0};
   bsrg_dynamic_get(structure, &arrays, NULL);
   const bsrg_device device = operand->array.device;
-  if (device.kind == BSRG_CUDA && device.index == arrays.device) return 0;
+  if (arrays.device < 0 || (device.kind == BSRG_CUDA && device.index == arrays.device)) return 0;
   PyObject *found = bsrg_device_name(device);
   if (found != NULL)
     PyErr_Format(PyExc_TypeError, "%s is on %U, but the pattern is on cuda:%d", operand->name, found,

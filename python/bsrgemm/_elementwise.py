@@ -67,14 +67,16 @@ class Arithmetic(BlockSparse):
         -------
         scalar or array
             Of the dtype of the matrix: of shape (K,) with ``axis=0`` and (M,) with ``axis=1``;
-            without ``axis`` a NumPy scalar, or an array of no dimensions of torch or CuPy.
+            without ``axis`` a NumPy scalar, or an array of no dimensions of torch or CuPy. Of 8
+            bits the sums of columns and rows are bfloat16, and there are no others.
 
         Raises
         ------
         ValueError
             If ``axis`` is none of None, 0, 1, -1 and -2.
         TypeError
-            If ``axis`` is None and the values are in no array of NumPy, torch or CuPy.
+            If ``axis`` is None and the values have 8 bits or are in no array of NumPy, torch or
+            CuPy.
         """
         return total(self, axis)
 
