@@ -39,7 +39,16 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
                    bsrg_family_name(args->family), obstacle);
 }
 
+static bsrg_status answer(const bsrg_attention_args *args, bsrg_error *error) {
+  const bsrg_gpu_info info = bsrg_question_gpu(args->question);
+  const struct backend *backend = NULL;
+  const bsrg_status status = choose(args, &info, &backend, error);
+  if (status == BSRG_OK) args->question->family = backend->family;
+  return status;
+}
+
 bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  if (args->question) return answer(args, error);
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
   bool pushed;
@@ -47,7 +56,7 @@ bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *erro
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
   const struct backend *backend = NULL;
-  status = bsrg_check_arch(device, error);
+  status = bsrg_check_arch(&device->info, error);
   if (status == BSRG_OK) status = choose(args, &device->info, &backend, error);
   if (status == BSRG_OK) status = backend->launch(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);

@@ -128,6 +128,14 @@ typedef enum bsrg_family {
 /* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs", "kmajor" */
 const char *bsrg_family_name(bsrg_family family);
 
+/* Calls whose args have one compute nothing and need no device: they check all that they always check, for operands on a
+ * GPU such as `chip`, and leave in `family` which one would compute it there. Addresses count, what is there does not. */
+typedef struct bsrg_chip bsrg_chip;
+typedef struct bsrg_question {
+  const bsrg_chip *chip;
+  bsrg_family family; /* BSRG_AUTO where there is nothing to compute */
+} bsrg_question;
+
 /* On which side of the product the block-sparse matrix A stands. */
 typedef enum bsrg_side { BSRG_A_LEFT = 0, BSRG_A_RIGHT } bsrg_side;
 
@@ -195,6 +203,7 @@ typedef struct bsrg_matmul_args {
   /* Likewise: NULL, or factors on the device, of values one or one for each block, in their order, and of x one. */
   const float *values_scale, *x_scale;
   int64_t values_scale_count; /* 1 or nnzb */
+  bsrg_question *question;    /* or NULL; device is any BSRG_CUDA then, here and below */
 } bsrg_matmul_args;
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
@@ -212,6 +221,7 @@ typedef struct bsrg_matmul_sparse_args {
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family family; /* BSRG_AUTO, BSRG_PAIRS, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_question *question;
 } bsrg_matmul_sparse_args;
 
 bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
@@ -228,6 +238,7 @@ typedef struct bsrg_sampled_args {
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family family; /* BSRG_AUTO, BSRG_SAMPLED, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_question *question;
 } bsrg_sampled_args;
 
 bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error);
@@ -245,6 +256,7 @@ typedef struct bsrg_softmax_args {
   double scale;
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
+  bsrg_question *question;
 } bsrg_softmax_args;
 
 bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
@@ -258,6 +270,11 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
  * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once. */
 bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                                 int64_t capacity, int device, bsrg_structure **out, bsrg_error *error);
+/* The same as far as it can be had without a device, for questions about products on such a chip. What fills it or its
+ * values checks its arguments and does nothing else. */
+bsrg_status bsrg_dynamic_describe(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                  int64_t capacity, const bsrg_chip *chip, bsrg_structure **out,
+                                  bsrg_error *error);
 
 /* Stores the blocks of which mask, [block rows][block columns] bytes in any strides on the structure's GPU, is not 0.
  * Beyond the capacity they are dropped, the last ones by rows, then columns. Products that are queued behind it see the
@@ -357,6 +374,7 @@ typedef struct bsrg_attention_args {
   void *stream;                    /* CUstream; ignored on the CPU */
   bsrg_family
       family; /* BSRG_AUTO, BSRG_ATTENTION_HOPPER, BSRG_ATTENTION_DECODE, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_question *question;
 } bsrg_attention_args;
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error);
@@ -364,13 +382,13 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error);
 /* ---- Planning, without a device -------------------------------------------------------------- */
 
 /* What the cost model knows of a chip. */
-typedef struct bsrg_chip {
+struct bsrg_chip {
   char name[64];
   int sm_arch; /* 90 for Hopper */
   int sm_count;
   double hbm_bytes_per_s, l2_bytes_per_s, l2_bytes;
   double mma_flops_per_s; /* dense float16 rate that a good kernel sustains */
-} bsrg_chip;
+};
 bsrg_chip bsrg_chip_h200(void);
 
 typedef struct bsrg_candidate {

@@ -189,8 +189,7 @@ bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_s
   return status;
 }
 
-bsrg_status bsrg_check_arch(const bsrg_device_state *device, bsrg_error *error) {
-  const bsrg_gpu_info *info = &device->info;
+bsrg_status bsrg_check_arch(const bsrg_gpu_info *info, bsrg_error *error) {
   if (info->sm_arch >= 80) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_UNAVAILABLE,
                    "cuda:%d (%s) has compute capability %d.%d, but the kernels need 8.0 or later",

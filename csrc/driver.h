@@ -32,7 +32,7 @@ bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_s
                              bsrg_error *error);
 
 /* Whether there are kernels for the device. */
-bsrg_status bsrg_check_arch(const bsrg_device_state *device, bsrg_error *error);
+bsrg_status bsrg_check_arch(const bsrg_gpu_info *info, bsrg_error *error);
 
 /* BSRG_OK, or the driver's error in words: "cuLaunchKernelEx failed: CUDA_ERROR_...". */
 bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const char *call, bsrg_error *error);

@@ -88,10 +88,8 @@ static bsrg_status add_tall(bsrg_structure *structure, bsrg_pattern_side *side, 
                             bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
   const int64_t strips = v->block_height / BSRG_TALL_STRIP;
-  if (bsrg_tall_family.obstacle(v, BSRG_F16, gpu.device->info.sm_arch)) return BSRG_OK;
-  bsrg_tall_plan *plan = make_tall_plan(v);
-  if (!plan) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
-  atomic_store(&structure->plans[BSRG_TALL], plan);
+  const bsrg_tall_plan *plan = atomic_load(&structure->plans[BSRG_TALL]);
+  if (!plan) return BSRG_OK;
   const size_t lists = strips % 2 && strips > 1 ? 2 : 1;
   const size_t bytes[] = {[BSRG_TALL_ENTRIES] = sizeof(bsrg_tall_entry) * lists * (size_t)v->nnzb,
                           [BSRG_TALL_TILES] = sizeof(bsrg_tall_tile) * (size_t)plan->tile_count};
@@ -105,6 +103,18 @@ static bsrg_status add_tall(bsrg_structure *structure, bsrg_pattern_side *side, 
 
 /* ---- structures --------------------------------------------------------------------------------- */
 
+/* What the host knows of one reading. */
+static bsrg_status add_plans(bsrg_structure *structure, int sm_arch, bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
+  const bool has_tall = !bsrg_tall_family.obstacle(v, BSRG_F16, sm_arch);
+  /* The portable family's order of rows is not the host's to know. */
+  void *portable = calloc(1, 1), *tall = has_tall ? make_tall_plan(v) : NULL;
+  atomic_store(&structure->plans[BSRG_PORTABLE], portable);
+  atomic_store(&structure->plans[BSRG_TALL], tall);
+  if (portable && (tall || !has_tall)) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
+}
+
 /* The arrays that products of one reading need. */
 static bsrg_status add_side(bsrg_structure *structure, bsrg_pattern_side *side, bsrg_gpu gpu,
                             bsrg_error *error) {
@@ -113,9 +123,6 @@ static bsrg_status add_side(bsrg_structure *structure, bsrg_pattern_side *side, 
   side->words = (int32_t)bsrg_ceil_div(v->block_cols, 32);
   side->strips = (int32_t)(v->block_height / BSRG_TALL_STRIP);
   side->width = (int32_t)v->block_width;
-  void *plan = calloc(1, 1); /* the portable family's order of rows is not the host's to know */
-  if (!plan) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
-  atomic_store(&structure->plans[BSRG_PORTABLE], plan);
   const size_t rows = (size_t)v->block_rows, capacity = (size_t)v->nnzb;
   const size_t bytes[] = {[BSRG_PORTABLE_INDPTR] = sizeof(*side->indptr) * (rows + 1),
                           [BSRG_PORTABLE_INDICES] = sizeof(*side->indices) * capacity,
@@ -155,8 +162,8 @@ static bsrg_status check_capacity(const bsrg_structure_view *v, bsrg_error *erro
   return BSRG_OK;
 }
 
-/* Makes the transposed one too. What is missing after a failure is not there to be freed. */
-static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *error) {
+/* Makes the transposed one, and the plans of both. What is missing after a failure is not there to be freed. */
+static bsrg_status plan(bsrg_structure *structure, int device, int sm_arch, bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
   struct bsrg_dynamic *d = calloc(1, sizeof(*d));
   bsrg_structure *transposed = calloc(1, sizeof(*transposed));
@@ -180,11 +187,20 @@ static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *err
                                            .longest_row = bsrg_ceil_div(v->nnzb, v->block_cols),
                                            .order = order};
   atomic_store(&structure->transposed, transposed);
-  d->device = gpu.device->index;
+  d->device = device;
   d->build.capacity = (int32_t)v->nnzb;
   d->build.block_height = (int32_t)v->block_height;
-  bsrg_status status = add_side(structure, &d->build.matrix, gpu, error);
-  if (status == BSRG_OK) status = add_side(transposed, &d->build.transposed, gpu, error);
+  const bsrg_status status = add_plans(structure, sm_arch, error);
+  return status == BSRG_OK ? add_plans(transposed, sm_arch, error) : status;
+}
+
+static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *error) {
+  bsrg_status status = plan(structure, gpu.device->index, gpu.device->info.sm_arch, error);
+  if (status != BSRG_OK) return status;
+  struct bsrg_dynamic *d = structure->dynamic;
+  status = add_side(structure, &d->build.matrix, gpu, error);
+  if (status == BSRG_OK)
+    status = add_side(atomic_load(&structure->transposed), &d->build.transposed, gpu, error);
   if (status != BSRG_OK) return status;
   const size_t bytes = place_scratch(d, 0);
   CUdeviceptr scratch;
@@ -193,9 +209,8 @@ static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *err
   return status;
 }
 
-bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
-                                int64_t capacity, int device, bsrg_structure **out, bsrg_error *error) {
-  *out = NULL;
+static bsrg_status check_view(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                              int64_t capacity, bsrg_structure_view *out, bsrg_error *error) {
   const bsrg_pattern sizes = {.rows = rows,
                               .cols = cols,
                               .block_height = block_height,
@@ -204,22 +219,48 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
                               .indptr_len = block_height > 0 ? rows / block_height + 1 : 0};
   bsrg_status status = bsrg_check_sizes(&sizes, error);
   if (status != BSRG_OK) return status;
-  bsrg_structure_view view = {.rows = rows,
-                              .cols = cols,
-                              .block_height = block_height,
-                              .block_width = block_width,
-                              .block_rows = rows / block_height,
-                              .block_cols = cols / block_width,
-                              .nnzb = capacity};
-  status = check_capacity(&view, error);
+  *out = (bsrg_structure_view){.rows = rows,
+                               .cols = cols,
+                               .block_height = block_height,
+                               .block_width = block_width,
+                               .block_rows = rows / block_height,
+                               .block_cols = cols / block_width,
+                               .nnzb = capacity};
+  status = check_capacity(out, error);
+  if (status == BSRG_OK) out->longest_row = bsrg_ceil_div(capacity, out->block_rows);
+  return status;
+}
+
+bsrg_status bsrg_dynamic_describe(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                  int64_t capacity, const bsrg_chip *chip, bsrg_structure **out,
+                                  bsrg_error *error) {
+  *out = NULL;
+  bsrg_structure_view view;
+  bsrg_status status = check_view(rows, cols, block_height, block_width, capacity, &view, error);
   if (status != BSRG_OK) return status;
-  view.longest_row = bsrg_ceil_div(capacity, view.block_rows);
+  bsrg_structure *structure = calloc(1, sizeof(*structure));
+  if (!structure) return bsrg_fail(error, BSRG_ERR_MEMORY, "no host memory for a structure");
+  structure->view = view;
+  status = plan(structure, -1, chip->sm_arch, error);
+  if (status == BSRG_OK)
+    *out = structure;
+  else
+    bsrg_structure_destroy(structure);
+  return status;
+}
+
+bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                int64_t capacity, int device, bsrg_structure **out, bsrg_error *error) {
+  *out = NULL;
+  bsrg_structure_view view;
+  bsrg_status status = check_view(rows, cols, block_height, block_width, capacity, &view, error);
+  if (status != BSRG_OK) return status;
 
   bsrg_gpu gpu;
   bool pushed;
   status = bsrg_open_device(device, &gpu.api, &gpu.device, error);
   if (status != BSRG_OK) return status;
-  status = bsrg_check_arch(gpu.device, error);
+  status = bsrg_check_arch(&gpu.device->info, error);
   if (status != BSRG_OK) return status;
   bsrg_structure *structure = calloc(1, sizeof(*structure));
   if (!structure) return bsrg_fail(error, BSRG_ERR_MEMORY, "no host memory for a structure");
@@ -259,6 +300,8 @@ const char *bsrg_dynamic_obstacle(const bsrg_structure *structure, bsrg_family f
 bsrg_status bsrg_dynamic_check_place(const bsrg_structure *structure, bsrg_device device, bsrg_error *error) {
   const struct bsrg_dynamic *d = structure->dynamic;
   if (!d || (device.kind == BSRG_CUDA && device.index == d->device)) return BSRG_OK;
+  if (d->device < 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "the pattern has no memory: it takes calls with a question only");
   if (device.kind == BSRG_CPU)
     return bsrg_fail(error, BSRG_ERR_TYPE, "the operands are on cpu, but the pattern is on cuda:%d",
                      d->device);

@@ -18,7 +18,7 @@ enum {
 
 /* Shared by a structure and its transposed. */
 struct bsrg_dynamic {
-  int device;
+  int device;                /* negative: bsrg_dynamic_describe made it, there is no memory */
   bsrg_pattern_params build; /* without a mask */
   int64_t *counts;
 };

@@ -66,6 +66,11 @@ static bsrg_status build(bsrg_gpu gpu, const struct bsrg_dynamic *d, bsrg_kernel
   return status;
 }
 
+/* Where operands have to be; any GPU where there is no memory. */
+static bsrg_device place_of(const struct bsrg_dynamic *d) {
+  return (bsrg_device){BSRG_CUDA, d->device < 0 ? 0 : d->device};
+}
+
 static bsrg_structure *as_stored(bsrg_structure *structure) {
   return structure->original ? structure->original : structure;
 }
@@ -76,7 +81,7 @@ bsrg_status bsrg_dynamic_update(bsrg_structure *structure, const bsrg_dense *mas
   if (status != BSRG_OK) return status;
   const struct bsrg_dynamic *d = structure->dynamic;
   status = check_places("mask", mask, 1, &as_stored(structure)->view, error);
-  if (status != BSRG_OK) return status;
+  if (status != BSRG_OK || d->device < 0) return status;
   bsrg_gpu gpu;
   bool pushed;
   status = begin(structure, &gpu, &pushed, error);
@@ -128,13 +133,13 @@ bsrg_status bsrg_dynamic_update_topk(bsrg_structure *structure, const bsrg_dense
   bsrg_status status = need_dynamic(structure, error);
   if (status != BSRG_OK) return status;
   structure = as_stored(structure);
-  const bsrg_device device = {BSRG_CUDA, structure->dynamic->device};
+  const bsrg_device device = place_of(structure->dynamic);
   status = bsrg_check_place(dtype, BSRG_TAKES_NONE, device, error);
   if (status == BSRG_OK)
     status = check_places("scores", scores, (int64_t)bsrg_dtype_size(dtype), &structure->view, error);
   if (status == BSRG_OK && k < 0)
     status = bsrg_fail(error, BSRG_ERR_VALUE, "k is %" PRId64 ", but must be at least 0", k);
-  if (status != BSRG_OK) return status;
+  if (status != BSRG_OK || structure->dynamic->device < 0) return status;
   bsrg_gpu gpu;
   bool pushed;
   status = begin(structure, &gpu, &pushed, error);
@@ -182,8 +187,8 @@ bsrg_status bsrg_dynamic_gather(bsrg_structure *structure, const bsrg_dense *den
   if (status != BSRG_OK) return status;
   const struct bsrg_dynamic *d = structure->dynamic;
   const bsrg_structure_view *v = &as_stored(structure)->view;
-  status = check_gather(v, dense, dtype, values, (bsrg_device){BSRG_CUDA, d->device}, error);
-  if (status != BSRG_OK) return status;
+  status = check_gather(v, dense, dtype, values, place_of(d), error);
+  if (status != BSRG_OK || d->device < 0) return status;
   const int64_t item = (int64_t)bsrg_dtype_size(dtype), unit = unit_bytes(v, dense, values, item);
   const int64_t items = unit / item; /* of a unit; strides are multiples of it then, or it is 1 */
   bsrg_gather_params p = {.dense = dense->data,

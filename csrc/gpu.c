@@ -125,7 +125,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   snprintf(chip.name, sizeof(chip.name), "%.63s", gpu.device->info.name);
   const bsrg_family_ops *ops;
   const void *plan;
-  bsrg_status status = bsrg_check_arch(gpu.device, error);
+  bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
   if (status == BSRG_OK) status = bsrg_choose_family(args, &chip, &ops, &plan, error);
   if (status == BSRG_OK) status = ops->launch(args, plan, gpu, error);
   /* The portable kernels need no scratch memory, but take no 8 bits. Not where the product overwrites C, of which a
@@ -138,7 +138,16 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   return status;
 }
 
+static bsrg_status answer(const bsrg_matmul_args *args, bsrg_error *error) {
+  const bsrg_family_ops *ops;
+  const void *plan;
+  const bsrg_status status = bsrg_choose_family(args, args->question->chip, &ops, &plan, error);
+  if (status == BSRG_OK) args->question->family = ops->family;
+  return status;
+}
+
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
+  if (args->question) return answer(args, error);
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
   bool pushed;

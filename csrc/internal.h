@@ -51,6 +51,9 @@ struct bsrg_structure {
   struct bsrg_dynamic *dynamic;
 };
 
+/* planner.c: the GPU that a question is about, as backends know one. */
+bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question);
+
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
 

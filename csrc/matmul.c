@@ -227,7 +227,7 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure", names_of(args).sparse);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   status = bsrg_check_place(args->dtype, BSRG_TAKES_BOTH, args->device, error);
-  if (status == BSRG_OK) status = bsrg_dynamic_check_place(args->a, args->device, error);
+  if (status == BSRG_OK && !args->question) status = bsrg_dynamic_check_place(args->a, args->device, error);
   if (status == BSRG_OK) status = check_precision(args, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_batch(&args->batch, error);
@@ -254,6 +254,6 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   do {
     const bsrg_matmul_args one = bsrg_batch_at(&settled, position);
     status = one.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&one, error) : bsrg_gpu_matmul(&one, error);
-  } while (status == BSRG_OK && bsrg_batch_next(&settled.batch, position));
+  } while (status == BSRG_OK && !args->question && bsrg_batch_next(&settled.batch, position));
   return status;
 }

@@ -28,29 +28,48 @@ static bsrg_status turn(bsrg_matmul_sparse_args *args, bsrg_error *error) {
   return BSRG_OK;
 }
 
-static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
+static bsrg_status choose(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu,
+                          const struct backend **chosen, bsrg_error *error) {
   const char *obstacle = NULL;
-  const bsrg_status status = bsrg_check_arch(gpu.device, error);
+  const bsrg_status status = bsrg_check_arch(gpu, error);
   if (status != BSRG_OK) return status;
   for (int i = 0; i < BACKENDS; ++i) {
     if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
-    obstacle = backends[i].obstacle(args, &gpu.device->info);
-    if (obstacle == NULL) return backends[i].launch(args, gpu, error);
+    obstacle = backends[i].obstacle(args, gpu);
+    if (obstacle != NULL) continue;
+    *chosen = &backends[i];
+    return BSRG_OK;
   }
   return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
-                   bsrg_family_name(args->family), gpu.device->info.name, obstacle);
+                   bsrg_family_name(args->family), gpu->name, obstacle);
 }
 
-bsrg_status bsrg_gpu_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+static bsrg_status answer(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  const bsrg_gpu_info info = bsrg_question_gpu(args->question);
+  const struct backend *backend = NULL;
+  const bsrg_status status = choose(args, &info, &backend, error);
+  if (status == BSRG_OK) args->question->family = backend->family;
+  return status;
+}
+
+static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
   bool pushed;
   bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
-  bsrg_matmul_sparse_args turned = *args;
-  if (args->y.col_stride != 1 && args->y.row_stride == 1) status = turn(&turned, error);
-  if (status == BSRG_OK) status = multiply(&turned, (bsrg_gpu){api, device}, error);
+  const struct backend *backend = NULL;
+  status = choose(args, &device->info, &backend, error);
+  if (status == BSRG_OK) status = backend->launch(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
+}
+
+bsrg_status bsrg_gpu_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  bsrg_matmul_sparse_args turned = *args;
+  bsrg_status status = BSRG_OK;
+  if (args->y.col_stride != 1 && args->y.row_stride == 1) status = turn(&turned, error);
+  if (status != BSRG_OK) return status;
+  return args->question ? answer(&turned, error) : multiply(&turned, error);
 }

@@ -21,6 +21,12 @@ bsrg_chip bsrg_chip_h200(void) {
                      .mma_flops_per_s = 650e12};
 }
 
+bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question) {
+  bsrg_gpu_info info = {.sm_arch = question->chip->sm_arch, .sm_count = question->chip->sm_count};
+  snprintf(info.name, sizeof(info.name), "%s", question->chip->name);
+  return info;
+}
+
 /* ---- plans of a structure -------------------------------------------------------------------- */
 
 void bsrg_plans_destroy(bsrg_structure *structure) {

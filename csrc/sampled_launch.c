@@ -196,22 +196,38 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
 
 /* ---- entry ------------------------------------------------------------------------------------ */
 
-static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_gpu_info *info = &gpu.device->info;
+static bsrg_status choose(const bsrg_sampled_args *args, const bsrg_gpu_info *info,
+                          const bsrg_sampled_plan **out, bsrg_family *family, bsrg_error *error) {
   const void *memory;
-  bsrg_status status = bsrg_check_arch(gpu.device, error);
+  bsrg_status status = bsrg_check_arch(info, error);
   if (status == BSRG_OK) status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, &memory, error);
   if (status != BSRG_OK) return status;
-  const bsrg_sampled_plan *plan = memory;
+  const bsrg_sampled_plan *plan = *out = memory;
   const char *why_not = bsrg_sampled_obstacle(args, plan, info->sm_arch);
   if (why_not && args->family == BSRG_SAMPLED)
     return bsrg_fail(error, BSRG_ERR_VALUE, "family 'sampled' cannot compute this product on %s: it %s",
                      info->name, why_not);
-  return why_not || args->family == BSRG_PORTABLE ? launch_portable(args, plan, gpu, error)
-                                                  : launch_hopper(args, plan, gpu, error);
+  *family = why_not || args->family == BSRG_PORTABLE ? BSRG_PORTABLE : BSRG_SAMPLED;
+  return BSRG_OK;
+}
+
+static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_sampled_plan *plan = NULL;
+  bsrg_family family = BSRG_AUTO;
+  const bsrg_status status = choose(args, &gpu.device->info, &plan, &family, error);
+  if (status != BSRG_OK) return status;
+  return family == BSRG_SAMPLED ? launch_hopper(args, plan, gpu, error)
+                                : launch_portable(args, plan, gpu, error);
+}
+
+static bsrg_status answer(const bsrg_sampled_args *args, bsrg_error *error) {
+  const bsrg_gpu_info info = bsrg_question_gpu(args->question);
+  const bsrg_sampled_plan *plan = NULL;
+  return choose(args, &info, &plan, &args->question->family, error);
 }
 
 bsrg_status bsrg_gpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
+  if (args->question) return answer(args, error);
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
   bool pushed;

@@ -26,11 +26,17 @@ static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_struct
 /* Rows of more elements are shared by all warps of a CTA. */
 enum { ELEMENTS_OF_A_WARP = 4096 };
 
+static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
+  const bsrg_gpu_info info = bsrg_question_gpu(question);
+  question->family = BSRG_PORTABLE;
+  return bsrg_check_arch(&info, error);
+}
+
 static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const void *plan;
   bsrg_portable_uploads uploads;
-  bsrg_status status = bsrg_check_arch(gpu.device, error);
+  bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
   if (status == BSRG_OK) status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
   if (status == BSRG_OK) status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
@@ -89,5 +95,6 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || a.nnzb == 0) return status;
+  if (args->question) return answer(args->question, error);
   return args->device.kind == BSRG_CPU ? bsrg_cpu_softmax(args, error) : on_gpu(args, error);
 }

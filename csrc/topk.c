@@ -112,7 +112,7 @@ bsrg_status bsrg_topk_fill(const bsrg_topk_mask *mask, const bsrg_tensor *scores
   const bsrg_kernel_id kernel = dtype == BSRG_F16    ? BSRG_KERNEL_TOPK_F16
                                 : dtype == BSRG_BF16 ? BSRG_KERNEL_TOPK_BF16
                                                      : BSRG_KERNEL_TOPK_F32;
-  status = bsrg_check_arch(state, error);
+  status = bsrg_check_arch(&state->info, error);
   if (status == BSRG_OK)
     status = bsrg_launch(api, state, kernel, mask->batch * mask->heads * mask->block_rows, 1,
                          (CUstream)stream, &p, error);

@@ -357,7 +357,7 @@ def _padded(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     return Outcome(found, p.dense, x)
 
 
-def _changing(space: Space, p: Problem) -> Any:
+def dynamic_matrix(space: Space, p: Problem) -> Any:
     """The matrix with a pattern of its device and room for two blocks more, which are poison."""
     mask = np.zeros(tuple(np.array(p.shape) // p.data.shape[1:]), bool)
     mask[np.repeat(np.arange(len(mask)), np.diff(p.indptr)), p.indices] = True
@@ -373,19 +373,19 @@ def _changing(space: Space, p: Problem) -> Any:
 
 def _dynamic(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x, c = right(p, rng), added(p, rng)
-    found = bsrgemm.matmul(_changing(space, p), space.array(x), space.array(c), alpha=0.5)
+    found = bsrgemm.matmul(dynamic_matrix(space, p), space.array(x), space.array(c), alpha=0.5)
     return Outcome(space.host(found), p.dense, x, c, alpha=0.5, beta=1.0)
 
 
 def _dynamic_transposed(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x = added(p, rng)
-    found = _changing(space, p).T @ space.array(x)
+    found = dynamic_matrix(space, p).T @ space.array(x)
     return Outcome(space.host(found), p.dense.T, x)
 
 
 def _dynamic_right(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
     x, _ = _left(p, rng)
-    return _turned(space.host(space.array(x) @ _changing(space, p)), p.dense, x)
+    return _turned(space.host(space.array(x) @ dynamic_matrix(space, p)), p.dense, x)
 
 
 OPERATIONS = (

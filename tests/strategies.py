@@ -16,6 +16,10 @@ from spaces import Space
 CPU_EXAMPLES = 500
 GPU_EXAMPLES = 200
 
+# Of blocks that GPU kernels of all kinds take, and numbers of columns.
+GPU_SIDES = st.one_of(st.integers(1, 20), st.sampled_from((32, 48, 64, 64, 64, 96, 128, 128, 192)))
+GPU_COLUMNS = st.one_of(st.integers(0, 40), st.sampled_from((64, 65, 72, 100, 256, 264)))
+
 
 def profile(examples: int) -> settings:
     """Settings for a suite of so many structures; no deadline, as a device is slow at first."""
@@ -127,13 +131,20 @@ def pairs(
 
 
 def check_pair(
-    space: Space, pair: Pair, rng: np.random.Generator, alpha: float, beta: float
+    space: Space,
+    pair: Pair,
+    rng: np.random.Generator,
+    alpha: float,
+    beta: float,
+    by_columns: bool = False,
 ) -> None:
     """alpha * a @ b + beta * c into a poisoned array, compared as a whole."""
     dtype, (left, right) = pair.a.dtype, pair.dense()
     c = normal(rng, (left.shape[0], right.shape[1]), dtype)
     out = space.poisoned(c.shape, dtype)
-    operands = (*pair.operands(space), space.array(c))
-    bsrgemm.matmul(*operands, alpha=alpha, beta=beta, out=out)
+    given = space.array(c)
+    if by_columns:
+        out, given = space.poisoned(c.shape[::-1], dtype).T, space.column_major(c)
+    bsrgemm.matmul(*pair.operands(space), given, alpha=alpha, beta=beta, out=out)
     expected, allowed = allowed_error(left, right, c, alpha, beta, dtype)
     assert_close(space.host(out), expected, allowed)

@@ -1,23 +1,75 @@
-"""500 structures on the CPU."""
+"""Random calls on the CPU: 600 of any operation (10,000 with --thorough), 500 structures."""
 
 from __future__ import annotations
 
+import bsrgemm
 import numpy as np
 import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 only with ml_dtypes")
+pytest.importorskip("torch", reason="torch is not installed")
 
+import support  # of tools/
 from bsrgemm import bsr_array
 from cases import Problem, densify
+from drawn_calls import Drawn, calls, check
+from drawn_products import Target
 from hypothesis import given
 from hypothesis import strategies as st
-from spaces import CPU_SPACES
-from strategies import CPU_EXAMPLES, check_product, problems, profile
+from spaces import CPU_SPACES, Space, import_torch
+from strategies import (
+    CPU_EXAMPLES,
+    GPU_COLUMNS,
+    GPU_SIDES,
+    check_product,
+    problems,
+    profile,
+)
 
 SIZES = st.one_of(st.integers(1, 20), st.sampled_from((31, 32, 33, 48, 64, 65)))
 COLUMNS = st.one_of(st.integers(0, 40), st.sampled_from((63, 64, 65, 100, 129)))
 SCALARS = st.sampled_from((0.0, 1.0, -1.0, 0.5, 3.0))
+
+
+SHARDS = 8
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_any_call(shard: int, request: pytest.FixtureRequest) -> None:
+    """Is computed as it should, or refused with a reason."""
+    import_torch()
+    full = request.config.getoption("--thorough")
+    spaces = st.sampled_from((CPU_SPACES[0], *CPU_SPACES))
+
+    @profile((10_000 if full else 600) // SHARDS)
+    @given(calls(SIZES, SIZES, COLUMNS), spaces)
+    def run(drawn: Drawn, space: Space) -> None:
+        check(drawn, space, Target())
+
+    run()
+
+
+@pytest.mark.filterwarnings("ignore")  # results that nobody wrote are compared
+@pytest.mark.parametrize("name", support.CHIPS)
+def test_any_call_as_on_a_gpu(name: str, request: pytest.FixtureRequest) -> None:
+    """Is refused where the tests on GPUs expect it, and nowhere else; no GPU is needed for that."""
+    full = request.config.getoption("--thorough")
+    space = Space()
+    space.device = "cuda:0"
+    target = Target(on_gpu=True, hopper=name == "Hopper")
+
+    @profile(1000 if full else 60)
+    @given(calls(GPU_SIDES, GPU_SIDES, GPU_COLUMNS))
+    def run(drawn: Drawn) -> None:
+        try:
+            check(drawn, space, target)
+        except (AssertionError, bsrgemm.DeviceUnavailableError):
+            # Nothing was computed: it has not been refused.
+            assert drawn.refusal(target) is None
+
+    with support.rehearsal(support.CHIPS[name]), np.errstate(all="ignore"):
+        run()
 
 
 @profile(CPU_EXAMPLES)

@@ -12,6 +12,7 @@ import structure_cases
 from bsrgemm import bsr_array
 from cases import DTYPES, Problem, problem
 from operations import matrix
+from precision_cases import EIGHT
 from spaces import CPU_SPACES, Space
 
 SHAPES = (
@@ -35,6 +36,31 @@ def test_operation(
         for density in (0.0, 0.4, 1.0):
             p = problem(rng, rng.random((rows, cols)) < density, blocksize, 1, dtype)
             check(space, p, rng)
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_eight_bits_are_moved_not_computed_with(
+    space: Space, dtype: str, rng: np.random.Generator
+) -> None:
+    space.check()
+    for rows, cols, blocksize in SHAPES:
+        p = problem(rng, rng.random((rows, cols)) < 0.4, blocksize, 1, dtype)
+        for check in structure_cases.MOVES:
+            check(space, p, rng)
+    a = matrix(space, p)
+    calls: list[Callable[[], Any]] = [
+        lambda: 2 * a,
+        lambda: -a,
+        lambda: a / 2,
+        lambda: a + a,
+        lambda: a.T - a.T,
+        lambda: a * a,
+        lambda: a.sum(),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="arithmetic takes float16, bfloat16, float32 and"):
+            call()
 
 
 def test_random_structures() -> None:

@@ -257,6 +257,7 @@ enum {
   MAX_SEQLEN_Q,
   MAX_SEQLEN_K,
   ALIGN_LAST,
+  CHIP,
   ARGUMENTS
 };
 
@@ -312,6 +313,7 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
       [MAX_SEQLEN_Q] = BSRG_NAME_max_seqlen_q,
       [MAX_SEQLEN_K] = BSRG_NAME_max_seqlen_k,
       [ALIGN_LAST] = BSRG_NAME_align_last,
+      [CHIP] = BSRG_NAME_chip,
   };
   static const bsrg_signature signature = {"attention", 4, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
@@ -328,6 +330,8 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
     PyErr_SetString(PyExc_TypeError, "cu_seqlens_q and cu_seqlens_k must both be given, or none of them");
     return NULL;
   }
+  bsrg_chip_question question;
+  if (bsrg_parse_question(found[CHIP], &question) < 0) return NULL;
   if (parse_numbers(found, &call) < 0 || parse_bounds(found, &sequences) < 0 ||
       parse_layout(found[LAYOUT], packed, &at) < 0 || bsrg_parse_work(found[STREAM], &work) < 0) {
     return NULL;
@@ -351,13 +355,15 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
       import_topk(state, found[COLUMNS], found[NUMBERS], &work, operands, &topk, &call) == 0 &&
       (!packed || import_sequences(state, found + Q_OFFSETS, &work, operands, &sequences) == 0)) {
     call.stream = work.stream;
+    call.device = bsrg_device_of_question(&question, call.device);
+    call.question = question.asked;
     if (packed) call.sequences = &sequences;
     bsrg_error error;
     bsrg_status status;
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_attention(&call, &error);
     Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
   }
   free((void *)call.masks);
   bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
@@ -369,7 +375,7 @@ const char bsrg_attention_doc[] =
     "          left=-1, right=-1, layout='bhsd', stream=0, family='auto', q_descale=None,\n"
     "          k_descale=None, v_descale=None, columns=None, numbers=None, cu_seqlens_q=None,\n"
     "          cu_seqlens_k=None, max_seqlen_q=2**63 - 1, max_seqlen_k=2**63 - 1,\n"
-    "          align_last=False)\n--\n\n"
+    "          align_last=False, chip=None)\n--\n\n"
     "out = softmax(scale * q @ k^T over the keys that each query may see) @ v.\n\n"
     "q, out      [batch, heads, queries, size], any strides; out is writable and shares memory with nothing\n"
     "k, v        [batch, heads, keys, size]; their number of heads divides that of q\n"
@@ -394,7 +400,8 @@ const char bsrg_attention_doc[] =
     "family      'auto', 'hopper', 'decode' or 'portable' (GPU), or 'cpu'\n"
     "q_descale, k_descale, v_descale\n"
     "            float8_e4m3fn: factors of q, k and v, numbers or float32 of shape () or [batch, key "
-    "heads]\n\n"
+    "heads]\n"
+    "chip        as in matmul\n\n"
     "A query that sees no key gets zeros and lse -inf. q, k, v and out are of one dtype and on one device,\n"
     "but for float8_e4m3fn, which has a bfloat16 result; both are accumulated in float32.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory, numbers), "

@@ -37,6 +37,7 @@
   X(b_values)                  \
   X(beta)                      \
   X(c)                         \
+  X(chip)                      \
   X(col_bias)                  \
   X(col_scale)                 \
   X(columns)                   \
@@ -163,5 +164,21 @@ bsrg_structure *bsrg_structure_of(PyObject *structure);
 PyObject *bsrg_structure_explain(PyObject *structure, PyObject *args, PyObject *keywords);
 PyObject *bsrg_structure_explain_sampled(PyObject *structure, PyObject *args, PyObject *keywords);
 PyObject *bsrg_structure_explain_sparse(PyObject *structure, PyObject *args, PyObject *keywords);
+/* Replaces the fields of `chip` that a dict names. */
+int bsrg_parse_chip(PyObject *dict, bsrg_chip *chip);
+
+/* ---- question.c -------------------------------------------------------------------------------------- */
+
+/* A call's argument chip: `asked` is NULL where it is absent, and the question otherwise. */
+typedef struct bsrg_chip_question {
+  bsrg_chip chip;
+  bsrg_question question;
+  bsrg_question *asked;
+} bsrg_chip_question;
+int bsrg_parse_question(PyObject *obj, bsrg_chip_question *out);
+/* Where operands count as being: on the GPU that is asked about, else where they are. */
+bsrg_device bsrg_device_of_question(const bsrg_chip_question *question, bsrg_device device);
+/* What the call returns: None, or the name of a family. */
+PyObject *bsrg_answer(const bsrg_chip_question *question);
 
 #endif

@@ -23,14 +23,16 @@ static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure, PyObject *o
 }
 
 static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"shape", "blocksize", "capacity", "device", NULL};
-  PyObject *shape_object, *blocksize_object, *capacity_object, *device_object = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|O:DynamicStructure", names, &shape_object,
-                                   &blocksize_object, &capacity_object, &device_object)) {
+  static char *names[] = {"shape", "blocksize", "capacity", "device", "chip", NULL};
+  PyObject *shape_object, *blocksize_object, *capacity_object, *device_object = NULL, *chip_object = NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|OO:DynamicStructure", names, &shape_object,
+                                   &blocksize_object, &capacity_object, &device_object, &chip_object)) {
     return NULL;
   }
   int64_t shape[2], blocksize[2], capacity;
   int device;
+  bsrg_chip_question question;
+  if (bsrg_parse_question(chip_object, &question) < 0) return NULL;
   if (bsrg_parse_pair(shape_object, "shape", shape) < 0 ||
       bsrg_parse_pair(blocksize_object, "blocksize", blocksize) < 0 ||
       bsrg_parse_integer(capacity_object, "capacity", &capacity) < 0 ||
@@ -41,8 +43,10 @@ static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywo
   bsrg_error error;
   bsrg_status status;
   Py_BEGIN_ALLOW_THREADS;
-  status = bsrg_dynamic_create(shape[0], shape[1], blocksize[0], blocksize[1], capacity, device, &structure,
-                               &error);
+  status = question.asked ? bsrg_dynamic_describe(shape[0], shape[1], blocksize[0], blocksize[1], capacity,
+                                                  &question.chip, &structure, &error)
+                          : bsrg_dynamic_create(shape[0], shape[1], blocksize[0], blocksize[1], capacity,
+                                                device, &structure, &error);
   Py_END_ALLOW_THREADS;
   return status == BSRG_OK ? wrap(type, structure, NULL)
                            : bsrg_raise(PyType_GetModuleState(type), status, &error);
@@ -166,12 +170,13 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL}};
 
 static const char dynamic_doc[] =
-    "DynamicStructure(shape, blocksize, capacity, device='cuda:0')\n--\n\n"
+    "DynamicStructure(shape, blocksize, capacity, device='cuda:0', chip=None)\n--\n\n"
     "Which blocks a block-sparse (BSR) matrix stores, made anew on a GPU by pattern_update and "
     "pattern_topk.\n"
     "\n"
     "shape, blocksize   pairs of integers; blocksize divides shape\n"
-    "capacity           the most blocks that it can store, from 1 to all of them\n\n"
+    "capacity           the most blocks that it can store, from 1 to all of them\n"
+    "chip               not None: one for calls with an argument chip alone, without a device\n\n"
     "It begins without blocks. matmul takes it with values [capacity, block height, block width].";
 
 PyTypeObject *bsrg_make_dynamic_type(PyObject *module) {
@@ -203,7 +208,7 @@ static int check_device(const bsrg_structure *structure, const bsrg_operand *ope
   bsrg_dynamic_arrays arrays = {0};
   bsrg_dynamic_get(structure, &arrays, NULL);
   const bsrg_device device = operand->array.device;
-  if (device.kind == BSRG_CUDA && device.index == arrays.device) return 0;
+  if (arrays.device < 0 || (device.kind == BSRG_CUDA && device.index == arrays.device)) return 0;
   PyObject *found = bsrg_device_name(device);
   if (found != NULL)
     PyErr_Format(PyExc_TypeError, "%s is on %U, but the pattern is on cuda:%d", operand->name, found,

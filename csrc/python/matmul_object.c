@@ -199,15 +199,17 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
                                     BSRG_NAME_activation,
                                     BSRG_NAME_precision,
                                     BSRG_NAME_values_scale,
-                                    BSRG_NAME_x_scale};
-  static const bsrg_signature signature = {"matmul", 4, 18, names};
+                                    BSRG_NAME_x_scale,
+                                    BSRG_NAME_chip};
+  static const bsrg_signature signature = {"matmul", 4, 19, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[18];
+  PyObject *found[19];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   bsrg_matmul_args call = {.a = bsrg_matrix_structure(state, found[0])};
   if (call.a == NULL) return NULL;
   bsrg_work work;
-  if (parse_scalars(found, &call, &work) < 0) return NULL;
+  bsrg_chip_question question;
+  if (parse_scalars(found, &call, &work) < 0 || bsrg_parse_question(found[18], &question) < 0) return NULL;
 
   const bool right = call.side == BSRG_A_RIGHT;
   bsrg_operand operands[OPERANDS] = {
@@ -229,7 +231,8 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
     call.values = operands[VALUES].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
     call.out_dtype = (bsrg_dtype)operands[OUT].array.element->dtype;
-    call.device = operands[VALUES].array.device;
+    call.device = bsrg_device_of_question(&question, operands[VALUES].array.device);
+    call.question = question.asked;
     call.epilogue.row_scale = as_vector(&operands[ROW_SCALE]);
     call.epilogue.col_scale = as_vector(&operands[COL_SCALE]);
     call.epilogue.row_bias = as_vector(&operands[ROW_BIAS]);
@@ -241,7 +244,7 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_matmul(&call, &error);
     Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
   }
   bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
   return result;
@@ -250,7 +253,7 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
 const char bsrg_matmul_doc[] =
     "matmul(structure, values, x, out, c=None, alpha=1.0, beta=0.0, stream=0, family='auto', right=False,\n"
     "       row_scale=None, col_scale=None, row_bias=None, col_bias=None, activation=None,\n"
-    "       precision='ieee', values_scale=None, x_scale=None)\n"
+    "       precision='ieee', values_scale=None, x_scale=None, chip=None)\n"
     "--\n\n"
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
     "structure  a Structure or DynamicStructure of a matrix of M rows and K columns\n"
@@ -274,7 +277,9 @@ const char bsrg_matmul_doc[] =
     "precision  'ieee', or of float32 'tf32'\n"
     "values_scale, x_scale  of 8-bit operands: None, or float32 factors on their device, of values one or "
     "one\n"
-    "           for each block, of x one\n\n"
+    "           for each block, of x one\n"
+    "chip       None, or as in Structure.explain: then nothing is computed or read, and the name of the\n"
+    "           family is returned that would compute the call, were its operands on such a GPU\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
     "accumulated in float32. With values and x of float8_e4m3fn or float8_e5m2, out and c are float16,\n"
     "bfloat16 or float32. On a GPU the call returns once the work is on the stream, behind what the\n"

@@ -49,16 +49,19 @@ static int parse_arguments(bsrg_state *state, PyObject *const *found, bsrg_matmu
 
 PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                 PyObject *kwnames) {
-  static const bsrg_name names[] = {
-      BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_b_structure, BSRG_NAME_b_values, BSRG_NAME_out,
-      BSRG_NAME_c,         BSRG_NAME_alpha,  BSRG_NAME_beta,        BSRG_NAME_stream,   BSRG_NAME_family};
-  static const bsrg_signature signature = {"matmul_sparse", 5, 10, names};
+  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_b_structure,
+                                    BSRG_NAME_b_values,  BSRG_NAME_out,    BSRG_NAME_c,
+                                    BSRG_NAME_alpha,     BSRG_NAME_beta,   BSRG_NAME_stream,
+                                    BSRG_NAME_family,    BSRG_NAME_chip};
+  static const bsrg_signature signature = {"matmul_sparse", 5, 11, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[10];
+  PyObject *found[11];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   bsrg_matmul_sparse_args call = {0};
   bsrg_work work;
-  if (parse_arguments(state, found, &call, &work) < 0) return NULL;
+  bsrg_chip_question question;
+  if (parse_arguments(state, found, &call, &work) < 0 || bsrg_parse_question(found[10], &question) < 0)
+    return NULL;
 
   bsrg_operand operands[OPERANDS] = {
       [A] = {.name = "a.data"}, [B] = {.name = "b.data"}, [C] = {.name = "c"}, [OUT] = {.name = "out"}};
@@ -69,7 +72,8 @@ PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssiz
     call.a_values = operands[A].array.data;
     call.b_values = operands[B].array.data;
     call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
-    call.device = operands[A].array.device;
+    call.device = bsrg_device_of_question(&question, operands[A].array.device);
+    call.question = question.asked;
     if (operands[C].given) call.c = bsrg_operand_dense(&operands[C]);
     call.y = bsrg_operand_dense(&operands[OUT]);
     call.stream = work.stream;
@@ -78,7 +82,7 @@ PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssiz
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_matmul_sparse(&call, &error);
     Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
   }
   bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
   return result;
@@ -86,7 +90,7 @@ PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssiz
 
 const char bsrg_matmul_sparse_doc[] =
     "matmul_sparse(structure, values, b_structure, b_values, out, c=None, alpha=1.0, beta=0.0, stream=0, "
-    "family='auto')\n"
+    "family='auto', chip=None)\n"
     "--\n\n"
     "out = alpha * A @ B + beta * c, for the block-sparse matrices A of structure and values and B of\n"
     "b_structure and b_values.\n\n"

@@ -39,19 +39,20 @@ static int parse_scalars(PyObject *const *found, bsrg_sampled_args *args, bsrg_w
 
 PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_a,      BSRG_NAME_b,
-                                    BSRG_NAME_out,       BSRG_NAME_values, BSRG_NAME_alpha,
-                                    BSRG_NAME_beta,      BSRG_NAME_stream, BSRG_NAME_family};
-  static const bsrg_signature signature = {"sampled_matmul", 4, 9, names};
+  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_a,     BSRG_NAME_b,    BSRG_NAME_out,
+                                    BSRG_NAME_values,    BSRG_NAME_alpha, BSRG_NAME_beta, BSRG_NAME_stream,
+                                    BSRG_NAME_family,    BSRG_NAME_chip};
+  static const bsrg_signature signature = {"sampled_matmul", 4, 10, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[9];
+  PyObject *found[10];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   if (!Py_IS_TYPE(found[0], state->structure_type)) {
     return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
   }
   bsrg_sampled_args call = {.pattern = bsrg_structure_of(found[0])};
   bsrg_work work;
-  if (parse_scalars(found, &call, &work) < 0) return NULL;
+  bsrg_chip_question question;
+  if (parse_scalars(found, &call, &work) < 0 || bsrg_parse_question(found[9], &question) < 0) return NULL;
 
   bsrg_operand operands[OPERANDS] = {[A] = {.name = "a"},
                                      [B] = {.name = "b"},
@@ -61,7 +62,8 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
   const bsrg_structure_view view = bsrg_structure_get(call.pattern);
   if (import_operands(state, found, &view, &work, operands) == 0) {
     call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
-    call.device = operands[A].array.device;
+    call.device = bsrg_device_of_question(&question, operands[A].array.device);
+    call.question = question.asked;
     call.a = bsrg_operand_dense(&operands[A]);
     call.b = bsrg_operand_dense(&operands[B]);
     if (operands[VALUES].given) call.values = operands[VALUES].array.data;
@@ -72,14 +74,15 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_sampled_matmul(&call, &error);
     Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
   }
   bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
   return result;
 }
 
 const char bsrg_sampled_matmul_doc[] =
-    "sampled_matmul(structure, a, b, out, values=None, alpha=1.0, beta=0.0, stream=0, family='auto')\n"
+    "sampled_matmul(structure, a, b, out, values=None, alpha=1.0, beta=0.0, stream=0, family='auto', "
+    "chip=None)\n"
     "--\n\n"
     "out = alpha * (a @ b at the stored blocks of structure) + beta * values.\n\n"
     "structure  a Structure of a matrix of M rows and N columns\n"
@@ -89,7 +92,8 @@ const char bsrg_sampled_matmul_doc[] =
     "           values; with a transposed structure laid out as the one that it is the transposed of has it\n"
     "values     as out, or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of a's library\n"
-    "family     'auto', 'sampled' or 'portable' (GPU), or 'cpu'\n\n"
+    "family     'auto', 'sampled' or 'portable' (GPU), or 'cpu'\n"
+    "chip       as in matmul\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
     "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"
     "operands' libraries have pending on other streams. Messages call values pattern.data, and out "

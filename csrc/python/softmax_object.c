@@ -4,18 +4,19 @@
 enum { VALUES, OUT, OPERANDS };
 
 PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_out, BSRG_NAME_scale,
-                                    BSRG_NAME_stream};
-  static const bsrg_signature signature = {"softmax", 3, 5, names};
+  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_out,
+                                    BSRG_NAME_scale,     BSRG_NAME_stream, BSRG_NAME_chip};
+  static const bsrg_signature signature = {"softmax", 3, 6, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[5];
+  PyObject *found[6];
   bsrg_work work;
+  bsrg_chip_question question;
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   if (!Py_IS_TYPE(found[0], state->structure_type))
     return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
   bsrg_softmax_args call = {.a = bsrg_structure_of(found[0]), .scale = 1};
   if (found[3] != NULL && bsrg_parse_real(found[3], "scale", &call.scale) < 0) return NULL;
-  if (bsrg_parse_work(found[4], &work) < 0) return NULL;
+  if (bsrg_parse_work(found[4], &work) < 0 || bsrg_parse_question(found[5], &question) < 0) return NULL;
 
   bsrg_operand operands[OPERANDS] = {{.name = "a.data"}, {.name = "out"}};
   PyObject *result = NULL;
@@ -28,26 +29,28 @@ PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t na
     call.values = operands[VALUES].array.data;
     call.out = operands[OUT].array.data;
     call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
-    call.device = operands[VALUES].array.device;
+    call.device = bsrg_device_of_question(&question, operands[VALUES].array.device);
+    call.question = question.asked;
     call.stream = work.stream;
     bsrg_error error;
     bsrg_status status;
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_softmax(&call, &error);
     Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? Py_NewRef(Py_None) : bsrg_raise(state, status, &error);
+    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
   }
   bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
   return result;
 }
 
 const char bsrg_softmax_doc[] =
-    "softmax(structure, values, out, scale=1.0, stream=0)\n--\n\n"
+    "softmax(structure, values, out, scale=1.0, stream=0, chip=None)\n--\n\n"
     "out = softmax(scale * A) row by row, over the elements that A stores.\n\n"
     "structure  a Structure; of a transposed one the rows of that\n"
     "values     [nnzb, block height, block width], C-contiguous; with a transposed structure those of the\n"
     "           one that it is the transposed of\n"
     "out        of values' shape, dtype and device, C-contiguous, writable: values itself, or memory apart\n"
-    "stream     CUDA stream handle; None takes the current stream of values' library\n\n"
+    "stream     CUDA stream handle; None takes the current stream of values' library\n"
+    "chip       as in matmul\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"
     "DeviceUnavailableError, RuntimeError (CUDA).";

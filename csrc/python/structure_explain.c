@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* Replaces the fields of `chip` that the dict names. */
-static int parse_chip(PyObject *dict, bsrg_chip *chip) {
+int bsrg_parse_chip(PyObject *dict, bsrg_chip *chip) {
   if (!PyDict_Check(dict)) {
     PyErr_Format(PyExc_TypeError, "chip is %R, but must be None or a dict", dict);
     return -1;
@@ -75,7 +74,7 @@ static PyObject *plan_as_dict(const bsrg_plan_info *plan) {
 static int parse_common(PyObject *dtype_object, PyObject *chip_object, bsrg_dtype *dtype, bsrg_chip *chip) {
   *chip = bsrg_chip_h200();
   if (bsrg_parse_dtype(dtype_object, dtype) < 0) return -1;
-  return chip_object != Py_None ? parse_chip(chip_object, chip) : 0;
+  return chip_object != Py_None ? bsrg_parse_chip(chip_object, chip) : 0;
 }
 
 static PyObject *finish(PyObject *obj, bsrg_status status, const bsrg_plan_info *plan,

@@ -82,6 +82,7 @@ class DynamicStructure:
         blocksize: Sequence[SupportsIndex],
         capacity: SupportsIndex,
         device: str = "cuda:0",
+        chip: dict[str, Any] | None = None,
     ) -> DynamicStructure: ...
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -157,7 +158,8 @@ def matmul(
     precision: str = "ieee",
     values_scale: Importable | None = None,
     x_scale: Importable | None = None,
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def sampled_matmul(
     structure: Structure,
     a: Importable,
@@ -168,7 +170,8 @@ def sampled_matmul(
     beta: SupportsFloat = 0.0,
     stream: SupportsIndex | None = 0,
     family: str = "auto",
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def matmul_sparse(
     structure: Structure,
     values: Importable,
@@ -180,7 +183,8 @@ def matmul_sparse(
     beta: SupportsFloat = 0.0,
     stream: SupportsIndex | None = 0,
     family: str = "auto",
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def attention(
     q: Importable,
     k: Importable,
@@ -207,7 +211,8 @@ def attention(
     max_seqlen_q: SupportsIndex = 9223372036854775807,
     max_seqlen_k: SupportsIndex = 9223372036854775807,
     align_last: bool = False,
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def topk(
     scores: Importable,
     columns: Importable,
@@ -220,7 +225,8 @@ def softmax(
     out: Importable,
     scale: SupportsFloat = 1.0,
     stream: SupportsIndex | None = 0,
-) -> None: ...
+    chip: dict[str, Any] | None = None,
+) -> str | None: ...
 def pattern_update(
     structure: DynamicStructure, mask: Importable, stream: SupportsIndex | None = 0
 ) -> None: ...

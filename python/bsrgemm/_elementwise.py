@@ -67,14 +67,16 @@ class Arithmetic(BlockSparse):
         -------
         scalar or array
             Of the dtype of the matrix: of shape (K,) with ``axis=0`` and (M,) with ``axis=1``;
-            without ``axis`` a NumPy scalar, or an array of no dimensions of torch or CuPy.
+            without ``axis`` a NumPy scalar, or an array of no dimensions of torch or CuPy. Of 8
+            bits the sums of columns and rows are bfloat16, and there are no others.
 
         Raises
         ------
         ValueError
             If ``axis`` is none of None, 0, 1, -1 and -2.
         TypeError
-            If ``axis`` is None and the values are in no array of NumPy, torch or CuPy.
+            If ``axis`` is None and the values have 8 bits or are in no array of NumPy, torch or
+            CuPy.
         """
         return total(self, axis)
 
@@ -173,6 +175,7 @@ def add(a: Any, b: Any, subtract: bool) -> Any:
         return add(a.T, b.T, subtract).T
     a, b = own(a), own(b)
     first, second = Values(a._data, "a.data"), Values(b._data, "b.data")
+    first.check_arithmetic()
     if _same_pattern(a, b):
         with first.here():
             return a._with_values(
@@ -192,6 +195,7 @@ def multiply(a: Any, b: Any) -> Any:
     (a_keys, a_blocks), (b_keys, b_blocks) = canonical(a), canonical(b)
     keys, in_a, in_b = np.intersect1d(a_keys, b_keys, assume_unique=True, return_indices=True)
     first, second = Values(a_blocks, "a.data"), Values(b_blocks, "b.data")
+    first.check_arithmetic()
     if len(keys) == len(a_keys) == len(b_keys) == a.nnzb:
         with first.here():
             return a._with_values(first.like * second.like)

@@ -87,6 +87,11 @@ def sampled(
     for name, matrix in (("pattern", pattern), ("out", out)):
         if not isinstance(matrix, BlockSparse) and not (name == "out" and out is None):
             raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")
+        if matrix is not None and not matrix.is_fixed:
+            raise TypeError(
+                f"{name} is a {type(matrix).__name__}; accepted: a bsr_array, so use "
+                f"{name}.to_bsr()"
+            )
     m, n = pattern.shape
     for name, dense, accepted in (("a", a, f"({m}, K)"), ("b", b, f"(K, {n})")):
         if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core
 from ._array import bsr_array
-from ._interop import library_of, stream_handle
+from ._interop import BlockSparse, library_of, stream_handle
 from ._matmul import real_number
 
 
@@ -45,7 +45,8 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
         If the matrix is on a GPU that this process cannot use.
     """
     if not isinstance(a, bsr_array):
-        raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array")
+        hint = ", so use a.to_bsr()" if isinstance(a, BlockSparse) else ""
+        raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
     library = library_of(a._data)
     values = library.importable(a._data, "a.data")
     handle = library.current_stream(a._data) if stream is None else stream_handle(stream)

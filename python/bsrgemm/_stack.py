@@ -143,4 +143,4 @@ def prune(dense: Any, blocksize: tuple[int, int], density: float) -> bsr_array:
     order = np.argsort(-np.where(np.isnan(norms), np.inf, norms).ravel(), kind="stable")
     mask = np.zeros(norms.size, bool)
     mask[order[: int(density * norms.size + 0.5)]] = True
-    return bsr_array.from_block_mask(whole.like, mask.reshape(norms.shape), blocksize)
+    return bsr_array.from_block_mask(whole.array(), mask.reshape(norms.shape), blocksize)

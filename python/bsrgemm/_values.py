@@ -15,7 +15,16 @@ import numpy as np
 
 from . import _core
 from ._convert import check_divides
-from ._interop import CUPY, NUMPY, TORCH, check_dtype, library_of, numpy_dtype, without_repeats
+from ._interop import (
+    CUPY,
+    EIGHT_BIT_DTYPES,
+    NUMPY,
+    TORCH,
+    check_dtype,
+    library_of,
+    numpy_dtype,
+    without_repeats,
+)
 
 
 class Values:
@@ -36,6 +45,12 @@ class Values:
         self.xp = sys.modules[library.name]
         self.dtype: str = _core.describe(self.like, name).dtype
         check_dtype(self.dtype, name)
+        self._name = name
+        # torch moves 8-bit floats about on some devices only, and bytes on all.
+        self._eight = None
+        if self.library is TORCH and self.dtype in EIGHT_BIT_DTYPES:
+            self._eight = self.like.dtype
+            self.like = self._bytes(self.like)
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
         """CuPy makes arrays on its current device."""
@@ -59,6 +74,26 @@ class Values:
             return make(tuple(shape), dtype=self.like.dtype, device=self.like.device)
         return make(tuple(shape), dtype=self.like.dtype)
 
+    def _bytes(self, x: Any) -> Any:
+        """What is moved for ``x``, an array of the dtype of these."""
+        return x.detach().view(self.xp.uint8) if self._eight else x
+
+    def _moved(self, x: Any) -> Any:
+        """The other way round."""
+        return x.view(self._eight) if self._eight else x
+
+    def array(self) -> Any:
+        """The array itself."""
+        return self._moved(self.like)
+
+    def check_arithmetic(self) -> None:
+        """Raise TypeError for 8 bits: without scales, most sums do not fit in them."""
+        if self.dtype in EIGHT_BIT_DTYPES:
+            raise TypeError(
+                f"{self._name} has dtype {self.dtype}; arithmetic takes float16, bfloat16, float32 "
+                "and float64, so use A.astype('float32')"
+            )
+
     def _wide(self) -> Any:
         """The dtype in which 16-bit floats are summed and scaled, else their own."""
         name = "float32" if self.dtype in ("float16", "bfloat16") else self.dtype
@@ -73,6 +108,7 @@ class Values:
 
     def scaled(self, factor: float, divide: bool) -> Any:
         """All values times, or over, a number; 16-bit floats are rounded once."""
+        self.check_arithmetic()
         with self.here():
             # torch does as much by itself.
             x = self.like if self.library is TORCH else self._convert(self.like, self._wide())
@@ -80,13 +116,17 @@ class Values:
 
     def total(self) -> Any:
         """The sum of all values: a scalar of NumPy, an array of no dimensions of the others."""
+        self.check_arithmetic()
         with self.here():
             total = self.like.sum(dtype=self._wide())
             return self._convert(total, self.like.dtype)
 
     def ones(self, count: int) -> Any:
         with self.here():
-            return self._new((count,), "ones")
+            dtype = self._eight or self.like.dtype
+            if self.library is TORCH:
+                return self.xp.ones((count,), device=self.like.device).to(dtype)
+            return self.xp.ones((count,), dtype=dtype)
 
     # ---- blocks --------------------------------------------------------------------------------
 
@@ -95,10 +135,11 @@ class Values:
         with self.here():
             index = self._index(positions)
             taken = self.like[index]
-            return self.library.copy(taken) if isinstance(index, slice) else taken
+            return self._moved(self.library.copy(taken) if isinstance(index, slice) else taken)
 
     def add_up(self, slots: np.ndarray, count: int) -> Any:
         """``count`` blocks, each the sum of those whose slot it is."""
+        self.check_arithmetic()
         with self.here():
             out = self._new((count, *self.like.shape[1:]))
             for chosen in without_repeats(slots, np.zeros_like(slots)):
@@ -129,14 +170,15 @@ class Values:
         with self.here():
             out = self._new((count, *self.like.shape[1:]), "empty")
             for blocks, slots in parts:
-                out[self._index(slots)] = blocks
-            return out
+                out[self._index(slots)] = self._bytes(blocks)
+            return self._moved(out)
 
     def nonzero(self) -> np.ndarray:
         """On the host, which blocks have any non-zero; NaN counts as one."""
         with self.here():
             count, size = len(self.like), int(np.prod(self.like.shape[1:]))
-            return self.library.to_host((self.like.reshape(count, size) != 0).any(1))
+            bits = self.like & 0x7F if self._eight else self.like  # -0 is a zero
+            return self.library.to_host((bits.reshape(count, size) != 0).any(1))
 
     def rearranged(
         self, part: tuple[int, int], slots: np.ndarray, inner: np.ndarray, count: int, shape: tuple
@@ -156,7 +198,7 @@ class Values:
             out = self._new((count, shape[0] // height, height, shape[1] // width, width))
             at, i, j = (self._positions(x) for x in (slots, inner[0], inner[1]))
             out[at, i, :, j, :] = pieces
-            return out.reshape(count, *shape)
+            return self._moved(out.reshape(count, *shape))
 
     # ---- of dense matrices ---------------------------------------------------------------------
 
@@ -171,13 +213,14 @@ class Values:
             tiles = self._tiles(blocksize)
             blocks = tiles[self._positions(rows), :, self._positions(cols), :]
             contiguous = blocks.contiguous if self.library is TORCH else None
-            return contiguous() if contiguous else self.xp.ascontiguousarray(blocks)
+            return self._moved(contiguous() if contiguous else self.xp.ascontiguousarray(blocks))
 
     def norms(self, blocksize: tuple[int, int]) -> np.ndarray:
         """On the host, the Frobenius norms of the blocks of a dense matrix, in float64."""
         with self.here():
             tiles = self._tiles(blocksize)
             if self.library is TORCH:
+                tiles = self._moved(tiles).float() if self._eight else tiles
                 norms = self.xp.linalg.vector_norm(tiles, dim=(1, 3), dtype=self.xp.float64)
             else:
                 norms = self.xp.sqrt((tiles.astype(self.xp.float64) ** 2).sum(axis=(1, 3)))
@@ -190,11 +233,11 @@ class Values:
             -(-size // block) * block for size, block in zip((rows, cols), blocksize, strict=True)
         ]
         if whole == [rows, cols]:
-            return self.like
+            return self.array()
         with self.here():
             out = self._new(whole)
             out[:rows, :cols] = self.like
-            return out
+            return self._moved(out)
 
 
 def dense_values(dense: Any, name: str) -> Values:

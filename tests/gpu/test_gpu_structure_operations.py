@@ -12,6 +12,7 @@ import structure_cases
 from bsrgemm import bsr_array
 from cases import DTYPES, problem
 from operations import matrix
+from precision_cases import EIGHT
 from spaces import GPU_SPACES, OwnDevice, Space
 
 pytestmark = pytest.mark.gpu
@@ -29,6 +30,16 @@ def test_operation(
     for rows, cols, blocksize in SHAPES:
         p = problem(rng, rng.random((rows, cols)) < 0.4, blocksize, 1, dtype)
         check(space, p, rng)
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_eight_bits_are_moved(dtype: str, rng: np.random.Generator) -> None:
+    space = GPU_SPACES[0]
+    space.check()
+    for rows, cols, blocksize in SHAPES:
+        p = problem(rng, rng.random((rows, cols)) < 0.4, blocksize, 1, dtype)
+        for check in structure_cases.MOVES:
+            check(space, p, rng)
 
 
 def test_values_of_no_library(rng: np.random.Generator) -> None:

@@ -1,0 +1,100 @@
+"""docs/support.md is what the library says; that what it refuses, it refuses with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import bsrgemm
+import numpy as np
+import pytest
+from bsrgemm import _core
+from cases import problem, uniform
+from operations import matrix
+from spaces import CPU_SPACES, import_torch
+
+pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 only with ml_dtypes")
+import_torch()
+
+import support  # noqa: E402, of tools/; it needs torch
+
+
+@pytest.fixture(scope="module")
+def document() -> str:
+    return support.document()
+
+
+def cells(document: str) -> Iterator[str]:
+    for line in document.splitlines():
+        if line.startswith("| "):
+            yield from line.split(" | ")[1:]
+
+
+def test_is_up_to_date(document: str) -> None:
+    written = support.OUTPUT.read_text()
+    assert written == document, "docs/support.md is out of date: run python tools/support.py"
+
+
+def test_every_error_names_what_is_accepted(document: str) -> None:
+    notes = re.findall(r"^- \[\d+\] (.*)", document, flags=re.MULTILINE)
+    assert len(notes) > 20
+    for note in notes:
+        assert re.match("(Type|Value)Error: ", note), note
+        assert support.NAMES_WHAT_IS_ACCEPTED.search(note), note
+
+
+def test_every_family_serves_something(document: str) -> None:
+    found = {name for cell in cells(document) for name in re.findall(r"\w+", cell)}
+    families = {"tall", "stream", "regroup", "align", "narrow", "portable", "kmajor", "pairs"}
+    assert families | {"sampled", "hopper", "decode", "cpu", "yes"} <= found
+
+
+def test_agrees_with_plans(rng: np.random.Generator) -> None:
+    """A question about contiguous operands is what a plan is of."""
+    seen = set()
+    for blocksize in ((128, 128), (64, 16), (32, 32), (8, 16), (3, 5)):
+        for n in (1, 8, 264, 1001):
+            p = problem(rng, uniform(0.3)(rng, 20, 24), blocksize, n, "float16")
+            a = matrix(CPU_SPACES[0], p)
+            x, y = np.empty((p.shape[1], n), np.float16), np.empty((p.shape[0], n), np.float16)
+            for arch in (80, 90):
+                chip = {"sm_arch": arch}
+                arguments = (a._structure, a.data, x, y)
+                family = _core.matmul(*arguments, chip=chip)
+                assert family == a.plan(n, chip=chip).choice
+                seen.add(family)
+    assert len(seen) > 3
+
+
+def test_computes_nothing(rng: np.random.Generator) -> None:
+    p = problem(rng, np.ones((2, 2), bool), (4, 4), 3, "float32")
+    a, out = matrix(CPU_SPACES[0], p), np.full((8, 3), 7, np.float32)
+    x = np.ones((8, 3), np.float32)
+    assert _core.matmul(a._structure, a.data, x, out, chip={}) == "portable"
+    assert (out == 7).all()
+    with support.rehearsal(support.CHIPS["Hopper"]) as stage:
+        pattern = bsrgemm.DynamicPattern((4096, 4096), (128, 128), 256, device="cuda")
+        array = pattern.array(np.zeros((256, 128, 128), np.float16))
+        bsrgemm.matmul(array, np.zeros((4096, 1024), np.float16))
+        assert stage.families == ["tall"]
+    with pytest.raises(ValueError, match="takes calls with a question only"):
+        x = np.zeros((4096, 8), np.float16)
+        _core.matmul(pattern._structure, array.data, x, x.copy())
+
+
+def test_old_gpus_are_refused() -> None:
+    p = problem(np.random.default_rng(0), np.ones((2, 2), bool), (4, 4), 3, "float32")
+    a = matrix(CPU_SPACES[0], p)
+    x = np.ones((8, 8), np.float32)
+    old = {"sm_arch": 75}
+    with pytest.raises(ValueError, match="compute capability 8.0 or later"):
+        _core.matmul(a._structure, a.data, x, x.copy(), chip=old)
+    with pytest.raises(ValueError, match="compute capability 8.0 or later"):
+        _core.matmul_sparse(a._structure, a.data, a._structure, a.data, x, chip=old)
+    with pytest.raises(ValueError, match="compute capability 8.0 or later"):
+        _core.sampled_matmul(a._structure, x, x, a.data.copy(), chip=old)
+    with pytest.raises(bsrgemm.DeviceUnavailableError, match="compute capability 8.0 or later"):
+        _core.softmax(a._structure, a.data, a.data.copy(), chip=old)
+    q = np.zeros((1, 1, 4, 8), np.float16)
+    with pytest.raises(ValueError, match="compute capability 8.0 or later"):
+        _core.attention(q, q, q, q.copy(), chip=old)
