@@ -18,6 +18,8 @@ COMMANDS = {
     "softmax": ("softmax", "softmax over stored elements on cuda:0, beside torch's dense one"),
     "sampled": ("sampled", "dense x dense at stored blocks on cuda:0, beside cuBLAS, Triton, stk"),
     "precision": ("precision", "tf32 and 8-bit floats on cuda:0, beside cuBLAS and our float16"),
+    "host": ("host", "what calls cost the host, on cuda:0 or the CPU, beside torch's"),
+    "training": ("training", "steps of training an MLP on cuda:0, beside torch's dense layers"),
     "cpu": ("cpu", "measure on the CPU, beside NumPy, SciPy and torch"),
     "memory": ("cpu_memory", "peak memory of one product on the CPU, as JSON"),
     "accuracy": ("accuracy", "predictions and choices beside the committed measurements"),

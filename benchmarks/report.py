@@ -20,6 +20,7 @@ from .cases import CROSSOVER_DENSITIES
 from .families import tally
 from .records import ROOT, Row
 from .report_cells import Made, Run, block_of, both_rates, number, obstacle, ours, rate, ratio
+from .report_host import host, training
 from .report_products import dynamic, fused, linear, products
 
 RESULTS = Path("benchmarks", "results")
@@ -326,5 +327,8 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-fused": (fused, GPU_SLUG, "gpu --select ^fused"),
     "gpu-linear": (linear, GPU_SLUG, "gpu --select ^linear"),
     "gpu-dynamic": (dynamic, GPU_SLUG, "dynamic"),
+    "gpu-host": (host, GPU_SLUG, "host"),
+    "gpu-training": (training, GPU_SLUG, "training"),
     "cpu": (_cpu, "cpu", "cpu"),
+    "cpu-host": (host, "cpu", "host --device cpu"),
 }

@@ -58,12 +58,14 @@
   X(max_seqlen_k)              \
   X(max_seqlen_q)              \
   X(name)                      \
+  X(new_empty)                 \
   X(numbers)                   \
   X(obj)                       \
   X(out)                       \
   X(precision)                 \
   X(q)                         \
   X(q_descale)                 \
+  X(requires_grad)             \
   X(right)                     \
   X(row_bias)                  \
   X(row_scale)                 \
@@ -72,6 +74,7 @@
   X(softcap)                   \
   X(stream)                    \
   X(structure)                 \
+  X(torch)                     \
   X(v)                         \
   X(v_descale)                 \
   X(values)                    \
@@ -86,6 +89,13 @@ typedef enum bsrg_name {
       BSRG_NAME_COUNT
 } bsrg_name;
 
+/* A type and the table of DLPack's functions that it has. */
+enum { BSRG_EXCHANGE_TYPES = 4 };
+typedef struct bsrg_exchange_type {
+  PyObject *type;
+  const struct dlpack_exchange *table;
+} bsrg_exchange_type;
+
 typedef struct bsrg_state {
   PyObject *device_unavailable_error;
   PyTypeObject *structure_type;
@@ -93,6 +103,8 @@ typedef struct bsrg_state {
   PyTypeObject *device_array_type;
   PyTypeObject *array_info_type;
   PyObject *names[BSRG_NAME_COUNT];
+  PyObject *tensor_type, *parameter_type, *is_grad_enabled; /* torch's once it has been met, else NULL */
+  bsrg_exchange_type exchange_types[BSRG_EXCHANGE_TYPES];   /* the newest first, NULL behind the last one */
   int bfloat16_type; /* ml_dtypes' NumPy type number once it has been met, else -1 */
 } bsrg_state;
 
@@ -143,6 +155,8 @@ PyObject *bsrg_device_name(bsrg_device device);
 /* ---- the module's functions and types ---------------------------------------------------------------- */
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
+PyObject *bsrg_py_try_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *bsrg_py_try_linear(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames);
 PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -150,8 +164,8 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
 PyObject *bsrg_py_topk(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-extern const char bsrg_matmul_doc[], bsrg_matmul_sparse_doc[], bsrg_sampled_matmul_doc[],
-    bsrg_attention_doc[], bsrg_topk_doc[], bsrg_softmax_doc[], bsrg_describe_doc[];
+extern const char bsrg_matmul_doc[], bsrg_try_matmul_doc[], bsrg_try_linear_doc[], bsrg_matmul_sparse_doc[],
+    bsrg_sampled_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[], bsrg_softmax_doc[], bsrg_describe_doc[];
 extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
 
 PyTypeObject *bsrg_make_structure_type(PyObject *module);

@@ -1,6 +1,8 @@
 /* Arrays in through DLPack: the C exchange table of a type, and the __dlpack__ method. */
 #include "array.h"
 
+#include <string.h>
+
 /* Describes `tensor`; the caller sets owner and readonly. -1 with an exception. */
 static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const char *name,
                            bsrg_array *out) {
@@ -58,16 +60,25 @@ static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const
   return 0;
 }
 
-/* The table of the object's type for the ABI that we know, or NULL. */
+/* The table of the object's type for the ABI that we know, or NULL. Looked up on the type, as the specification asks,
+ * and remembered with the last few types. */
 static const dlpack_exchange *find_exchange(bsrg_state *state, PyObject *obj) {
-  /* Looked up on the type, as the specification asks. */
-  PyObject *capsule =
-      PyObject_GetAttr((PyObject *)Py_TYPE(obj), state->names[BSRG_NAME___dlpack_c_exchange_api__]);
+  PyObject *type = (PyObject *)Py_TYPE(obj);
+  bsrg_exchange_type *known = state->exchange_types;
+  for (int i = 0; i < BSRG_EXCHANGE_TYPES; ++i)
+    if (known[i].type == type) return known[i].table;
+  PyObject *capsule = PyObject_GetAttr(type, state->names[BSRG_NAME___dlpack_c_exchange_api__]);
   const dlpack_exchange_header *table =
       capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
   Py_XDECREF(capsule); /* tables live as long as the process */
   PyErr_Clear();
   while (table != NULL && table->version.major != DLPACK_MAJOR) table = table->previous;
+  if (table != NULL) {
+    PyObject *oldest = known[BSRG_EXCHANGE_TYPES - 1].type;
+    memmove(known + 1, known, sizeof(*known) * (BSRG_EXCHANGE_TYPES - 1));
+    known[0] = (bsrg_exchange_type){Py_NewRef(type), (const dlpack_exchange *)table};
+    Py_XDECREF(oldest);
+  }
   return (const dlpack_exchange *)table;
 }
 

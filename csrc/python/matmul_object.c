@@ -1,11 +1,13 @@
 /* matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
+#include "matmul_object.h"
+
 #include "dynamic_object.h"
 
 #include <string.h>
 
 static bool is_8_bit(const bsrg_operand *operand) { return operand->array.element->bits == 8; }
 
-static int import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
+int bsrg_import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
   if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   if (operand->array.ndim >= 1) return 0;
   PyErr_Format(PyExc_ValueError, "%s has shape (), but must have at least one dimension", operand->name);
@@ -61,13 +63,10 @@ static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, int64_t 
                       array->strides[n + 1]};
 }
 
-enum { VALUES, DENSE, C, OUT, ROW_SCALE, COL_SCALE, ROW_BIAS, COL_BIAS, VALUES_SCALE, X_SCALE, OPERANDS };
-
 static bool is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
 
-/* A vector of the epilogue: of one dimension or, with one element across, of two. */
-static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand,
-                         bsrg_work *work) {
+/* Of one dimension or, with one element across, of two. */
+int bsrg_import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand, bsrg_work *work) {
   if (is_absent(obj)) return 0;
   if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   bsrg_array *array = &operand->array;
@@ -79,29 +78,27 @@ static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_opera
   return bsrg_check_dimensions(operand, 1, "one (or, with one element across, two)");
 }
 
-/* Imports the operands in place; those marked given need releasing, also after a failure. */
-static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
+static int import_operands(bsrg_state *state, PyObject *const *objects, bsrg_work *work,
                            bsrg_operand *operands) {
-  /* The dense operand first: a call that names no stream takes that of its library. */
-  if (import_dense(state, found[2], &operands[DENSE], work) < 0 ||
-      bsrg_import_operand(state, found[1], &operands[VALUES], work) < 0 ||
+  if ((!operands[DENSE].given && bsrg_import_dense(state, objects[DENSE], &operands[DENSE], work) < 0) ||
+      bsrg_import_operand(state, objects[VALUES], &operands[VALUES], work) < 0 ||
       bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0 ||
-      import_dense(state, found[3], &operands[OUT], work) < 0 ||
+      bsrg_import_dense(state, objects[OUT], &operands[OUT], work) < 0 ||
       check_same_batch(&operands[DENSE], &operands[OUT]) < 0) {
     return -1;
   }
-  if (found[4] == found[3]) {
+  if (objects[C] == objects[OUT]) {
     operands[C] = operands[OUT];
     operands[C].name = "c";
     Py_INCREF(operands[C].array.owner);
-  } else if (found[4] != NULL && found[4] != Py_None &&
-             (bsrg_import_operand(state, found[4], &operands[C], work) < 0 ||
-              broadcast(&operands[C], &operands[OUT].array) < 0)) {
+  } else if (!is_absent(objects[C]) && (bsrg_import_operand(state, objects[C], &operands[C], work) < 0 ||
+                                        broadcast(&operands[C], &operands[OUT].array) < 0)) {
     return -1;
   }
   for (int i = ROW_SCALE; i <= COL_BIAS; ++i) {
-    PyObject *vector = found[i - ROW_SCALE + 10];
-    if (import_vector(state, vector, (i - ROW_SCALE) % 2, &operands[i], work) < 0) return -1;
+    if (!operands[i].given &&
+        bsrg_import_vector(state, objects[i], (i - ROW_SCALE) % 2, &operands[i], work) < 0)
+      return -1;
     if (operands[i].given && bsrg_check_same_device(&operands[VALUES], &operands[i]) < 0) return -1;
   }
   const bool eight = is_8_bit(&operands[VALUES]);
@@ -132,7 +129,7 @@ static void set_dense(bsrg_matmul_args *call, const bsrg_operand *operands) {
 /* Factors of float32 on the device of the values: one, in any number of dimensions, or a vector. */
 static int import_scale(bsrg_state *state, PyObject *obj, bsrg_work *work, const bsrg_operand *values,
                         bsrg_operand *operand, const float **data, int64_t *count) {
-  if (obj == NULL || obj == Py_None) return 0;
+  if (is_absent(obj)) return 0;
   if (bsrg_import_operand(state, obj, operand, work) < 0 || bsrg_check_same_device(values, operand) < 0) {
     return -1;
   }
@@ -151,13 +148,13 @@ static int import_scale(bsrg_state *state, PyObject *obj, bsrg_work *work, const
   return 0;
 }
 
-static int import_scales(bsrg_state *state, PyObject *const *found, bsrg_work *work, bsrg_operand *operands,
-                         bsrg_matmul_args *call) {
+static int import_scales(bsrg_state *state, PyObject *const *objects, bsrg_work *work, bsrg_operand *operands,
+                         bsrg_matmul_args *args) {
   int64_t count = 1;
-  if (import_scale(state, found[16], work, &operands[VALUES], &operands[VALUES_SCALE], &call->values_scale,
-                   &call->values_scale_count) < 0 ||
-      import_scale(state, found[17], work, &operands[VALUES], &operands[X_SCALE], &call->x_scale, &count) <
-          0) {
+  if (import_scale(state, objects[VALUES_SCALE], work, &operands[VALUES], &operands[VALUES_SCALE],
+                   &args->values_scale, &args->values_scale_count) < 0 ||
+      import_scale(state, objects[X_SCALE], work, &operands[VALUES], &operands[X_SCALE], &args->x_scale,
+                   &count) < 0) {
     return -1;
   }
   if (count == 1) return 0;
@@ -179,6 +176,62 @@ static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_wo
   args->side = right ? BSRG_A_RIGHT : BSRG_A_LEFT;
   if (found[15] != NULL && bsrg_parse_precision(found[15], &args->precision) < 0) return -1;
   return is_absent(found[14]) ? 0 : bsrg_parse_activation(found[14], &args->epilogue.activation);
+}
+
+void bsrg_name_operands(bsrg_matmul_call *call) {
+  const bool right = call->args.side == BSRG_A_RIGHT;
+  const bsrg_operand operands[OPERANDS] = {
+      [VALUES] = {.name = right ? "b.data" : "a.data", .takes_e4m3 = true, .takes_e5m2 = true},
+      [DENSE] = {.name = right ? "a" : "b", .takes_e4m3 = true, .takes_e5m2 = true},
+      [C] = {.name = "c"},
+      [OUT] = {.name = "out"},
+      [ROW_SCALE] = {.name = "row_scale"},
+      [COL_SCALE] = {.name = "col_scale"},
+      [ROW_BIAS] = {.name = "bias"},
+      [COL_BIAS] = {.name = "bias"},
+      [VALUES_SCALE] = {.name = right ? "b_scale" : "a_scale"},
+      [X_SCALE] = {.name = right ? "a_scale" : "b_scale"}};
+  memcpy(call->operands, operands, sizeof operands);
+}
+
+bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_matmul_call *call) {
+  bsrg_matmul_args *args = &call->args;
+  bsrg_operand *operands = call->operands;
+  bsrg_outcome outcome = BSRG_REFUSED;
+  const bsrg_structure_view view = bsrg_structure_get(args->a);
+  if (import_operands(state, objects, &call->work, operands) == 0 &&
+      import_scales(state, objects, &call->work, operands, args) == 0 &&
+      bsrg_check_values(&view, &operands[VALUES]) == 0) {
+    args->values = operands[VALUES].array.data;
+    args->dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
+    args->out_dtype = (bsrg_dtype)operands[OUT].array.element->dtype;
+    args->device = operands[VALUES].array.device;
+    if (call->question) {
+      args->device = bsrg_device_of_question(call->question, args->device);
+      args->question = call->question->asked;
+    }
+    args->epilogue.row_scale = as_vector(&operands[ROW_SCALE]);
+    args->epilogue.col_scale = as_vector(&operands[COL_SCALE]);
+    args->epilogue.row_bias = as_vector(&operands[ROW_BIAS]);
+    args->epilogue.col_bias = as_vector(&operands[COL_BIAS]);
+    set_dense(args, operands);
+    args->stream = call->work.stream;
+    bsrg_error error;
+    bsrg_status status = BSRG_OK;
+    Py_BEGIN_ALLOW_THREADS;
+    if (call->transposed) status = bsrg_structure_transposed(args->a, &args->a, &error);
+    if (status == BSRG_OK) status = bsrg_matmul(args, &error);
+    Py_END_ALLOW_THREADS;
+    if (status == BSRG_OK) {
+      outcome = BSRG_DONE;
+    } else {
+      bsrg_raise(state, status, &error);
+      /* Arguments are judged before the first launch. */
+      outcome = status == BSRG_ERR_VALUE || status == BSRG_ERR_TYPE ? BSRG_REFUSED : BSRG_FAILED;
+    }
+  }
+  bsrg_release_operands(state, operands, OPERANDS, outcome == BSRG_DONE, &call->work);
+  return outcome;
 }
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
@@ -205,49 +258,18 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
   bsrg_state *state = PyModule_GetState(module);
   PyObject *found[19];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
-  bsrg_matmul_args call = {.a = bsrg_matrix_structure(state, found[0])};
-  if (call.a == NULL) return NULL;
-  bsrg_work work;
   bsrg_chip_question question;
-  if (parse_scalars(found, &call, &work) < 0 || bsrg_parse_question(found[18], &question) < 0) return NULL;
-
-  const bool right = call.side == BSRG_A_RIGHT;
-  bsrg_operand operands[OPERANDS] = {
-      [VALUES] = {.name = right ? "b.data" : "a.data", .takes_e4m3 = true, .takes_e5m2 = true},
-      [DENSE] = {.name = right ? "a" : "b", .takes_e4m3 = true, .takes_e5m2 = true},
-      [C] = {.name = "c"},
-      [OUT] = {.name = "out"},
-      [ROW_SCALE] = {.name = "row_scale"},
-      [COL_SCALE] = {.name = "col_scale"},
-      [ROW_BIAS] = {.name = "bias"},
-      [COL_BIAS] = {.name = "bias"},
-      [VALUES_SCALE] = {.name = right ? "b_scale" : "a_scale"},
-      [X_SCALE] = {.name = right ? "a_scale" : "b_scale"}};
-  PyObject *result = NULL;
-  const bsrg_structure_view view = bsrg_structure_get(call.a);
-  if (import_operands(state, found, &work, operands) == 0 &&
-      import_scales(state, found, &work, operands, &call) == 0 &&
-      bsrg_check_values(&view, &operands[VALUES]) == 0) {
-    call.values = operands[VALUES].array.data;
-    call.dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
-    call.out_dtype = (bsrg_dtype)operands[OUT].array.element->dtype;
-    call.device = bsrg_device_of_question(&question, operands[VALUES].array.device);
-    call.question = question.asked;
-    call.epilogue.row_scale = as_vector(&operands[ROW_SCALE]);
-    call.epilogue.col_scale = as_vector(&operands[COL_SCALE]);
-    call.epilogue.row_bias = as_vector(&operands[ROW_BIAS]);
-    call.epilogue.col_bias = as_vector(&operands[COL_BIAS]);
-    set_dense(&call, operands);
-    call.stream = work.stream;
-    bsrg_error error;
-    bsrg_status status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = bsrg_matmul(&call, &error);
-    Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
+  bsrg_matmul_call call = {.args.a = bsrg_matrix_structure(state, found[0]), .question = &question};
+  if (call.args.a == NULL || parse_scalars(found, &call.args, &call.work) < 0 ||
+      bsrg_parse_question(found[18], &question) < 0) {
+    return NULL;
   }
-  bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
-  return result;
+  bsrg_name_operands(&call);
+  PyObject *const objects[OPERANDS] = {
+      [VALUES] = found[1],        [DENSE] = found[2],      [OUT] = found[3],       [C] = found[4],
+      [ROW_SCALE] = found[10],    [COL_SCALE] = found[11], [ROW_BIAS] = found[12], [COL_BIAS] = found[13],
+      [VALUES_SCALE] = found[16], [X_SCALE] = found[17]};
+  return bsrg_call_matmul(state, objects, &call) == BSRG_DONE ? bsrg_answer(&question) : NULL;
 }
 
 const char bsrg_matmul_doc[] =

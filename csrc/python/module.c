@@ -74,6 +74,10 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
   Py_VISIT(state->dynamic_type);
   Py_VISIT(state->device_array_type);
   Py_VISIT(state->array_info_type);
+  Py_VISIT(state->tensor_type);
+  Py_VISIT(state->parameter_type);
+  Py_VISIT(state->is_grad_enabled);
+  for (int i = 0; i < BSRG_EXCHANGE_TYPES; ++i) Py_VISIT(state->exchange_types[i].type);
   return 0;
 }
 
@@ -84,6 +88,10 @@ static int clear(PyObject *module) {
   Py_CLEAR(state->dynamic_type);
   Py_CLEAR(state->device_array_type);
   Py_CLEAR(state->array_info_type);
+  Py_CLEAR(state->tensor_type);
+  Py_CLEAR(state->parameter_type);
+  Py_CLEAR(state->is_grad_enabled);
+  for (int i = 0; i < BSRG_EXCHANGE_TYPES; ++i) Py_CLEAR(state->exchange_types[i].type);
   for (int i = 0; i < BSRG_NAME_COUNT; ++i) Py_CLEAR(state->names[i]);
   return 0;
 }
@@ -92,6 +100,8 @@ static void release(void *module) { clear(module); }
 
 static PyMethodDef methods[] = {
     {"matmul", (PyCFunction)(void (*)(void))bsrg_py_matmul, METH_FASTCALL | METH_KEYWORDS, bsrg_matmul_doc},
+    {"try_matmul", (PyCFunction)(void (*)(void))bsrg_py_try_matmul, METH_FASTCALL, bsrg_try_matmul_doc},
+    {"try_linear", (PyCFunction)(void (*)(void))bsrg_py_try_linear, METH_FASTCALL, bsrg_try_linear_doc},
     {"sampled_matmul", (PyCFunction)(void (*)(void))bsrg_py_sampled_matmul, METH_FASTCALL | METH_KEYWORDS,
      bsrg_sampled_matmul_doc},
     {"matmul_sparse", (PyCFunction)(void (*)(void))bsrg_py_matmul_sparse, METH_FASTCALL | METH_KEYWORDS,

@@ -160,6 +160,25 @@ def matmul(
     x_scale: Importable | None = None,
     chip: dict[str, Any] | None = None,
 ) -> str | None: ...
+def try_matmul(
+    structure: Structure | DynamicStructure,
+    values: Any,
+    dense: Any,
+    right: bool,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    bias: Any,
+    activation: str | None,
+    row_scale: Any,
+    col_scale: Any,
+    out: Any,
+    precision: str,
+    /,
+) -> Any: ...
+def try_linear(
+    structure: Structure, values: Any, input: Any, bias: Any, activation: str | None, /
+) -> Any: ...
 def sampled_matmul(
     structure: Structure,
     a: Importable,

@@ -144,6 +144,27 @@ def matmul(
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """
+    if stream is None and out_dtype is None and a_scale is None and b_scale is None:
+        right = isinstance(b, BlockSparse)
+        sparse, dense = (b, a) if right else (a, b)
+        if isinstance(sparse, BlockSparse):
+            result = _core.try_matmul(
+                sparse._structure,
+                sparse._data,
+                dense,
+                right,
+                c,
+                alpha,
+                beta,
+                bias,
+                activation,
+                row_scale,
+                col_scale,
+                out,
+                precision,
+            )
+            if result is not NotImplemented:
+                return result
     return product(
         a,
         b,

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from . import _core
 from ._array import bsr_array
 from ._convert import pair_of
-from ._matmul import matmul, real_number
+from ._matmul import real_number
 from ._stack import prune
-from ._torch_operators import keep_structure, matmul_operator, matrix_of
+from ._torch_eager import RecordedLinear, general_linear, is_plain
+from ._torch_operators import keep_structure, matmul_operator, matrix_of, structure_of
 
 ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
     None: lambda y: y,
@@ -61,8 +63,14 @@ def linear(
     """
     if not isinstance(weight, bsr_array):
         raise TypeError(f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array")
-    if weight.is_transposed or not isinstance(weight.data, torch.Tensor):
-        held = "a transposed view" if weight.is_transposed else f"of {type(weight.data).__name__}s"
+    structure, values = weight._structure, weight._data
+    plain = is_plain(input, values, bias)
+    if plain and not _is_cast(input):
+        y = _core.try_linear(structure, values, input, bias, activation)
+        if y is not NotImplemented:
+            return y
+    if weight.is_transposed or not isinstance(values, torch.Tensor):
+        held = "a transposed view" if weight.is_transposed else f"of {type(values).__name__}s"
         raise TypeError(
             f"weight is {held}; accepted: a bsr_array of shape (out_features, in_features) around "
             "torch tensors"
@@ -71,8 +79,16 @@ def linear(
         x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
         for x in (weight.indices, weight.indptr)
     )
-    keep_structure(indices, indptr, weight._structure)
-    return _linear(input, weight.data, indices, indptr, weight.shape, bias, activation)
+    if not plain:
+        keep_structure(indices, indptr, structure)
+        structure = None
+    return _linear(input, values, indices, indptr, weight.shape, structure, bias, activation)
+
+
+def _is_cast(x: torch.Tensor) -> bool:
+    """Whether autocast is in effect where ``x`` is."""
+    kind = x.device.type
+    return kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)  # which refuses "meta"
 
 
 def _linear(
@@ -81,9 +97,57 @@ def _linear(
     indices: torch.Tensor,
     indptr: torch.Tensor,
     shape: tuple[int, int],
+    structure: _core.Structure | None,
     bias: torch.Tensor | None,
     activation: str | None,
 ) -> torch.Tensor:
+    """Of any arguments, recorded by autograd where that is wanted. With a structure the call is
+    plain; without one it is an operator."""
+    _check(x, shape, bias, activation)
+    if _is_cast(x):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, values = x.to(dtype), values.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    if (x.dtype, x.device) != (values.dtype, values.device):
+        has, wants = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (x, values))
+        raise TypeError(f"input is {has}; accepted: that of weight, {wants}")
+    recorded = torch.is_grad_enabled() and (
+        x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)
+    )
+    if structure is None:
+        return _by_operator(x, values, indices, indptr, shape, bias, activation, recorded)
+    if not recorded:
+        y = _core.try_linear(structure, values, x, bias, activation)
+        if y is NotImplemented:
+            y = general_linear(x, values, bias, structure, activation)
+        return y
+    relu = activation == "relu"  # of which the result has what the gradient needs
+    y = RecordedLinear.apply(x, values, bias, structure, indices, indptr, relu)
+    return y if relu else ACTIVATIONS[activation](y)
+
+
+def _by_operator(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    shape: tuple[int, int],
+    bias: torch.Tensor | None,
+    activation: str | None,
+    recorded: bool,
+) -> torch.Tensor:
+    """By the operator that compilers, tracers, modes and subclasses of tensors see."""
+    fused = None if recorded else activation
+    rows = x if x.ndim == 2 else x.reshape(-1, shape[1])
+    y = matmul_operator(values, indices, indptr, rows, bias, list(shape), True, True, fused)
+    if recorded:
+        y = ACTIVATIONS[activation](y)
+    return y if x.ndim == 2 else y.view(*x.shape[:-1], shape[0])
+
+
+def _check(
+    x: torch.Tensor, shape: tuple[int, int], bias: torch.Tensor | None, activation: str | None
+) -> None:
     if activation not in ACTIVATIONS:
         names = ", ".join(map(repr, ACTIVATIONS))
         raise ValueError(f"activation is {activation!r}; accepted: {names}")
@@ -94,27 +158,6 @@ def _linear(
         )
     if bias is not None and tuple(bias.shape) != (shape[0],):
         raise ValueError(f"bias has shape {tuple(bias.shape)}; accepted: ({shape[0]},)")
-    kind = x.device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):  # which refuses "meta"
-        dtype = torch.get_autocast_dtype(kind)
-        x, values = x.to(dtype), values.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    if (x.dtype, x.device) != (values.dtype, values.device):
-        has, wants = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (x, values))
-        raise TypeError(f"input is {has}; accepted: that of weight, {wants}")
-    rows = x if x.ndim == 2 else x.reshape(-1, shape[1])
-    recorded = torch.is_grad_enabled() and (
-        x.requires_grad or values.requires_grad or (bias is not None and bias.requires_grad)
-    )
-    fused = None if recorded else activation
-    if recorded or torch.compiler.is_compiling() or x.is_meta:
-        y = matmul_operator(values, indices, indptr, rows, bias, list(shape), True, True, fused)
-    else:  # the same without the operator's cost on the host
-        weight = matrix_of(values.detach(), indices, indptr, shape, True)
-        y = matmul(rows.detach(), weight, bias=bias, activation=fused)
-    if recorded:
-        y = ACTIVATIONS[activation](y)
-    return y if x.ndim == 2 else y.view(*x.shape[:-1], shape[0])
 
 
 class BSRLinear(torch.nn.Module):
@@ -291,9 +334,16 @@ class BSRLinear(torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         shape = (self.out_features, self.in_features)
-        return _linear(
-            input, self.values, self.indices, self.indptr, shape, self.bias, self.activation
-        )
+        values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
+        structure = None
+        if is_plain(input, values, bias):
+            blocksize = values.shape[1], values.shape[2]
+            structure = structure_of(indices, indptr, shape, blocksize)
+            if not _is_cast(input):
+                y = _core.try_linear(structure, values, input, bias, self.activation)
+                if y is not NotImplemented:
+                    return y
+        return _linear(input, values, indices, indptr, shape, structure, bias, self.activation)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,6 +26,32 @@ _structures: OrderedDict[tuple[Any, ...], tuple[_core.Structure, torch.Tensor, t
 _structures = OrderedDict()
 _lock = Lock()
 
+# The same by the identity of the first index tensor, which its entry keeps: what eager calls pay.
+_recent: dict[int, _Recent] = {}
+
+
+class _Recent(NamedTuple):
+    indices: torch.Tensor
+    indptr: torch.Tensor
+    state: tuple[Any, ...]  # of both, see _state
+    shape: tuple[int, int]
+    blocksize: tuple[int, int]
+    structure: _core.Structure
+
+
+def _state(indices: torch.Tensor, indptr: torch.Tensor) -> tuple[Any, ...]:
+    """What changes where a tensor gets other contents, whether in place or by ``data``."""
+    return (
+        indices._version,
+        indices.data_ptr(),
+        indices.shape,
+        indices.dtype,
+        indptr._version,
+        indptr.data_ptr(),
+        indptr.shape,
+        indptr.dtype,
+    )
+
 
 def structure_of(
     indices: torch.Tensor,
@@ -38,11 +64,21 @@ def structure_of(
     An entry keeps its tensors, so that their memory is no other tensor's as long as it is found by
     it. Changes in place are seen, by the version that torch counts, except in inference tensors.
     """
+    recent = _recent.get(id(indices))
+    if (
+        recent is not None
+        and recent.indptr is indptr
+        and recent.shape == shape
+        and recent.blocksize == blocksize
+        and recent.state == _state(indices, indptr)
+    ):
+        return recent.structure
     key = _key(indices, indptr, shape, blocksize)
     with _lock:
         found = _structures.get(key)
         if found is not None:
             _structures.move_to_end(key)
+            _remember(indices, indptr, found[0])
             return found[0]
     structure = _core.Structure(indices.detach(), indptr.detach(), shape, blocksize, True)
     keep_structure(indices, indptr, structure)
@@ -56,6 +92,20 @@ def keep_structure(indices: torch.Tensor, indptr: torch.Tensor, structure: _core
         _structures[key] = structure, indices.detach(), indptr.detach()
         while len(_structures) > MAX_STRUCTURES:
             _structures.popitem(last=False)
+            _recent.clear()
+        _remember(indices, indptr, structure)
+
+
+def _remember(indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure) -> None:
+    """For ``_recent``; the lock is held."""
+    if indices.is_inference() or indptr.is_inference():  # without versions
+        return
+    if len(_recent) >= MAX_STRUCTURES:
+        _recent.clear()
+    state = _state(indices, indptr)
+    _recent[id(indices)] = _Recent(
+        indices, indptr, state, structure.shape, structure.blocksize, structure
+    )
 
 
 def _key(

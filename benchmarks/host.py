@@ -1,0 +1,187 @@
+"""What a call costs the host: microseconds until it returns, beside PyTorch's own calls.
+
+On a GPU operands are so small that it keeps up, and every few hundred calls the host waits for it,
+untimed, so that no call waits for room in the driver's queue. On the CPU the product is part of the
+call, so it is tiny and on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from bsrgemm import DeviceUnavailableError, _core, bsr_array, matmul
+
+from . import records
+from .cases import SEED, select
+from .gpu import is_complete, report_wrong, run_cases
+from .patterns import Pattern, uniform
+from .records import Results, Row, make_row
+from .suite import ALLOWED, Outcome, describe, relative_error
+from .timing import CHUNK
+
+CALLS = 10_000
+OURS = ("matmul_out", "matmul_new", "operator", "linear", "layer")
+PEERS = ("torch_linear", "torch_bsr_linear", "torch_bsr_matmul")
+
+
+@dataclass(frozen=True)
+class HostCase:
+    """Products of a square matrix with half of its blocks, and a layer of that weight."""
+
+    dtype: str
+    block: int
+    order: int
+    tokens: int
+
+    @property
+    def name(self) -> str:
+        blocks = f"{self.block}x{self.block}"
+        return f"host/{self.dtype}/{blocks}/{self.order}x{self.tokens}x{self.order}"
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return {
+            "op": "host",
+            "dtype": self.dtype,
+            "block": [self.block, self.block],
+            "M": self.order,
+            "N": self.tokens,
+            "K": self.order,
+        }
+
+    def make_pattern(self) -> Pattern:
+        side = self.order // self.block
+        return uniform(np.random.default_rng([SEED, self.block]), side, side, max(1, side // 2))
+
+
+def host_cases(device: str) -> Iterator[HostCase]:
+    if device == "cpu":
+        yield HostCase("float32", 16, 32, 8)
+        return
+    for tokens in (16, 256):
+        yield HostCase("bfloat16", 128, 512, tokens)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=("cuda:0", "cpu"), default="cuda:0")
+    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
+    parser.add_argument("--name", default="host", help="of the result file (default host)")
+    parser.add_argument("--commit", help="recorded in the results; default: git's")
+    parser.add_argument("--select", default="", help="a regular expression for names of cases")
+    parser.add_argument("--calls", type=int, default=CALLS, help=f"of each kind (default {CALLS})")
+
+
+def run(args: argparse.Namespace) -> int:
+    cases = select(host_cases(args.device), args.select)
+    if not is_complete(cases, set()):
+        return 2
+    try:
+        gpu = None if args.device == "cpu" else _core.cuda_devices()[0]
+    except DeviceUnavailableError as error:
+        print(f"no GPU: {error}\n--device cpu measures without one", file=sys.stderr)
+        return 2
+    import torch
+
+    torch.manual_seed(SEED)
+    path = args.out / f"{args.name}.json" if args.out else None
+    results = Results(path, records.facts(args.commit, gpu))
+    wrong = run_cases(HostSuite(torch, args.device, args.calls), cases, results)
+    results.say_where()
+    return report_wrong(wrong)
+
+
+class HostSuite:
+    """Measures a case: the calls one after the other, each so many times."""
+
+    broken: Exception | None = None
+
+    def __init__(self, torch: Any, device: str, calls: int = CALLS) -> None:
+        self.torch, self.device, self.calls = torch, device, calls
+
+    def run(self, case: HostCase) -> Outcome:
+        torch, outcome = self.torch, Outcome()
+        threads = torch.get_num_threads(), _core.get_num_threads()
+        if self.device == "cpu":
+            torch.set_num_threads(1)
+            _core.set_num_threads(1)
+        try:
+            with torch.no_grad():
+                for who, (call, expected) in self._calls(case).items():
+                    row = self._row(case, who, call, expected)
+                    outcome.rows.append(row)
+                    outcome.notes.append(f"{who} {row['us'] or row['error']} us")
+                    outcome.wrong |= who in OURS and ("error" in row or "wrong" in row)
+        finally:
+            torch.set_num_threads(threads[0])
+            _core.set_num_threads(threads[1])
+        return outcome
+
+    def _calls(self, case: HostCase) -> dict[str, tuple[Callable[[], Any], Any]]:
+        """By name, a call and what it should return."""
+        torch, functional = self.torch, self.torch.nn.functional
+        from bsrgemm.torch import BSRLinear, linear
+
+        def normal(*shape: int) -> Any:
+            return torch.randn(*shape, device=self.device).to(getattr(torch, case.dtype))
+
+        made = case.make_pattern()
+        values = normal(len(made.indices), case.block, case.block)
+        a = bsr_array((values, made.indices, made.indptr), (case.order, case.order))
+        dense, sparse = a.todense(), a.to_torch()
+        x, rows, bias = (
+            normal(*shape)
+            for shape in ((case.order, case.tokens), (case.tokens, case.order), (case.order,))
+        )
+        out, layer = torch.empty_like(x), BSRLinear(a, bias)
+        product = dense.double() @ x.double()
+        layered = functional.linear(rows.double(), dense.double(), bias.double())
+        return {
+            "matmul_out": (lambda: matmul(a, x, out=out), product),
+            "matmul_new": (lambda: matmul(a, x), product),
+            "operator": (lambda: a @ x, product),
+            "linear": (lambda: linear(rows, a, bias), layered),
+            "layer": (lambda: layer(rows), layered),
+            "torch_linear": (lambda: functional.linear(rows, dense, bias), layered),
+            "torch_bsr_linear": (lambda: functional.linear(rows, sparse, bias), layered),
+            "torch_bsr_matmul": (lambda: sparse @ x, product),
+        }
+
+    def _row(self, case: HostCase, who: str, call: Callable[[], Any], expected: Any) -> Row:
+        try:
+            error = relative_error(self.torch, call(), expected)
+            seconds = self._seconds(call)
+        except Exception as failure:
+            return make_row(case, who, None, None, 0.0, error=describe(failure))
+        # Of the unit roundoff, with room for the sums of float32.
+        allowed = ALLOWED * self.torch.finfo(getattr(self.torch, case.dtype)).eps
+        extra = {} if error <= allowed else {"wrong": True}
+        median = statistics.median(seconds) * 1e6
+        mean = statistics.mean(seconds)
+        return make_row(case, who, "host", mean, 0.0, median_us=median, calls=self.calls, **extra)
+
+    def _seconds(self, call: Callable[[], Any]) -> list[float]:
+        """Of a call, by the mean over each run of calls between two waits for the GPU."""
+        found = []
+        count = min(CHUNK, self.calls)
+        for timed in (False, *[True] * (self.calls // count)):
+            self._synchronize()
+            start = time.perf_counter()
+            for _ in range(count):
+                call()
+            seconds = time.perf_counter() - start
+            if timed:
+                found.append(seconds / count)
+        self._synchronize()
+        return found
+
+    def _synchronize(self) -> None:
+        if self.device != "cpu":
+            self.torch.cuda.synchronize()

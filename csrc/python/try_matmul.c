@@ -1,0 +1,220 @@
+/* try_matmul(), try_linear(): products of the usual kinds of arrays, whose cost on the host is what small products take.
+ * Whatever is not usual, and whatever is wrong, gives NotImplemented: the package then goes the general way, which takes
+ * more kinds and has the error messages. Nothing is remembered between calls but types, so a call cannot be mistaken for
+ * an earlier one. */
+#include "device_array.h"
+#include "dynamic_object.h"
+#include "matmul_object.h"
+
+static PyObject *not_implemented(void) {
+  PyErr_Clear();
+  return Py_NewRef(Py_NotImplemented);
+}
+
+/* The exception stays where it is none of the argument's, such as KeyboardInterrupt. */
+static PyObject *give_up(void) {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+  return not_implemented();
+}
+
+/* ---- which arrays are usual ----------------------------------------------------------------------- */
+
+/* Looks for PyTorch among what has been imported. */
+static void find_tensor_types(bsrg_state *state) {
+  PyObject *torch = PyImport_GetModule(state->names[BSRG_NAME_torch]);
+  PyObject *nn = torch == NULL ? NULL : PyObject_GetAttrString(torch, "nn");
+  PyObject *tensor = nn == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
+  PyObject *parameter = tensor == NULL ? NULL : PyObject_GetAttrString(nn, "Parameter");
+  PyObject *is_grad_enabled = parameter == NULL ? NULL : PyObject_GetAttrString(torch, "is_grad_enabled");
+  if (is_grad_enabled != NULL) {
+    state->tensor_type = tensor;
+    state->parameter_type = parameter;
+    state->is_grad_enabled = is_grad_enabled;
+  } else {
+    Py_XDECREF(parameter);
+    Py_XDECREF(tensor);
+  }
+  Py_XDECREF(nn);
+  Py_XDECREF(torch);
+  PyErr_Clear(); /* a torch that is being imported, or none */
+}
+
+/* Exactly that: subclasses of tensors may mean something else than their memory says. */
+static bool is_tensor(bsrg_state *state, PyObject *obj) {
+  PyObject *type = (PyObject *)Py_TYPE(obj);
+  if (state->tensor_type == NULL) find_tensor_types(state);
+  return state->tensor_type != NULL && (type == state->tensor_type || type == state->parameter_type);
+}
+
+static bool is_ndarray(PyObject *obj) { return Py_IS_TYPE(obj, &PyArray_Type); }
+
+/* Whether autograd would have to record a product with the tensor; also true with an exception. */
+static bool is_recorded(bsrg_state *state, PyObject *tensor) {
+  PyObject *wanted = PyObject_GetAttr(tensor, state->names[BSRG_NAME_requires_grad]);
+  Py_XDECREF(wanted); /* True and False stay */
+  if (wanted == Py_False) return false;
+  PyObject *recording = wanted == NULL ? NULL : PyObject_CallNoArgs(state->is_grad_enabled);
+  Py_XDECREF(recording);
+  return recording != Py_False;
+}
+
+/* Whether the array is of a usual kind and wants no gradient. */
+static bool is_usual(bsrg_state *state, PyObject *obj) {
+  if (is_ndarray(obj) || Py_IS_TYPE(obj, state->device_array_type)) return true;
+  return is_tensor(state, obj) && !is_recorded(state, obj);
+}
+
+/* ---- what the general way does in Python ------------------------------------------------------------ */
+
+/* A number of the two common types; others are judged elsewhere. */
+static bool parse_factor(PyObject *obj, double *out) {
+  if (!PyFloat_CheckExact(obj) && !PyLong_CheckExact(obj)) return false;
+  *out = PyFloat_AsDouble(obj);
+  return *out != -1.0 || !PyErr_Occurred();
+}
+
+typedef struct result_shape {
+  int ndim;
+  int64_t sizes[BSRG_MAX_DIMS];
+} result_shape;
+
+static result_shape shape_of_result(const bsrg_matmul_call *call) {
+  const bsrg_array *dense = &call->operands[DENSE].array;
+  const bsrg_structure_view a = bsrg_structure_get(call->args.a);
+  const bool right = call->args.side == BSRG_A_RIGHT;
+  result_shape shape = {.ndim = dense->ndim};
+  for (int i = 0; i < dense->ndim; ++i) shape.sizes[i] = dense->shape[i];
+  shape.sizes[right || dense->ndim == 1 ? dense->ndim - 1 : dense->ndim - 2] =
+      right != call->transposed ? a.cols : a.rows;
+  return shape;
+}
+
+/* An array for the result, as `dense` is one. NULL also without an exception. */
+static PyObject *new_result(bsrg_state *state, PyObject *dense, const bsrg_element *element,
+                            const result_shape *shape) {
+  if (element->bits == 8) return NULL; /* of another dtype */
+  if (is_ndarray(dense)) return bsrg_new_numpy(element, shape->ndim, shape->sizes);
+  if (!is_tensor(state, dense)) return NULL;
+  PyObject *sizes = PyTuple_New(shape->ndim);
+  for (int i = 0; i < shape->ndim && sizes != NULL; ++i) {
+    PyObject *size = PyLong_FromLongLong(shape->sizes[i]);
+    if (size == NULL || PyTuple_SetItem(sizes, i, size) < 0) Py_CLEAR(sizes);
+  }
+  if (sizes == NULL) return NULL;
+  PyObject *result = PyObject_CallMethodObjArgs(dense, state->names[BSRG_NAME_new_empty], sizes, NULL);
+  Py_DECREF(sizes);
+  return result;
+}
+
+/* Makes a bias one of rows or of columns, by its shape and that of a result of two or more dimensions. */
+static bool place_bias(const result_shape *shape, bsrg_operand *operands) {
+  bsrg_array *bias = &operands[COL_BIAS].array;
+  const int64_t rows = shape->sizes[shape->ndim - 2], cols = shape->sizes[shape->ndim - 1];
+  if (bias->ndim == 1) return bias->shape[0] == cols;
+  if (bias->ndim != 2) return false;
+  bias->ndim = 1;
+  if (bias->shape[0] == 1 && bias->shape[1] == cols) {
+    bias->shape[0] = cols;
+    bias->strides[0] = bias->strides[1];
+    return true;
+  }
+  operands[ROW_BIAS] = operands[COL_BIAS];
+  operands[COL_BIAS].given = false;
+  return bias->shape[0] == rows && bias->shape[1] == 1;
+}
+
+/* ---- the calls ------------------------------------------------------------------------------------ */
+
+/* The dense operand, a new result where none is given, and the bias. */
+static bool begin(bsrg_state *state, PyObject **objects, PyObject *bias, bsrg_matmul_call *call) {
+  bsrg_operand *operands = call->operands;
+  bsrg_name_operands(call);
+  call->work = (bsrg_work){BSRG_ADOPT_STREAM, NULL};
+  if (bsrg_import_dense(state, objects[DENSE], &operands[DENSE], &call->work) < 0) return false;
+  const bsrg_array *dense = &operands[DENSE].array;
+  const result_shape shape = shape_of_result(call);
+  const bool is_layer = call->transposed;
+  /* A layer's batch is one matrix, which others are copied into. */
+  if (is_layer && dense->ndim > 2 && !bsrg_is_contiguous(dense)) return false;
+  if (objects[OUT] == NULL) objects[OUT] = new_result(state, objects[DENSE], dense->element, &shape);
+  if (objects[OUT] == NULL) return false;
+  /* What vectors are allowed of a result of one dimension is another question. */
+  const bool vectors = bias != NULL || objects[ROW_SCALE] != NULL || objects[COL_SCALE] != NULL;
+  if (vectors && !is_layer && shape.ndim < 2) return false;
+  if (bias == NULL) return true;
+  if (bsrg_import_operand(state, bias, &operands[COL_BIAS], &call->work) < 0) return false;
+  return is_layer ? operands[COL_BIAS].array.ndim == 1 : place_bias(&shape, operands);
+}
+
+/* The product, into objects[OUT] or a new array. */
+static PyObject *try_product(bsrg_state *state, PyObject **objects, PyObject *bias, bsrg_matmul_call *call) {
+  Py_XINCREF(objects[OUT]);
+  bsrg_outcome outcome = BSRG_REFUSED;
+  if (begin(state, objects, bias, call)) {
+    outcome = bsrg_call_matmul(state, objects, call);
+  } else {
+    bsrg_release_operands(state, call->operands, OPERANDS, false, &call->work);
+  }
+  if (outcome == BSRG_DONE) return objects[OUT];
+  Py_XDECREF(objects[OUT]);
+  return outcome == BSRG_FAILED ? NULL : give_up();
+}
+
+/* None becomes NULL. */
+static PyObject *given(PyObject *obj) { return obj == Py_None ? NULL : obj; }
+
+PyObject *bsrg_py_try_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+  enum { COUNT = 13 };
+  bsrg_state *state = PyModule_GetState(module);
+  if (nargs != COUNT) return PyErr_Format(PyExc_TypeError, "try_matmul() takes %d arguments", COUNT);
+  PyObject *alpha = args[5], *beta = given(args[6]), *bias = given(args[7]);
+  PyObject *objects[OPERANDS] = {[VALUES] = args[1],           [DENSE] = args[2],
+                                 [C] = given(args[4]),         [OUT] = given(args[11]),
+                                 [ROW_SCALE] = given(args[9]), [COL_SCALE] = given(args[10])};
+  for (int i = 0; i < OPERANDS; ++i)
+    if (objects[i] != NULL && !is_usual(state, objects[i])) return give_up();
+  if (bias != NULL && !is_usual(state, bias)) return give_up();
+  bsrg_matmul_call call = {.args = {.a = bsrg_matrix_structure(state, args[0]),
+                                    .side = args[3] == Py_True ? BSRG_A_RIGHT : BSRG_A_LEFT,
+                                    .beta = objects[C] != NULL}};
+  if (call.args.a == NULL || !parse_factor(alpha, &call.args.alpha) ||
+      (beta != NULL && !parse_factor(beta, &call.args.beta)) || (objects[C] == NULL && call.args.beta != 0) ||
+      bsrg_parse_activation(args[8], &call.args.epilogue.activation) < 0 ||
+      bsrg_parse_precision(args[12], &call.args.precision) < 0) {
+    return give_up();
+  }
+  return try_product(state, objects, bias, &call);
+}
+
+PyObject *bsrg_py_try_linear(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+  enum { COUNT = 5 };
+  bsrg_state *state = PyModule_GetState(module);
+  if (nargs != COUNT) return PyErr_Format(PyExc_TypeError, "try_linear() takes %d arguments", COUNT);
+  PyObject *objects[OPERANDS] = {[VALUES] = args[1], [DENSE] = args[2]}, *bias = given(args[3]);
+  for (int i = 1; i <= 3; ++i) {
+    const bool is_absent = i == 3 && bias == NULL;
+    if (!is_absent && (!is_tensor(state, args[i]) || is_recorded(state, args[i]))) return give_up();
+  }
+  if (!Py_IS_TYPE(args[0], state->structure_type)) return not_implemented();
+  bsrg_matmul_call call = {.args = {.a = bsrg_structure_of(args[0]), .side = BSRG_A_RIGHT, .alpha = 1.0},
+                           .transposed = true};
+  if (bsrg_structure_get(call.args.a).order != NULL) return not_implemented();
+  if (bsrg_parse_activation(args[4], &call.args.epilogue.activation) < 0) return give_up();
+  return try_product(state, objects, bias, &call);
+}
+
+const char bsrg_try_matmul_doc[] =
+    "try_matmul(structure, values, dense, right, c, alpha, beta, bias, activation, row_scale, col_scale, "
+    "out,\n"
+    "           precision, /)\n"
+    "--\n\n"
+    "What bsrgemm.matmul returns, or NotImplemented where that has to find out what is asked for.\n\n"
+    "Arguments are those of bsrgemm.matmul, the block-sparse one as its structure and values; it stands on "
+    "the\n"
+    "right where right is True.";
+
+const char bsrg_try_linear_doc[] =
+    "try_linear(structure, values, input, bias, activation, /)\n"
+    "--\n\n"
+    "What bsrgemm.torch.linear returns where nothing is recorded, or NotImplemented. The structure is the\n"
+    "weight's; modes of PyTorch are the caller's business.";

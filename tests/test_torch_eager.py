@@ -1,0 +1,283 @@
+"""Layers in eager PyTorch: when operators are passed by, whose structure and gradients count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bsrgemm
+import pytest
+from spaces import import_torch
+
+torch = import_torch()
+
+import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
+from bsrgemm import _torch_linear, _torch_operators  # noqa: E402
+from bsrgemm.torch import BSRLinear, linear  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+OUT, IN = 4, 6
+
+
+def make_layer(activation: str | None = None, dtype: Any = torch.float64) -> BSRLinear:
+    """Blocks of 2 x 3: (0, 1), (1, 0) and (1, 1)."""
+    arrays = torch.randn(3, 2, 3).to(dtype), torch.tensor([1, 0, 1]), torch.tensor([0, 1, 3])
+    weight = bsrgemm.bsr_array(arrays, (OUT, IN))
+    return BSRLinear(weight, torch.randn(OUT).to(dtype), activation=activation)
+
+
+def dense(layer: BSRLinear, x: Any) -> Any:
+    weight = layer.weight.todense().to(x.dtype)
+    y = torch.nn.functional.linear(x, weight, None if layer.bias is None else layer.bias.detach())
+    return y if layer.activation is None else getattr(torch, layer.activation)(y)
+
+
+@pytest.fixture(autouse=True)
+def _seeded(rng: Any) -> None:
+    torch.manual_seed(int(rng.integers(2**62)))
+
+
+@pytest.fixture
+def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> Any:
+        raise AssertionError("an operator was called")
+
+    monkeypatch.setattr(_torch_linear, "matmul_operator", fail)
+
+
+class Seen(TorchDispatchMode):
+    """Which operators of bsrgemm have been called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function.namespace == "bsrgemm":
+            self.names.append(function._opname)
+        return function(*args, **(kwargs or {}))
+
+
+# ---- when operators are passed by ----------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_operator")
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("shape", [(IN,), (5, IN), (2, 3, IN), (0, IN)])
+def test_plain_calls_need_no_operator(recorded: bool, shape: tuple[int, ...]) -> None:
+    layer = make_layer("relu")
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=recorded)
+    for inputs in (x, x.expand(2, *shape).transpose(0, -2) if len(shape) > 1 else x):
+        with torch.set_grad_enabled(recorded):
+            y = layer(inputs)
+            again = linear(inputs, layer.weight, layer.bias, activation="relu")
+        torch.testing.assert_close(y, dense(layer, inputs))
+        assert torch.equal(y, again) and y.is_contiguous() and y.requires_grad == recorded
+
+
+def test_modes_see_the_operators() -> None:
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+    expected = layer(x)
+    with Seen() as seen:
+        assert torch.equal(layer(x), expected)
+        linear(x, layer.weight, layer.bias).sum().backward()
+    assert seen.names.count("matmul") == 2 and "sampled_matmul" in seen.names
+    with Seen() as seen, torch.no_grad():
+        assert torch.equal(layer(x), expected)
+    assert seen.names == ["matmul"]
+    y = layer(x)
+    with Seen() as seen:
+        y.sum().backward()
+    assert seen.names == ["sampled_matmul"]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_fake_tensors_and_traces() -> None:
+    layer = make_layer().requires_grad_(False)
+    x = torch.randn(5, IN, dtype=torch.float64)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert layer(mode.from_tensor(x)).shape == (5, OUT)
+    with torch.no_grad():
+        graph = make_fx(layer)(x)
+    assert "bsrgemm.matmul" in graph.code
+    traced = torch.jit.trace(layer, (x,))
+    for _ in range(2):
+        x = torch.randn(5, IN, dtype=torch.float64)
+        torch.testing.assert_close(graph(x), dense(layer, x))
+        torch.testing.assert_close(traced(x), dense(layer, x))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_transforms_of_functions(recorded: bool) -> None:
+    """functorch's wrappers are of the type Tensor."""
+    layer, x = make_layer("relu"), torch.randn(5, IN, dtype=torch.float64)
+    with torch.set_grad_enabled(recorded):
+        found = torch.func.vmap(layer)(x)
+    torch.testing.assert_close(found.detach(), dense(layer, x))
+
+
+def test_subclasses_go_to_the_operator() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+    torch.testing.assert_close(layer(x.as_subclass(Own)).as_subclass(torch.Tensor), dense(layer, x))
+
+
+def test_autocast_between_calls() -> None:
+    layer = make_layer(dtype=torch.float32)
+    x = torch.randn(5, IN)
+    for recorded in (False, True):
+        with torch.set_grad_enabled(recorded):
+            assert layer(x).dtype == torch.float32
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert layer(x).dtype == torch.bfloat16
+                assert linear(x, layer.weight, layer.bias).dtype == torch.bfloat16
+            assert layer(x).dtype == torch.float32
+
+
+# ---- whose structure -----------------------------------------------------------------------------
+
+
+def test_every_change_of_the_indices_is_seen() -> None:
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+
+    def in_place() -> None:
+        layer.indices[0] = 0
+
+    def by_data() -> None:
+        layer.indices.data = torch.tensor([1, 0, 1], dtype=torch.int32)
+
+    def by_data_of_indptr() -> None:
+        layer.indptr.data = torch.tensor([0, 2, 3], dtype=torch.int32)
+        layer.indices.data = torch.tensor([0, 1, 1], dtype=torch.int32)
+
+    def new_tensors() -> None:
+        layer.indices, layer.indptr = (
+            torch.tensor(x, dtype=torch.int64) for x in ([1, 0, 1], [0, 1, 3])
+        )
+
+    def fewer() -> None:
+        layer.prune_(0.5)
+
+    def other_blocks() -> None:
+        layer.values = torch.nn.Parameter(torch.randn(2, 4, 3, dtype=torch.float64))
+        layer.indices, layer.indptr = torch.tensor([0, 1]), torch.tensor([0, 2])
+
+    for change in (
+        lambda: None,
+        in_place,
+        by_data,
+        by_data_of_indptr,
+        new_tensors,
+        fewer,
+        other_blocks,
+    ):
+        with torch.no_grad():
+            change()
+            torch.testing.assert_close(layer(x), dense(layer, x))
+        torch.testing.assert_close(layer(x).detach(), dense(layer, x))
+
+
+def test_values_are_read_at_each_call() -> None:
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+    for _ in range(3):
+        with torch.no_grad():
+            layer.values.normal_()
+            torch.testing.assert_close(layer(x), dense(layer, x))
+            layer.values.data = torch.randn(3, 2, 3, dtype=torch.float64)
+            torch.testing.assert_close(layer(x), dense(layer, x))
+        layer.values = torch.nn.Parameter(torch.randn(3, 2, 3, dtype=torch.float64))
+        torch.testing.assert_close(layer(x).detach(), dense(layer, x))
+
+
+def test_inference_tensors_have_no_versions() -> None:
+    with torch.inference_mode():
+        layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+        for _ in range(2):
+            torch.testing.assert_close(layer(x), dense(layer, x))
+    assert all(entry.indices is not layer.indices for entry in _torch_operators._recent.values())
+
+
+def test_few_structures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch_operators, "MAX_STRUCTURES", 3)
+    x = torch.randn(5, IN, dtype=torch.float64)
+    layers = [make_layer() for _ in range(8)]
+    for layer in (*layers, *reversed(layers)):
+        torch.testing.assert_close(layer(x).detach(), dense(layer, x))
+        assert len(_torch_operators._recent) <= 3 and len(_torch_operators._structures) <= 3
+
+
+# ---- gradients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("shape", [(IN,), (5, IN), (2, 3, IN)])
+def test_gradients_and_theirs(activation: str | None, shape: tuple[int, ...]) -> None:
+    layer = make_layer(activation)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+    def function(x: Any, values: Any, bias: Any) -> Any:
+        arrays = values, layer.indices, layer.indptr
+        return linear(x, bsrgemm.bsr_array(arrays, (OUT, IN)), bias, activation=activation)
+
+    inputs = x, layer.values.detach().requires_grad_(), layer.bias.detach().requires_grad_()
+    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True), (False, False)])
+def test_only_gradients_that_are_wanted(wanted: tuple[bool, bool]) -> None:
+    layer = make_layer("relu")
+    layer.values.requires_grad_(wanted[0])
+    x = torch.randn(5, IN, dtype=torch.float64, requires_grad=wanted[1])
+    layer(x).sum().backward()
+    assert (layer.values.grad is not None, x.grad is not None) == wanted
+    expected = (dense(layer, x.detach()) > 0).double()
+    torch.testing.assert_close(layer.bias.grad, expected.sum(0))
+
+
+def test_relu_treats_numbers_as_torch_does() -> None:
+    weight = bsrgemm.bsr_array((torch.eye(4)[None], [0], [0, 1]), (4, 4))
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[nan, -inf, inf, 0.0], [-0.0, -1.0, 1.0, nan]])
+    bias = torch.zeros(4, requires_grad=True)
+    y = linear(x, weight, bias, activation="relu")
+    product = bsrgemm.matmul(x, weight.T)
+    expected = torch.relu(product.requires_grad_())
+    torch.testing.assert_close(y.detach(), expected.detach(), equal_nan=True)
+    gradient = torch.randn(2, 4)
+    y.backward(gradient)
+    expected.backward(gradient)
+    torch.testing.assert_close(bias.grad, product.grad.sum(0))
+
+
+@pytest.mark.parametrize("name", ["values", "indices"])
+def test_changes_between_forward_and_backward_are_refused(name: str) -> None:
+    layer = make_layer()
+    y = layer(torch.randn(5, IN, dtype=torch.float64, requires_grad=True))
+    with torch.no_grad():
+        getattr(layer, name).zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_checkpoints_and_strange_gradients() -> None:
+    layer = make_layer("relu")
+    x = torch.randn(2, 3, IN, dtype=torch.float64, requires_grad=True)
+    wanted = torch.randn(OUT, 3, 2, dtype=torch.float64).permute(2, 1, 0)  # of other strides
+    leaves = x, layer.values, layer.bias
+    expected = torch.autograd.grad(layer(x), leaves, wanted)
+    y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    for a, b in zip(torch.autograd.grad(y, leaves, wanted), expected, strict=True):
+        torch.testing.assert_close(a, b)
+    for a, b in zip(
+        torch.autograd.grad(layer(x).sum(), leaves),
+        torch.autograd.grad(layer(x), leaves, torch.ones(2, 3, OUT, dtype=torch.float64)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
