@@ -63,6 +63,9 @@ napoleon_google_docstring = False
 # Words of a type are no references: "dtype" would be an attribute of several classes.
 napoleon_use_param = False
 napoleon_use_rtype = False
+# References that lead nowhere are warnings, but for the types of other packages.
+nitpicky = True
+nitpick_ignore_regex = [("py:class", r"(?!bsrgemm\.).*")]
 
 # ---- pages ---------------------------------------------------------------------------------------
 

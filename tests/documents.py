@@ -157,12 +157,15 @@ class Document:
     # ---- commands ------------------------------------------------------------------------------
 
     def _run_commands(self, block: Block) -> None:
-        ran, reasons = 0, []
-        for command in commands_of(block):
-            if reason := self._why_not(command):
-                reasons.append(f"{command.partition(' #')[0]}: {reason}")
-                continue
-            ran += 1
+        commands = commands_of(block)
+        reasons = {command: reason for command in commands if (reason := why_not(command))}
+        said = [f"{command.partition(' #')[0]}: {reason}" for command, reason in reasons.items()]
+        print("\n".join(f"not run: {line}" for line in said))
+        if len(reasons) == len(commands):
+            raise NotRun("; ".join(said))
+        # Together where all are run: some lines are no commands, but what one reads.
+        whole = [script_of(block)] if not reasons else [c for c in commands if c not in reasons]
+        for command in whole:
             done = subprocess.run(
                 ["bash", "-euc", command],
                 cwd=self._folder,
@@ -173,18 +176,6 @@ class Document:
             )
             if done.returncode != 0:
                 raise AssertionError(f"{command}\n{done.stdout}\n{done.stderr}")
-        print("\n".join(f"not run: {reason}" for reason in reasons))
-        if not ran:
-            raise NotRun("; ".join(reasons))
-
-    @staticmethod
-    def _why_not(command: str) -> str | None:
-        if found := _NOT_RUN.search(command):
-            return found[1]
-        if _NEEDS_GPU in command and not has_gpu():
-            return "it needs a GPU"
-        words = [word for word in command.split() if "=" not in word]
-        return LEFT_OUT.get(words[0])
 
 
 @cache
@@ -207,13 +198,27 @@ def source_of(block: Block) -> str:
     return block.text
 
 
+def script_of(block: Block) -> str:
+    """The commands of a block, without prompts and what they print."""
+    if block.language == "console":
+        return "\n".join(line[2:] for line in block.text.splitlines() if line.startswith("$ "))
+    return block.text
+
+
+def why_not(command: str) -> str | None:
+    """Why a command is left out, or None."""
+    if found := _NOT_RUN.search(command):
+        return found[1]
+    if _NEEDS_GPU in command and not has_gpu():
+        return "it needs a GPU"
+    words = [word for word in command.split() if "=" not in word]
+    return LEFT_OUT.get(words[0]) if words else None
+
+
 def commands_of(block: Block) -> list[str]:
     """The commands of a block, one each; what follows a comment belongs to all of its line."""
-    text = block.text
-    if block.language == "console":
-        text = "\n".join(line[2:] for line in text.splitlines() if line.startswith("$ "))
     commands = []
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in script_of(block).replace("\\\n", " ").splitlines():
         command, mark, comment = line.partition(" # ")
         parts = [part.strip() for part in command.split("&&")]
         commands += [f"{part}{mark}{comment}" for part in parts if part and part[0] != "#"]

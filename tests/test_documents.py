@@ -75,6 +75,12 @@ other + unknown
 python -c 'import sys; sys.exit(3)'   # not run: it fails
 pip install nothing && test -f README.md
 ```
+```sh
+python - <<END
+a = 1
+import sys; sys.exit(a)
+END
+```
 ```console
 $ python -c 'import sys; sys.exit(3)'
 3
@@ -98,6 +104,7 @@ OUTCOMES = (
     "AssertionError: ",
     "NameError: name 'unknown' is not defined",
     "ran",
+    "AssertionError: python - <<END",
     "AssertionError: python -c 'import sys; sys.exit(3)'",
     "left out: as a whole",
     "AssertionError: ",
