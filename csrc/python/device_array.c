@@ -1,4 +1,5 @@
 #include "device_array.h"
+#include "device_array_doc.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -320,62 +321,26 @@ static PyObject *device_array_repr(PyObject *obj) {
 }
 
 static PyGetSetDef device_array_attributes[] = {
-    {"shape", get_shape, NULL, "Sizes, as a tuple.", NULL},
-    {"dtype", get_dtype, NULL, "Name of the element type, such as 'float16'.", NULL},
-    {"device", get_device, NULL, "Where the memory is, such as 'cuda:0'.", NULL},
+    {"shape", get_shape, NULL, "Sizes, a tuple of int.", NULL},
+    {"dtype", get_dtype, NULL, "Name of the element type, such as ``\"float16\"``.", NULL},
+    {"device", get_device, NULL, "Where the memory is, such as ``\"cuda:0\"``.", NULL},
     {"nbytes", get_nbytes, NULL, "Bytes of memory.", NULL},
     {"size", get_size, NULL, "Number of elements.", NULL},
     {"ndim", get_ndim, NULL, "Number of dimensions.", NULL},
-    {"__cuda_array_interface__", bsrg_device_array_cuda_interface, NULL,
-     "Version 3 of the CUDA array interface. Absent (AttributeError) for bfloat16 and float8, which it "
-     "cannot\n"
-     "express; DLPack can.",
-     NULL},
+    {"__cuda_array_interface__", bsrg_device_array_cuda_interface, NULL, cuda_interface_doc, NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef device_array_methods[] = {
     {"empty", (PyCFunction)(void (*)(void))device_array_empty, METH_CLASS | METH_VARARGS | METH_KEYWORDS,
-     "empty($type, /, shape, dtype, device='cuda:0', stream=0)\n--\n\n"
-     "A new array with undefined contents.\n\n"
-     "shape is an integer or up to 8 of them, dtype a name such as 'float16', device 'cuda' or 'cuda:<n>'.\n"
-     "The memory comes from the device's default pool, in the order of stream (a CUDA stream handle).\n"
-     "Raises DeviceUnavailableError without a GPU, MemoryError when its memory is used up."},
+     empty_doc},
     {"from_host", (PyCFunction)(void (*)(void))device_array_from_host,
-     METH_CLASS | METH_VARARGS | METH_KEYWORDS,
-     "from_host($type, /, array, device='cuda:0', stream=0)\n--\n\n"
-     "A new array with a copy of array (NumPy, a CPU tensor, a buffer; any strides). Returns when the copy "
-     "is\n"
-     "done, so the result may be used on every stream."},
-    {"to_host", device_array_to_host, METH_NOARGS,
-     "to_host($self, /)\n--\n\n"
-     "A NumPy array with a copy of the contents, made after all work known to be pending on the array.\n"
-     "bfloat16 and float8 need ml_dtypes (TypeError without it)."},
-    {"reshape", device_array_reshape, METH_VARARGS,
-     "reshape($self, /, *shape)\n--\n\n"
-     "The same memory under another shape of as many elements; one size may be -1. ValueError otherwise."},
+     METH_CLASS | METH_VARARGS | METH_KEYWORDS, from_host_doc},
+    {"to_host", device_array_to_host, METH_NOARGS, to_host_doc},
+    {"reshape", device_array_reshape, METH_VARARGS, reshape_doc},
     {"__dlpack__", (PyCFunction)(void (*)(void))bsrg_device_array_dlpack, METH_VARARGS | METH_KEYWORDS,
-     "__dlpack__($self, /, *, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-     "A DLPack capsule for from_dlpack(), as the array API standard describes."},
-    {"__dlpack_device__", bsrg_device_array_dlpack_device, METH_NOARGS,
-     "__dlpack_device__($self, /)\n--\n\nThe DLPack device: (2, device number)."},
+     dlpack_doc},
+    {"__dlpack_device__", bsrg_device_array_dlpack_device, METH_NOARGS, dlpack_device_doc},
     {NULL, NULL, 0, NULL}};
-
-static const char device_array_doc[] =
-    "A C-contiguous array in GPU memory, for using the GPU without another array library.\n\n"
-    "Made by DeviceArray.empty and DeviceArray.from_host; other libraries take it through DLPack or\n"
-    "__cuda_array_interface__ without a copy.\n\n"
-    "Streams and lifetime. An array remembers the stream of its last use here: the stream given when it was\n"
-    "made, then that of each product it took part in or the one that __dlpack__ was asked for. Using it on\n"
-    "another stream makes that stream wait (on the GPU) for the one before. When the last reference goes, "
-    "the\n"
-    "memory is freed in the order of that last stream, so it is safe to drop an array while a product that\n"
-    "uses it is still running, and nothing waits on the host. Three duties stay with the user:\n\n"
-    "- a stream that was used with an array must not be destroyed before the array;\n"
-    "- memory that another library took is freed behind the last use here and behind all work on ordinary\n"
-    "  (blocking) streams, but work of that library on a non-blocking stream is unknown here: keep the "
-    "array,\n"
-    "  or what that library made of it, until the work is done;\n"
-    "- a CUDA graph keeps addresses, not references: keep the arrays as long as the graph.";
 
 PyTypeObject *bsrg_make_device_array_type(PyObject *module) {
   static PyType_Slot slots[] = {

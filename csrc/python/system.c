@@ -125,10 +125,22 @@ static PyObject *py_probe_wgmma(PyObject *module, PyObject *args, PyObject *keyw
 PyMethodDef bsrg_system_methods[] = {
     {"set_num_threads", py_set_num_threads, METH_O,
      "set_num_threads(n, /)\n--\n\n"
-     "Sets how many threads products on the CPU use. 0 restores the default: BSRGEMM_NUM_THREADS, else\n"
-     "OMP_NUM_THREADS, else the processors that this process may run on."},
+     "Sets how many threads products, softmax and attention on the CPU use.\n\n"
+     "Results do not depend on it.\n\n"
+     "Parameters\n"
+     "----------\n"
+     "n : int\n"
+     "    0 restores the default, which is BSRGEMM_NUM_THREADS, else OMP_NUM_THREADS, else the processors\n"
+     "    that this process may run on.\n\n"
+     "Raises\n"
+     "------\n"
+     "ValueError\n"
+     "    If ``n`` is negative.\n"
+     "TypeError\n"
+     "    If it is no integer."},
     {"get_num_threads", py_get_num_threads, METH_NOARGS,
-     "get_num_threads()\n--\n\nHow many threads products on the CPU use."},
+     "get_num_threads()\n--\n\n"
+     "How many threads products, softmax and attention on the CPU use."},
     {"cpu_isa", py_cpu_isa, METH_NOARGS,
      "cpu_isa()\n--\n\nThe instruction set chosen for this processor: 'avx512', 'avx2' or 'generic'."},
     {"cuda_devices", py_cuda_devices, METH_NOARGS,

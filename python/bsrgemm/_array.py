@@ -125,7 +125,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def data(self) -> Any:
-        """Values of shape (nnzb, bh, bw): the array that was given, not a copy of it.
+        """Values of shape (nnzb, bh, bw), in the array that was given, not in a copy of it.
 
         A transposed view has no ``data``, ``indices`` and ``indptr`` (AttributeError).
         """
@@ -133,12 +133,12 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def indices(self) -> Any:
-        """Block columns, shape (nnzb,): the array that was given, or a host array made here."""
+        """Block columns, shape (nnzb,), in the array that was given or a host array made here."""
         return self._own(self._indices, "indices")
 
     @property
     def indptr(self) -> Any:
-        """Where block rows begin, shape (M / bh + 1,): as given, or a host array made here."""
+        """Where block rows begin, shape (M / bh + 1,), as given or in a host array made here."""
         return self._own(self._indptr, "indptr")
 
     def _own(self, array: Any, name: str) -> Any:
@@ -178,12 +178,12 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def dtype(self) -> Any:
-        """The dtype as the library of ``data`` writes it: ``numpy.dtype``, ``torch.float16``, …"""
+        """The dtype as the library of ``data`` writes it, ``torch.float16`` for example."""
         return getattr(self._data, "dtype", self._dtype)
 
     @property
     def device(self) -> str:
-        """``"cpu"`` or ``"cuda:<index>"``: where ``data`` lives."""
+        """Where ``data`` lives, ``"cpu"`` or ``"cuda:<index>"``."""
         return self._device
 
     @property
@@ -210,7 +210,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def T(self) -> bsr_array:
-        """The transpose: a view that shares the values, of which ``.T`` is the matrix again.
+        """The transpose, a view that shares the values and of which ``.T`` is the matrix again.
 
         Products take it as it is, and copy neither values nor operands for it. ``A.T.copy()``
         has values of its own, in the order of its rows.
@@ -220,7 +220,10 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return bsr_array._from_parts(parts)
 
     def todense(self) -> Any:
-        """A dense array of shape (M, K), in the library, dtype and device of ``data``."""
+        """A dense array of shape (M, K), in the library, dtype and device of ``data``.
+
+        Elements of blocks that are not stored are zeros.
+        """
         if self.is_transposed:
             return self.copy().todense()
         indptr = self._structure.indptr
@@ -256,9 +259,14 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return scipy.sparse.bsr_array(tuple(arrays), shape=self.shape, copy=False)
 
     def to_torch(self) -> Any:
-        """A torch tensor of layout ``torch.sparse_bsr`` that shares the values. Imports torch.
+        """A torch tensor of layout ``torch.sparse_bsr`` that shares the values.
 
         Of a transposed view it is a copy.
+
+        Raises
+        ------
+        ImportError
+            If torch is not installed.
         """
         if self.is_transposed:
             return self.copy().to_torch()
@@ -306,14 +314,34 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return bsr_array._from_parts(self._with_data(data, device))
 
     def astype(self, dtype: Any) -> bsr_array:
-        """A copy with values of another dtype, given by name, NumPy dtype or torch dtype."""
+        """A copy with values of another dtype.
+
+        Parameters
+        ----------
+        dtype : str, numpy.dtype or torch.dtype
+            float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2. Values are rounded
+            as their library rounds them; NumPy needs the package ml_dtypes for bfloat16 and 8 bits.
+
+        Returns
+        -------
+        bsr_array
+            Of the same pattern, which is shared, in the same library and on the same device.
+
+        Raises
+        ------
+        TypeError
+            If ``dtype`` is none of these, or NumPy's array would need ml_dtypes and it is missing.
+        """
         name = dtype_name(dtype)
         if self.is_transposed:
             return self.T.astype(name).T
         return self._with_values(library_of(self._data).astype(self._data, name))
 
     def copy(self) -> bsr_array:
-        """A matrix with values and index arrays of its own, no view."""
+        """A matrix with values and index arrays of its own, no view.
+
+        Of a transposed view, one whose blocks are transposed and lie in the order of its rows.
+        """
         if self.is_transposed:
             indices, indptr = _index_arrays(self._structure)
             order = self._structure.order.copy()
@@ -360,8 +388,17 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
         ``scipy.sparse.load_npz`` reads the file. Values of 16 and 8 bits are stored as float32,
         which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from
-        which :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to
-        a name that lacks it.
+        which :func:`bsrgemm.load` restores them.
+
+        Parameters
+        ----------
+        path : str, path or binary file
+            As ``numpy.savez`` does, ``.npz`` is appended to a name that lacks it.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
         """
         if self.is_transposed:
             self.copy().save(path)

@@ -63,6 +63,13 @@ class Blocks(BlockSparse):
         """The part ``A[r0:r1, c0:c1]``, whose bounds are multiples of the block size.
 
         Also ``A[r0:r1]``. Values are copied; the part of a transposed view is one of a copy.
+
+        Raises
+        ------
+        TypeError
+            If the index is no slice or pair of slices.
+        ValueError
+            If a bound is no multiple of the block size, or a step not 1.
         """
         return part_of(self, key)
 

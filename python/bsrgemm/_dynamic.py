@@ -109,7 +109,7 @@ class DynamicPattern:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Block rows and block columns: the shape of masks and scores."""
+        """Block rows and block columns, the shape of masks and scores."""
         (rows, cols), (height, width) = self._shape, self._blocksize
         return rows // height, cols // width
 
@@ -125,7 +125,7 @@ class DynamicPattern:
 
     @property
     def counts(self) -> Any:
-        """How many blocks are stored and how many were dropped: int64 of shape (2,), on the device.
+        """How many blocks are stored and how many were dropped, int64 of shape (2,), on the device.
 
         On a GPU this and the next two are objects with ``__cuda_array_interface__`` (for
         ``torch.as_tensor(pattern.counts, device="cuda")``, ``cupy.asarray`` and others) which
@@ -138,14 +138,14 @@ class DynamicPattern:
 
     @property
     def indptr(self) -> Any:
-        """Where block rows begin: int64 of shape (M / bh + 1,), on the device."""
+        """Where block rows begin, int64 of shape (M / bh + 1,), on the device."""
         if self._device == "cpu":
             return self._structure.indptr
         return _DeviceView(self, self._structure.pointers[0], self.grid[0] + 1, "<i8")
 
     @property
     def indices(self) -> Any:
-        """Block columns: int32 of shape (capacity,), undefined behind the last block that is
+        """Block columns, int32 of shape (capacity,), undefined behind the last block that is
         stored; on the CPU of shape (nnzb,)."""
         if self._device == "cpu":
             return self._structure.indices
@@ -162,7 +162,10 @@ class DynamicPattern:
         return self._read()[2]
 
     def to_mask(self) -> np.ndarray:
-        """Which blocks are stored, as a NumPy array of bool. The host waits likewise."""
+        """Which blocks are stored, as a NumPy array of bool of shape ``grid``.
+
+        On a GPU the host waits for the last update.
+        """
         indices, indptr, _ = self._read()
         mask = np.zeros(self.grid, bool)
         mask[np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), indices] = True

@@ -38,7 +38,7 @@ class DynamicArray(BlockSparse):
 
     @property
     def data(self) -> Any:
-        """Values of shape (capacity, bh, bw): the array that was given."""
+        """Values of shape (capacity, bh, bw), the array that was given."""
         return self._values
 
     @property
@@ -105,7 +105,10 @@ class DynamicArray(BlockSparse):
         return matrix.T if self._turned else matrix
 
     def todense(self) -> Any:
-        """A dense array of shape (M, K), of the blocks that are stored now."""
+        """A dense array of shape (M, K), of the blocks that are stored now.
+
+        In the library, dtype and device of ``data``. On a GPU the host waits for the last update.
+        """
         return self.to_bsr().todense()
 
     def __matmul__(self, other: Any) -> Any:

@@ -63,6 +63,11 @@ class Arithmetic(BlockSparse):
         As SciPy's. 16-bit floats are summed in float32 and rounded once. The sums of columns and
         rows are products with ones, of any library, as :func:`bsrgemm.matmul` computes them.
 
+        Parameters
+        ----------
+        axis : {None, 0, 1, -1, -2}
+            Which sums: None one of all, 0 or -2 one a column, 1 or -1 one a row.
+
         Returns
         -------
         scalar or array

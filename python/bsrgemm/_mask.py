@@ -199,7 +199,18 @@ class BlockMask:
     def from_bsr(cls, a: Any) -> BlockMask:
         """The pattern of a ``bsr_array`` of shape (queries, keys), for all batches and heads.
 
-        Its values do not matter; nothing is copied.
+        Its values do not matter; nothing is copied. Blocks of queries and keys are those of the
+        matrix.
+
+        Parameters
+        ----------
+        a : bsr_array
+            In any library and on any device; a transposed view, too.
+
+        Raises
+        ------
+        TypeError
+            If ``a`` is no bsr_array.
         """
         if not isinstance(a, BlockSparse):
             raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array")
@@ -218,9 +229,24 @@ class BlockMask:
     ) -> BlockMask:
         """The blocks that hold a key no later than a query.
 
-        ``alignment`` says which query meets which key: ``"bottom_right"`` the last ones,
-        ``"top_left"`` the first ones. Blocks on the diagonal are whole; together with
-        ``attention(..., is_causal=True)`` the mask is exact.
+        Blocks on the diagonal are whole; together with ``attention(..., is_causal=True)`` the mask
+        is exact.
+
+        Parameters
+        ----------
+        queries, keys : int
+            How many there are, at least 0.
+        block_shape : (int, int)
+            Queries and keys of a block.
+        alignment : str
+            Which query meets which key: ``"bottom_right"`` the last ones, ``"top_left"`` the first.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range, or ``alignment`` is another word.
+        TypeError
+            If a number is no integer.
         """
         return cls.sliding_window(queries, keys, (-1, 0), block_shape, alignment=alignment)
 
@@ -236,8 +262,25 @@ class BlockMask:
     ) -> BlockMask:
         """The blocks that hold a key in the window of a query.
 
-        ``window`` is (keys before, keys after) the query's own, -1 for all of that side. With
-        ``attention(..., window=window)`` the mask is exact; alone it has whole blocks.
+        With ``attention(..., window=window)`` the mask is exact; alone it has whole blocks.
+
+        Parameters
+        ----------
+        queries, keys : int
+            How many there are, at least 0.
+        window : (int, int)
+            Keys before and after the query's own, -1 for all of that side.
+        block_shape : (int, int)
+            Queries and keys of a block.
+        alignment : str
+            Which query meets which key: ``"bottom_right"`` the last ones, ``"top_left"`` the first.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range, or ``alignment`` is another word.
+        TypeError
+            If a number is no integer.
         """
         diagonal = diagonal_of(queries, keys, alignment)
         left, right = window_of(window)
@@ -263,10 +306,29 @@ class BlockMask:
     ) -> BlockMask:
         """A sliding window with gaps: every ``dilation``-th block around a query's own.
 
-        ``window`` is (blocks before, blocks after) the own one that are seen, -1 for all of that
-        side: with ``dilation=3``, (2, 0) are the own block and those 3 and 6 before it. Where
-        ``alignment`` shifts the keys of a block of queries by no whole block, they have two own
-        blocks.
+        Where ``alignment`` shifts the keys of a block of queries by no whole block, they have two
+        own blocks.
+
+        Parameters
+        ----------
+        queries, keys : int
+            How many there are, at least 0.
+        window : (int, int)
+            How many blocks before and after the own one are seen, -1 for all of that side: with
+            ``dilation=3``, (2, 0) are the own block and those 3 and 6 before it.
+        dilation : int
+            Distance of the blocks that are seen, at least 1.
+        block_shape : (int, int)
+            Queries and keys of a block.
+        alignment : str
+            Which query meets which key: ``"bottom_right"`` the last ones, ``"top_left"`` the first.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range, or ``alignment`` is another word.
+        TypeError
+            If a number is no integer.
         """
         height, width = block_shape_of(block_shape)
         diagonal = diagonal_of(queries, keys, alignment)
@@ -298,6 +360,24 @@ class BlockMask:
         """The first ``prefix`` keys for all queries, and the causal blocks.
 
         Blocks that the prefix or the diagonal cut are whole.
+
+        Parameters
+        ----------
+        queries, keys : int
+            How many there are, at least 0.
+        prefix : int
+            Keys that all queries see, at least 0.
+        block_shape : (int, int)
+            Queries and keys of a block.
+        alignment : str
+            Which query meets which key: ``"bottom_right"`` the last ones, ``"top_left"`` the first.
+
+        Raises
+        ------
+        ValueError
+            If a number is out of range, or ``alignment`` is another word.
+        TypeError
+            If a number is no integer.
         """
         prefix = count_of(prefix, "prefix")
         diagonal = diagonal_of(queries, keys, alignment)
@@ -316,6 +396,8 @@ class BlockMask:
         lengths : sequence of int
             Queries, and as many keys, of each document: multiples of both sides of a block, but
             for the last one.
+        block_shape : (int, int)
+            Queries and keys of a block.
 
         Raises
         ------

@@ -39,7 +39,18 @@ def vstack(blocks: Sequence[bsr_array]) -> bsr_array:
 def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
     """Matrices side by side, as ``scipy.sparse.hstack``.
 
-    Parameters and errors as of :func:`vstack`, with one height instead of one width.
+    Parameters
+    ----------
+    blocks : sequence of bsr_array
+        At least one; of one height, block size, dtype, device and library, which is NumPy, torch or
+        CuPy. Values are copied.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or heights or block sizes differ.
+    TypeError
+        If one is no bsr_array, or dtypes, devices or libraries differ.
     """
     matrices = _checked(blocks, 0)
     width = matrices[0].blocksize[1]
@@ -50,7 +61,18 @@ def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
 def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
     """Matrices along the diagonal, as ``scipy.sparse.block_diag``.
 
-    Parameters and errors as of :func:`vstack`, but shapes may differ.
+    Parameters
+    ----------
+    mats : sequence of bsr_array
+        At least one, of any shapes; of one block size, dtype, device and library, which is NumPy,
+        torch or CuPy. Values are copied.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or block sizes differ.
+    TypeError
+        If one is no bsr_array, or dtypes, devices or libraries differ.
     """
     matrices = _checked(mats, None)
     height, width = matrices[0].blocksize

@@ -249,6 +249,8 @@ class BSRLinear(torch.nn.Module):
             (bh, bw), which divide out_features and in_features.
         density : float
             Share of the blocks that is kept, from 0 to 1.
+        activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
+            Applied to the result, as by :func:`linear`.
 
         Raises
         ------
@@ -285,6 +287,7 @@ class BSRLinear(torch.nn.Module):
 
     @property
     def blocksize(self) -> tuple[int, int]:
+        """(bh, bw) in elements."""
         return self.values.shape[1], self.values.shape[2]
 
     @property
@@ -333,6 +336,7 @@ class BSRLinear(torch.nn.Module):
         self.values = new
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """``linear(input, weight, bias, activation=activation)``, see :func:`linear`."""
         shape = (self.out_features, self.in_features)
         values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
         structure = None
@@ -393,12 +397,24 @@ def _is_like(value: object, parameter: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Replacement:
-    """What :func:`sparsify_` did with one ``torch.nn.Linear``."""
+    """What :func:`sparsify_` did with one ``torch.nn.Linear``.
+
+    Attributes
+    ----------
+    name : str
+        As in ``module.named_modules()``.
+    shape : tuple of int
+        (out_features, in_features).
+    density : float or None
+        Of the layer that took its place, None where it was left.
+    reason : str or None
+        Why it was left.
+    """
 
     name: str
     shape: tuple[int, int]
-    density: float | None  # of the layer that took its place, None where it was left
-    reason: str | None  # why it was left
+    density: float | None
+    reason: str | None
 
 
 def sparsify_(
@@ -414,8 +430,10 @@ def sparsify_(
     ----------
     module : torch.nn.Module
         Not a ``torch.nn.Linear`` itself, which cannot be replaced in place.
-    blocksize, density
-        As in :meth:`BSRLinear.from_linear`.
+    blocksize : (int, int)
+        (bh, bw). Layers whose weight it does not divide are left as they are.
+    density : float
+        Share of the blocks of each weight that is kept, from 0 to 1.
     filter : callable, optional
         ``filter(name, linear)`` says whether to replace a layer; without it all are.
 
