@@ -86,7 +86,7 @@ def test_views_of_structures_live_by_themselves() -> None:
     """The transposed structure belongs to its original, which it keeps."""
     a = bsr_array(np.arange(32.0).reshape(8, 4), blocksize=(2, 2))
     expected = a.T @ np.eye(8)
-    data, turned = a.data, a._structure.transposed
+    data, turned = a.data, a._structure.transposed()
     del a
     gc.collect()
     nothing = np.zeros(0, np.int32)
