@@ -28,6 +28,10 @@ def combined(rng: np.random.Generator, *ways: Sequence[Any], drawn: int = 4) -> 
     return [every[i] for i in rng.choice(len(every), drawn, replace=False)]
 
 
+def few(of: dict[Any, Any]) -> dict[Any, Any]:
+    return {key: of[key] for key in some(list(of))}
+
+
 def repeats(count: int) -> range:
     return range(3 if brief else count)
 
@@ -48,6 +52,12 @@ def need_cublas() -> None:
     """Of dense products by TMA. Racecheck breaks kernels with TMA that it does not watch."""
     if brief:
         pytest.skip("cuBLAS's kernels with TMA do not work under compute-sanitizer's racecheck")
+
+
+def need_processes() -> None:
+    """Of their own, which the sanitizer does not watch and might not survive."""
+    if brief:
+        pytest.skip("processes of their own are not run under compute-sanitizer")
 
 
 # Rows of poison before and after out, to see writes outside it.
