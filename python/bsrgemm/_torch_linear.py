@@ -295,7 +295,10 @@ class BSRLinear(torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         shape = (self.out_features, self.in_features)
-        values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
+        if torch.compiler.is_compiling():
+            values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
+        else:
+            values, indices, indptr, bias = self._tensors()
         structure = None
         if is_plain(input, values, bias):
             blocksize = values.shape[1], values.shape[2]
@@ -305,6 +308,15 @@ class BSRLinear(torch.nn.Module):
                 if y is not NotImplemented:
                     return y
         return _linear(input, values, indices, indptr, shape, structure, bias, self.activation)
+
+    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """values, indices, indptr and bias, without a Module's search for each where they are plain
+        parameters and buffers, and not parametrized, say."""
+        parameters, buffers = self._parameters, self._buffers
+        try:
+            return parameters["values"], buffers["indices"], buffers["indptr"], parameters["bias"]
+        except KeyError:
+            return self.values, self.indices, self.indptr, self.bias
 
     def extra_repr(self) -> str:
         text = (
