@@ -4,7 +4,6 @@
 #include "family.h"
 #include "tensor_map.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* The families that may compute the product itself. */
@@ -87,10 +86,10 @@ static void *make_plan(bsrg_structure *structure) {
 
 /* The fastest inner family by prediction. */
 static int choose(const bsrg_matmul_args *aligned, const align_plan *plan, const bsrg_chip *chip,
-                  bsrg_candidate *best) {
+                  bool says_why, bsrg_candidate *best) {
   int chosen = -1;
   for (int i = 0; i < plan->count; ++i) {
-    bsrg_candidate candidate = {0};
+    bsrg_candidate candidate = bsrg_new_candidate(plan->ops[i]->family, says_why);
     plan->ops[i]->predict(aligned, plan->plans[i], chip, &candidate);
     if (chosen >= 0 && candidate.seconds >= best->seconds) continue;
     *best = candidate;
@@ -107,7 +106,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   const align_plan *inner = plan;
   const aligned_product p = align(args);
   bsrg_candidate product;
-  const int chosen = choose(&p.args, inner, chip, &product);
+  const int chosen = choose(&p.args, inner, chip, bsrg_says_why(c), &product);
   const double rows = (p.copy_x ? (double)args->x.rows : 0) +
                       ((p.copy_c ? 1 : 0) + (p.copy_y ? 1 : 0)) * (double)args->y.rows;
   const double bytes = 2 * rows * (double)args->x.cols * (double)bsrg_dtype_size(args->dtype);
@@ -116,8 +115,8 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;
   c->hbm_bytes = product.hbm_bytes + bytes;
-  snprintf(c->reason, sizeof(c->reason), "as %s on aligned copies; %.100s",
-           bsrg_family_name(inner->ops[chosen]->family), product.reason);
+  bsrg_set_reason(c, "as %s on aligned copies; %.100s", bsrg_family_name(inner->ops[chosen]->family),
+                  product.reason);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------- */
@@ -170,7 +169,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product 
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_count = gpu.device->info.sm_count;
   bsrg_candidate product;
-  const int chosen = choose(&p->args, plan, &chip, &product);
+  const int chosen = choose(&p->args, plan, &chip, false, &product);
   bsrg_status status = BSRG_OK;
   if (p->copy_x) status = copy(&args->x, &p->args.x, n, gpu, stream, error);
   if (status == BSRG_OK && p->copy_c) status = copy(&args->c, &p->args.c, n, gpu, stream, error);

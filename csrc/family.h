@@ -50,6 +50,12 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops,
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                const bsrg_family_ops **ops, const void **plan, bsrg_error *error);
 
+/* Writes a candidate's reason, unless nobody is going to read it: a launch has no time for that. */
+void bsrg_set_reason(bsrg_candidate *candidate, const char *format, ...) BSRG_PRINTF(2, 3);
+/* A candidate of zeros whose reason is wanted or not. */
+bsrg_candidate bsrg_new_candidate(bsrg_family family, bool says_why);
+bool bsrg_says_why(const bsrg_candidate *candidate);
+
 /* ---- shared by the families' plans (planner.c) ------------------------------------------------ */
 
 /* Lengths that differ this much are worth sorting; below, natural order keeps neighbours in L2 together. */

@@ -1,7 +1,7 @@
 /* The GPU backend: device memory and streams for callers, and the way from a product to a launch. */
 #include "family.h"
 
-#include <stdio.h>
+#include <string.h>
 
 /* ---- devices, memory, streams ---------------------------------------------------------------- */
 
@@ -122,7 +122,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_arch = gpu.device->info.sm_arch;
   chip.sm_count = gpu.device->info.sm_count;
-  snprintf(chip.name, sizeof(chip.name), "%.63s", gpu.device->info.name);
+  memcpy(chip.name, gpu.device->info.name, sizeof(chip.name) - 1); /* which ends with the last zero */
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_status status = bsrg_check_arch(&gpu.device->info, error);

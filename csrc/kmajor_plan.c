@@ -3,7 +3,6 @@
 #include "kmajor.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- obstacles --------------------------------------------------------------------------------- */
@@ -137,10 +136,10 @@ void bsrg_kmajor_predict(const bsrg_matmul_args *args, const void *plan, const b
                          ((copies.x ? 1 : 0) + (copies.values ? 1 : 0)) * BSRG_LAUNCH_SECONDS;
   c->seconds =
       BSRG_LAUNCH_SECONDS + copying + fmax(fmax(fmax(mma, l2) + waves * tile_seconds, longest), memory);
-  snprintf(c->reason, sizeof(c->reason), "limited by %s%s%s", l2 > mma ? "L2 traffic" : "the tensor cores",
-           copied > 0 ? ", after a transposed copy of " : "",
-           copies.x && copies.values ? "both operands"
-           : copies.x                ? "the dense operand"
-           : copies.values           ? "the blocks"
-                                     : "");
+  bsrg_set_reason(c, "limited by %s%s%s", l2 > mma ? "L2 traffic" : "the tensor cores",
+                  copied > 0 ? ", after a transposed copy of " : "",
+                  copies.x && copies.values ? "both operands"
+                  : copies.x                ? "the dense operand"
+                  : copies.values           ? "the blocks"
+                                            : "");
 }

@@ -109,6 +109,7 @@ static bsrg_status check_precision(const bsrg_matmul_args *args, bsrg_error *err
 
 static bsrg_status check_scales(const bsrg_matmul_args *args, const bsrg_structure_view *a, bsrg_view *y,
                                 bsrg_error *error) {
+  if (!args->values_scale && !args->x_scale) return BSRG_OK;
   const operand_names names = names_of(args);
   if (args->values_scale && args->values_scale_count != 1 && args->values_scale_count != a->nnzb)
     return bsrg_fail(error, BSRG_ERR_VALUE,

@@ -1,7 +1,6 @@
 #include "narrow.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,5 +125,5 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const double longest = size * narrow->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   c->seconds = launch_seconds + (narrow->split_count ? second_pass_seconds : 0) +
                fmax(memory, fmax(starts, longest)) + x;
-  snprintf(c->reason, sizeof(c->reason), "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
+  bsrg_set_reason(c, "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
 }

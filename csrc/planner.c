@@ -1,6 +1,7 @@
 /* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
 #include "dynamic.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,17 +103,32 @@ bool bsrg_row_order(const bsrg_structure_view *v, int32_t *order) {
 
 /* ---- choice ---------------------------------------------------------------------------------- */
 
+enum { NO_REASON = 1 }; /* the first character where none is wanted */
+
+bsrg_candidate bsrg_new_candidate(bsrg_family family, bool says_why) {
+  return (bsrg_candidate){.family = family, .reason = {says_why ? 0 : NO_REASON}};
+}
+
+bool bsrg_says_why(const bsrg_candidate *candidate) { return candidate->reason[0] != NO_REASON; }
+
+void bsrg_set_reason(bsrg_candidate *candidate, const char *format, ...) {
+  if (!bsrg_says_why(candidate)) return;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(candidate->reason, sizeof(candidate->reason), format, arguments);
+  va_end(arguments);
+}
+
 /* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. */
 static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *args, const bsrg_chip *chip,
-                            bsrg_candidate *candidate, const void **plan, bsrg_error *error) {
-  memset(candidate, 0, sizeof(*candidate));
-  candidate->family = ops->family;
+                            bool says_why, bsrg_candidate *candidate, const void **plan, bsrg_error *error) {
+  *candidate = bsrg_new_candidate(ops->family, says_why);
   const char *obstacle = bsrg_dynamic_obstacle(args->a, ops->family);
   if (!obstacle) obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
   if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(args->x.cols);
   if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(args);
   if (obstacle) {
-    snprintf(candidate->reason, sizeof(candidate->reason), "%s", obstacle);
+    bsrg_set_reason(candidate, "%s", obstacle);
     return BSRG_OK;
   }
   const bsrg_status status = bsrg_plan_get(args->a, ops, plan, error);
@@ -135,18 +151,23 @@ static bsrg_status fail_8_bit(bsrg_dtype dtype, const bsrg_chip *chip, const bsr
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                const bsrg_family_ops **ops, const void **plan, bsrg_error *error) {
   *ops = NULL;
-  bsrg_candidate best = {0}, candidate;
+  double least = 0;
+  bsrg_candidate candidate;
+  const void *its_plan = NULL;
+  int last = 0;
   for (int i = 0; i < FAMILIES; ++i) {
     if (args->family != BSRG_AUTO && args->family != families[i]->family) continue;
-    const void *its_plan = NULL;
-    const bsrg_status status = consider(families[i], args, chip, &candidate, &its_plan, error);
+    last = i;
+    const bsrg_status status = consider(families[i], args, chip, false, &candidate, &its_plan, error);
     if (status != BSRG_OK) return status;
-    if (!candidate.supported || (*ops && candidate.seconds >= best.seconds)) continue;
-    best = candidate;
+    if (!candidate.supported || (*ops && candidate.seconds >= least)) continue;
+    least = candidate.seconds;
     *ops = families[i];
     *plan = its_plan;
   }
   if (*ops) return BSRG_OK;
+  const bsrg_status status = consider(families[last], args, chip, true, &candidate, &its_plan, error);
+  if (status != BSRG_OK) return status;
   if (args->family == BSRG_AUTO && bsrg_is_8_bit(args->dtype))
     return fail_8_bit(args->dtype, chip, &candidate, error);
   if (args->family == BSRG_AUTO)
@@ -171,7 +192,7 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
   for (int i = 0; i < FAMILIES; ++i) {
     const void *plan = NULL;
     bsrg_candidate *c = &out->candidates[out->count++];
-    const bsrg_status status = consider(families[i], args, chip, c, &plan, error);
+    const bsrg_status status = consider(families[i], args, chip, true, c, &plan, error);
     if (status != BSRG_OK) return status;
     if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
       out->chosen = i;

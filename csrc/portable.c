@@ -5,7 +5,6 @@
 #include "uploads.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- tiles ------------------------------------------------------------------------------------ */
@@ -117,7 +116,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   const double starts =
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), longest);
-  snprintf(c->reason, sizeof(c->reason), "%s", memory > work ? "limited by memory" : "limited by its tiles");
+  bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 
 /* ---- launch ----------------------------------------------------------------------------------- */

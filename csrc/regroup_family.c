@@ -6,7 +6,6 @@
 #include "uploads.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 /* ---- what a shape costs ----------------------------------------------------------------------- */
@@ -192,7 +191,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_regrouped *r = plan;
   const bsrg_structure_view *child = &r->child->view;
-  bsrg_candidate product = {0};
+  bsrg_candidate product = bsrg_new_candidate(r->family->family, bsrg_says_why(c));
   if (r->family == &bsrg_stream_family) {
     const bsrg_stream_work work = bsrg_stream_work_of(r->child_plan);
     const int64_t n = args->x.cols;
@@ -210,8 +209,8 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   c->hbm_bytes = product.hbm_bytes + bytes;
   const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
   const double zeros = 1 - stored / ((double)child->nnzb * r->shape.height * r->shape.width);
-  snprintf(c->reason, sizeof(c->reason), "as %dx%d blocks for %s, %.0f%% zeros; %.80s", r->shape.height,
-           r->shape.width, bsrg_family_name(r->family->family), 100 * zeros, product.reason);
+  bsrg_set_reason(c, "as %dx%d blocks for %s, %.0f%% zeros; %.80s", r->shape.height, r->shape.width,
+                  bsrg_family_name(r->family->family), 100 * zeros, product.reason);
 }
 
 /* ---- launch ----------------------------------------------------------------------------------- */

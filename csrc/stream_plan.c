@@ -2,7 +2,6 @@
 #include "stream.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -269,7 +268,7 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   const double longest = (work * w->longest_tile / w->parts + of_tile) / clock_hz;
   const double spread = w->skewed || waves > 4 ? 1 : waves * chip->sm_count / tiles;
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(busy * spread, longest), memory);
-  snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > busy ? "memory" : "shared memory");
+  bsrg_set_reason(c, "limited by %s", memory > busy ? "memory" : "shared memory");
 }
 
 void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,

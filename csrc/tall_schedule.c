@@ -3,7 +3,6 @@
 #include "tall.h"
 
 #include <math.h>
-#include <stdio.h>
 
 /* ---- clusters and order ------------------------------------------------------------------------ */
 
@@ -157,8 +156,8 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
   c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
   c->seconds = s.seconds;
   if (s.level)
-    snprintf(c->reason, sizeof(c->reason), "limited by %s; %d of %d row tiles in %d parts", s.limit,
-             s.level->cut_count, ((const bsrg_tall_plan *)plan)->tile_count, s.level->slot_count);
+    bsrg_set_reason(c, "limited by %s; %d of %d row tiles in %d parts", s.limit, s.level->cut_count,
+                    ((const bsrg_tall_plan *)plan)->tile_count, s.level->slot_count);
   else
-    snprintf(c->reason, sizeof(c->reason), "limited by %s", s.limit);
+    bsrg_set_reason(c, "limited by %s", s.limit);
 }

@@ -281,3 +281,20 @@ def test_checkpoints_and_strange_gradients() -> None:
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+def test_a_parametrized_bias() -> None:
+    """It is no parameter of the layer any more, but a property."""
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+
+    class Double(torch.nn.Module):
+        def forward(self, bias: Any) -> Any:
+            return 2 * bias
+
+    expected = dense(layer, x) + layer.bias.detach()
+    layer.register_buffer("mask", torch.ones(3))  # of the user, beside those of the layer
+    torch.nn.utils.parametrize.register_parametrization(layer, "bias", Double())
+    torch.testing.assert_close(layer(x).detach(), expected)
+    layer(x).sum().backward()
+    wanted = torch.full((OUT,), 10.0, dtype=torch.float64)
+    torch.testing.assert_close(layer.parametrizations.bias.original.grad, wanted)

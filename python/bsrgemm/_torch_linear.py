@@ -338,7 +338,10 @@ class BSRLinear(torch.nn.Module):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """``linear(input, weight, bias, activation=activation)``, see :func:`linear`."""
         shape = (self.out_features, self.in_features)
-        values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
+        if torch.compiler.is_compiling():
+            values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
+        else:
+            values, indices, indptr, bias = self._tensors()
         structure = None
         if is_plain(input, values, bias):
             blocksize = values.shape[1], values.shape[2]
@@ -362,6 +365,15 @@ class BSRLinear(torch.nn.Module):
                 self.values = torch.nn.Parameter(empty, requires_grad=self.values.requires_grad)
                 self.indices = self.indices.new_empty(shape[:1])
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """values, indices, indptr and bias, without a Module's search for each where they are plain
+        parameters and buffers, and not parametrized, say."""
+        parameters, buffers = self._parameters, self._buffers
+        try:
+            return parameters["values"], buffers["indices"], buffers["indptr"], parameters["bias"]
+        except KeyError:
+            return self.values, self.indices, self.indptr, self.bias
 
     def extra_repr(self) -> str:
         text = (
