@@ -42,7 +42,8 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
 static bsrg_status answer(const bsrg_attention_args *args, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(args->question);
   const struct backend *backend = NULL;
-  const bsrg_status status = choose(args, &info, &backend, error);
+  bsrg_status status = bsrg_check_arch(&info, error);
+  if (status == BSRG_OK) status = choose(args, &info, &backend, error);
   if (status == BSRG_OK) args->question->family = backend->family;
   return status;
 }

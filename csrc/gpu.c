@@ -141,7 +141,9 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
 static bsrg_status answer(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_family_ops *ops;
   const void *plan;
-  const bsrg_status status = bsrg_choose_family(args, args->question->chip, &ops, &plan, error);
+  const bsrg_gpu_info info = bsrg_question_gpu(args->question);
+  bsrg_status status = bsrg_check_arch(&info, error);
+  if (status == BSRG_OK) status = bsrg_choose_family(args, args->question->chip, &ops, &plan, error);
   if (status == BSRG_OK) args->question->family = ops->family;
   return status;
 }
