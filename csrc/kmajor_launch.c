@@ -44,7 +44,7 @@ static bsrg_status turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg
       .source_row_stride = args->x.row_stride,
       .source_col_stride = args->x.col_stride,
       .target_row_stride = column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype)};
-  return turn(args, p, 1, gpu, error);
+  return p.rows > 0 ? turn(args, p, 1, gpu, error) : BSRG_OK;
 }
 
 /* ---- the product on K-major operands ------------------------------------------------------------ */

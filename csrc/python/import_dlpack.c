@@ -182,7 +182,12 @@ int bsrg_import_dlpack(bsrg_state *state, PyObject *obj, const char *name, bsrg_
     bsrg_wrap_error(obj, name);
     return -1;
   }
-  PyObject *capsule = call_dlpack(state, obj, is_cuda, is_cuda ? stream_for_producer(work) : 0);
+  const Py_ssize_t stream = is_cuda ? stream_for_producer(work) : 0;
+  PyObject *capsule = call_dlpack(state, obj, is_cuda, stream);
+  if (capsule == NULL && stream == -1) { /* JAX takes -1 for the handle of a stream */
+    PyErr_Clear();
+    capsule = call_dlpack(state, obj, is_cuda, 1);
+  }
   if (capsule == NULL) {
     bsrg_wrap_error(obj, name);
     return -1;
