@@ -191,7 +191,7 @@ def test_sizes_above_256_say_what_is_supported(torch: Any) -> None:
 
 def test_backend_of_the_other_device(torch: Any) -> None:
     x = torch.zeros(1, 1, 8, 8, dtype=torch.float16, device="cuda")
-    with pytest.raises(ValueError, match="family is 'cpu', but the operands are on cuda:0"):
+    with pytest.raises(ValueError, match="backend is 'cpu', but the operands are on cuda:0"):
         attention(x, x, x, backend="cpu")
 
 
