@@ -101,10 +101,20 @@ def predict(case: Case, chip: dict[str, Any] | None = None) -> dict[str, Any]:
         return _structure(case).explain_sampled(case.k, case.dtype, chip)
     structure = _structure(case)
     read = structure if case.op in READ_ROWS else structure.transposed()
-    if case.group.startswith(("tf32", "fp8")):
-        columns = not case.group.endswith("_rows")
-        return read.explain(case.n, case.dtype, chip, precision_of(case), columns)
-    return read.explain(case.n, case.dtype, chip, "ieee", case.op.startswith("dense"))
+    precision = precision_of(case) if _is_precise(case) else "ieee"
+    return read.explain(case.n, case.dtype, chip, precision, _by_columns(case))
+
+
+def _is_precise(case: Case) -> bool:
+    """Whether a case is one of tf32 or of 8 bits."""
+    return case.group.startswith(("tf32", "fp8"))
+
+
+def _by_columns(case: Case) -> bool:
+    """Whether the dense operand is column-major as the kernels see it."""
+    if _is_precise(case):
+        return not case.group.endswith("_rows")
+    return case.op.startswith("dense") and not isinstance(case, SampledCase)
 
 
 def _b_block(case: PairsCase) -> tuple[int, int]:
@@ -128,12 +138,10 @@ def judge(run: Run, known: dict[str, Case], recorded: bool) -> Iterator[Measured
         if recorded and "predicted_us" not in row:
             continue
         plan = plans(row["case"])
-        family = row.get("family") or plan["chosen"]
+        # Suites write down the family of row-major operands: of others it is what is chosen today.
+        stated = None if _by_columns(known[row["case"]]) else row.get("family")
+        family = stated or plan["chosen"]
         candidate = next(c for c in plan["candidates"] if c["family"] == family)
-        if not recorded and not candidate["supported"]:
-            # With operands laid out like this, another family computes it today.
-            family = plan["chosen"]
-            candidate = next(c for c in plan["candidates"] if c["family"] == family)
         predicted = row["predicted_us"] if recorded else candidate["seconds"] * 1e6
         chosen = row.get("chosen", True) if recorded else family == plan["chosen"]
         yield Measured(row["case"], family, row["us"], predicted, chosen)

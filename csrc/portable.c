@@ -79,16 +79,16 @@ static const double portable_share = 0.50, f32_share = 0.057, f64_share = 0.028,
 /* 16 bit: the work of a tile where X, C or Y go element by element, fitted to 333 and 8191 columns, where it was 4.5 to
  * 11. */
 static const double elements_cost = 8;
-/* 16 bit: the work of a tile for up to FEW columns, which reads A more often, fitted to blocks from 16x16 to 128x128; and
- * where each of so few columns lies together in memory, fitted to 32 and 64. */
-enum { FEW = 64 };
-static const double few_cost = 1.35, few_elements_cost = 1.35;
+/* 16 bit: the work of a tile for up to FEW columns, which reads A more often, fitted to blocks from 16x16 to 128x128 as they
+ * are stored. Not of others: against them the tall kernels, which are predicted too fast for so few, would be taken. */
+enum { FEW = 64, FEW_HEIGHT = 16 };
+static const double few_cost = 1.35;
 
 /* What the work of a 16-bit tile takes beside that of many columns that vectors copy. */
 static double layout_cost(const bsrg_matmul_args *args) {
-  const bool few = args->x.cols <= FEW, columns = args->x.row_stride == 1 && args->y.row_stride == 1;
-  if (has_vectors(args)) return few ? few_cost : 1;
-  return few && columns ? few_cost * few_elements_cost : elements_cost;
+  const bsrg_structure_view *v = &args->a->view;
+  if (!has_vectors(args)) return elements_cost;
+  return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
 }
 
 static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,

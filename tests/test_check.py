@@ -80,6 +80,14 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture) -> None:
     assert capsys.readouterr().err.count("accepted") == 2
 
 
+def test_a_gpu_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(_core, "cuda_devices", lambda: [H200])
+    assert __main__.main(["check", "--device", "cuda:1"]) == 2
+    assert "device is 'cuda:1', but there are 1 GPUs" in capsys.readouterr().err
+
+
 def test_without_ml_dtypes_the_rest_is_checked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

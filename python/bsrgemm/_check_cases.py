@@ -15,7 +15,7 @@ import numpy as np
 from . import _core
 from ._array import bsr_array
 from ._dynamic import DynamicPattern
-from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, numpy_dtype
+from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, device_index, numpy_dtype
 from ._matmul import product
 from ._sampled import sampled
 from ._softmax import softmax
@@ -56,8 +56,12 @@ class Place:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        gpus = [] if device == "cpu" else _core.cuda_devices()
-        self.gpu: dict[str, Any] | None = gpus[int(device.partition(":")[2])] if gpus else None
+        self.gpu: dict[str, Any] | None = None
+        if device != "cpu":
+            gpus, index = _core.cuda_devices(), device_index(device)
+            if index >= len(gpus):
+                raise ValueError(f"device is {device!r}, but there are {len(gpus)} GPUs")
+            self.gpu = gpus[index]
 
     @property
     def chip(self) -> dict[str, Any] | None:
