@@ -125,6 +125,12 @@ bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_s
                              bsrg_error *error) {
   bsrg_status status = bsrg_cuda(api, error);
   if (status != BSRG_OK) return status;
+  if (index >= 0 && index < MAX_DEVICES) { /* as all calls but the first */
+    bsrg_lock();
+    *device = devices[index];
+    bsrg_unlock();
+    if (*device) return BSRG_OK;
+  }
   int count = 0;
   status = bsrg_cuda_check(*api, (*api)->device_count(&count), "cuDeviceGetCount", error);
   if (status != BSRG_OK) return status;
