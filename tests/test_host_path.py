@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -291,3 +293,28 @@ def test_arguments_of_the_extension() -> None:
             function(1, 2)
     assert _core.try_matmul(*[None] * 13) is NotImplemented
     assert _core.try_linear(*[None] * 5) is NotImplemented
+
+
+def test_torch_without_an_exchange_table() -> None:
+    """As before 2.10. Nothing else tells its current stream, so tensors go the general way."""
+    script = """
+import torch
+del torch.Tensor.__dlpack_c_exchange_api__
+import bsrgemm.torch
+from bsrgemm import _core
+a = bsrgemm.bsr_array((torch.ones(1, 2, 2), [0], [0, 1]), (2, 2))
+x = torch.ones(3, 2)
+arguments = a._structure, a._data, x
+assert _core.try_linear(*arguments, None, None) is NotImplemented
+assert _core.try_matmul(*arguments, True, *[None] * 9) is NotImplemented
+options = None, 1.0, None, None, None, None, None, None, "ieee"
+assert _core.try_matmul(*arguments, True, *options) is NotImplemented
+layer = bsrgemm.torch.BSRLinear(a, torch.zeros(2), activation="relu")
+x.requires_grad_()
+layer(x).sum().backward()
+assert layer(x).tolist() == [[2.0, 2.0]] * 3 == x.grad.tolist()
+assert layer.values.grad.tolist() == [[[3.0, 3.0], [3.0, 3.0]]]
+with torch.no_grad():
+    assert bsrgemm.matmul(x, a).tolist() == layer(x).tolist() == [[2.0, 2.0]] * 3
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

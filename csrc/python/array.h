@@ -70,6 +70,9 @@ void bsrg_pack(const bsrg_array *array, void *destination);
 /* Lets the work's stream wait for what producer holds, or adopts producer. */
 int bsrg_join_stream(bsrg_state *state, bsrg_work *work, int index, void *producer);
 
+/* Whether arrays of the type come through the exchange table, which tells the current stream of their library. */
+bool bsrg_has_exchange(bsrg_state *state, PyObject *type);
+
 /* The ways in: 1 taken, 0 the object does not offer this way, -1 exception. */
 int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work,
                          bsrg_array *out);

@@ -60,10 +60,9 @@ static int describe_tensor(bsrg_state *state, const dlpack_tensor *tensor, const
   return 0;
 }
 
-/* The table of the object's type for the ABI that we know, or NULL. Looked up on the type, as the specification asks,
+/* The type's table for the ABI that we know, or NULL. Looked up on the type, as the specification asks,
  * and remembered with the last few types. */
-static const dlpack_exchange *find_exchange(bsrg_state *state, PyObject *obj) {
-  PyObject *type = (PyObject *)Py_TYPE(obj);
+static const dlpack_exchange *find_exchange(bsrg_state *state, PyObject *type) {
   bsrg_exchange_type *known = state->exchange_types;
   for (int i = 0; i < BSRG_EXCHANGE_TYPES; ++i)
     if (known[i].type == type) return known[i].table;
@@ -80,6 +79,11 @@ static const dlpack_exchange *find_exchange(bsrg_state *state, PyObject *obj) {
     Py_XDECREF(oldest);
   }
   return (const dlpack_exchange *)table;
+}
+
+bool bsrg_has_exchange(bsrg_state *state, PyObject *type) {
+  const dlpack_exchange *exchange = find_exchange(state, type);
+  return exchange != NULL && exchange->export_borrowed != NULL;
 }
 
 /* PyTorch hands out tensors whose values are negated lazily (the imaginary part of a conjugate) as if they
@@ -105,7 +109,7 @@ static int refuse_lazy_negation(bsrg_state *state, PyObject *obj, const char *na
 
 int bsrg_import_exchange(bsrg_state *state, PyObject *obj, const char *name, bsrg_work *work,
                          bsrg_array *out) {
-  const dlpack_exchange *exchange = find_exchange(state, obj);
+  const dlpack_exchange *exchange = find_exchange(state, (PyObject *)Py_TYPE(obj));
   if (exchange == NULL || exchange->export_borrowed == NULL) return 0;
   dlpack_tensor tensor = {0};
   if (exchange->export_borrowed(obj, &tensor) != 0) {

@@ -19,18 +19,20 @@ static PyObject *give_up(void) {
 
 /* ---- which arrays are usual ----------------------------------------------------------------------- */
 
-/* Looks for PyTorch among what has been imported. */
+/* Looks for PyTorch among what has been imported. Without an exchange table (before 2.10) nothing here could tell its
+ * current stream. */
 static void find_tensor_types(bsrg_state *state) {
   PyObject *torch = PyImport_GetModule(state->names[BSRG_NAME_torch]);
   PyObject *nn = torch == NULL ? NULL : PyObject_GetAttrString(torch, "nn");
   PyObject *tensor = nn == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
   PyObject *parameter = tensor == NULL ? NULL : PyObject_GetAttrString(nn, "Parameter");
   PyObject *is_grad_enabled = parameter == NULL ? NULL : PyObject_GetAttrString(torch, "is_grad_enabled");
-  if (is_grad_enabled != NULL) {
+  if (is_grad_enabled != NULL && bsrg_has_exchange(state, tensor)) {
     state->tensor_type = tensor;
     state->parameter_type = parameter;
     state->is_grad_enabled = is_grad_enabled;
   } else {
+    Py_XDECREF(is_grad_enabled);
     Py_XDECREF(parameter);
     Py_XDECREF(tensor);
   }

@@ -14,6 +14,7 @@ import torch
 from . import _core
 from ._array import bsr_array
 from ._convert import Parts
+from ._interop import TORCH
 from ._matmul import matmul
 from ._torch_operators import keep_structure, matmul_operator, sampled_operator
 
@@ -102,9 +103,9 @@ class RecordedLinear(torch.autograd.Function):
                 of_x = _times_matrix(of_rows, values, structure)
             if wants_values:
                 of_values = torch.empty_like(values)
-                _core.sampled_matmul(
-                    structure, of_rows.t(), x_rows, of_values, None, 1.0, 0.0, None
-                )
+                stream = TORCH.current_stream(of_rows)
+                left, right = of_rows.t(), x_rows.detach()
+                _core.sampled_matmul(structure, left, right, of_values, None, 1.0, 0.0, stream)
         else:
             keep_structure(indices, indptr, structure)
             if wants_x:
