@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ._array import bsr_array
+from ._batch import check_single
 from ._matmul import matmul
 from ._stack import prune
 from ._torch_operators import keep_structure, matmul_operator, matrix_of
@@ -65,6 +66,7 @@ def linear(
             f"weight is {held}; accepted: a bsr_array of shape (out_features, in_features) around "
             "torch tensors"
         )
+    check_single(weight, "weight")
     indices, indptr = (
         x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
         for x in (weight.indices, weight.indptr)
@@ -150,6 +152,7 @@ class BSRLinear(torch.nn.Module):
                 f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array that is no "
                 "transposed view"
             )
+        check_single(weight, "weight")
         if activation not in ACTIVATIONS:
             names = ", ".join(map(repr, ACTIVATIONS))
             raise ValueError(f"activation is {activation!r}; accepted: {names}")
