@@ -20,6 +20,7 @@ static void remove_dimension(bsrg_batch *batch, int d) {
     batch->x_strides[d] = batch->x_strides[d + 1];
     batch->c_strides[d] = batch->c_strides[d + 1];
     batch->y_strides[d] = batch->y_strides[d + 1];
+    batch->values_strides[d] = batch->values_strides[d + 1];
   }
 }
 
@@ -32,8 +33,8 @@ void bsrg_batch_fold(bsrg_matmul_args *args) {
     const int64_t count = batch->shape[d];
     const bool single = count == 1;
     if (!single &&
-        !(!repeats && continues(&args->x, batch->x_strides[d]) && continues(&args->y, batch->y_strides[d]) &&
-          (!reads_c || continues(&args->c, batch->c_strides[d]))))
+        !(!repeats && batch->values_strides[d] == 0 && continues(&args->x, batch->x_strides[d]) &&
+          continues(&args->y, batch->y_strides[d]) && (!reads_c || continues(&args->c, batch->c_strides[d]))))
       continue;
     if (!single) {
       extend(&args->x, count, batch->x_strides[d]);
@@ -61,11 +62,15 @@ bool bsrg_batch_next(const bsrg_batch *batch, int64_t *position) {
   return false;
 }
 
-static void move(bsrg_dense *matrix, const int64_t *strides, const int64_t *position, int ndim,
-                 int64_t item) {
+static int64_t offset_of(const int64_t *strides, const int64_t *position, int ndim) {
   int64_t offset = 0;
   for (int d = 0; d < ndim; ++d) offset += position[d] * strides[d];
-  matrix->data = (char *)matrix->data + offset * item;
+  return offset;
+}
+
+static void move(bsrg_dense *matrix, const int64_t *strides, const int64_t *position, int ndim,
+                 int64_t item) {
+  matrix->data = (char *)matrix->data + offset_of(strides, position, ndim) * item;
 }
 
 bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *position) {
@@ -73,6 +78,7 @@ bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *posi
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   bsrg_matmul_args one = *args;
+  one.values = (const char *)args->values + offset_of(batch->values_strides, position, batch->ndim) * item;
   move(&one.x, batch->x_strides, position, batch->ndim, item);
   move(&one.y, batch->y_strides, position, batch->ndim, out_item);
   if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, out_item);

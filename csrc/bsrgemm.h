@@ -165,13 +165,14 @@ typedef struct bsrg_epilogue {
   bsrg_activation activation;
 } bsrg_epilogue;
 
-/* Several products of one A: x, c and y are then the first matrices of batches that are stepped through along up to
- * BSRG_BATCH_DIMS dimensions. Zeros: a single product. */
+/* Several products of one structure: values, x, c and y are then the first ones of batches that are stepped through
+ * along up to BSRG_BATCH_DIMS dimensions, values in steps of whole matrices. Zeros: a single product. */
 enum { BSRG_BATCH_DIMS = 6 };
 typedef struct bsrg_batch {
   int ndim;
   int64_t shape[BSRG_BATCH_DIMS];
   int64_t x_strides[BSRG_BATCH_DIMS], c_strides[BSRG_BATCH_DIMS], y_strides[BSRG_BATCH_DIMS];
+  int64_t values_strides[BSRG_BATCH_DIMS]; /* 0: the values are shared along it */
 } bsrg_batch;
 
 /* What may be lost of float32 operands. BSRG_TF32 permits to read but 10 bits of their mantissas, which kernels do that

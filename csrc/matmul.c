@@ -191,7 +191,7 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   const operand_names names = names_of(args);
   const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   const bsrg_batch *batch = &args->batch;
-  bsrg_view values = bsrg_dense_view(names.values, &all, item);
+  bsrg_view values = view_of(names.values, &all, batch, batch->values_strides, item);
   bsrg_view x = view_of(names.dense, &args->x, batch, batch->x_strides, item);
   bsrg_view y = view_of("out", &args->y, batch, batch->y_strides, out_item);
   bsrg_view c = view_of("c", &args->c, batch, batch->c_strides, out_item);

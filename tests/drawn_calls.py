@@ -121,10 +121,8 @@ def _sampled(
         ))  # fmt: skip
         return
     pattern = dynamic_matrix(space, p) if wrong == "dynamic" else matrix(space, p)
-    batch = (2,) if wrong == "batch" else ()
     a, b = (
-        space.array(normal(rng, (*batch, *shape), p.dtype))
-        for shape in ((p.shape[0], k), (k, p.shape[1]))
+        space.array(normal(rng, shape, p.dtype)) for shape in ((p.shape[0], k), (k, p.shape[1]))
     )
     options = {"out": matrix(space, p)} if wrong == "structure" else {}
     if wrong == "structure":
@@ -137,7 +135,7 @@ def _sampled(
 @st.composite
 def samples(draw: st.DrawFn, drawn: Any) -> Drawn:
     p, rng = draw(drawn)
-    wrong = draw(st.sampled_from((None,) * 15 + ("dynamic", "batch", "structure")))
+    wrong = draw(st.sampled_from((None,) * 15 + ("dynamic", "structure")))
     if wrong == "dynamic" and 0 in p.shape:
         wrong = None
     orders = st.sampled_from(sampled_cases.ORDERS)
@@ -153,7 +151,6 @@ def samples(draw: st.DrawFn, drawn: Any) -> Drawn:
     refusal = {
         None: "must have dtype float16, bfloat16, float32 or float64" if p.dtype in EIGHT else None,
         "dynamic": "pattern is a DynamicArray; accepted: a bsr_array",
-        "batch": r"a has shape .*; accepted: ",
         "structure": "accepted: a matrix of the pattern's structure|must have dtype",
     }[wrong]
     run = partial(_sampled, p, k, seed, call, wrong)

@@ -59,6 +59,7 @@ class Product(NamedTuple):
     form: str
     dynamic: bool
     batch: tuple[int, ...]
+    stack: tuple[int, ...]  # of the values: a batch of matrices, () is a single one
     vector: bool
     layouts: tuple[str, str, str]  # of the dense operand, c and out
     c: str  # "none", "whole", "row" or "out"
@@ -101,11 +102,12 @@ class Product(NamedTuple):
         """Of the dense operand and of the result."""
         rows, cols = self.sizes()
         n = self.problem.n
+        lead = np.broadcast_shapes(self.batch, self.stack)
         if self.vector:
-            return ((rows,), (cols,)) if self.right else ((cols,), (rows,))
+            return ((rows,), (*lead, cols)) if self.right else ((cols,), (*lead, rows))
         if self.right:
-            return (*self.batch, n, rows), (*self.batch, n, cols)
-        return (*self.batch, cols, n), (*self.batch, rows, n)
+            return (*self.batch, n, rows), (*lead, n, cols)
+        return (*self.batch, cols, n), (*lead, rows, n)
 
     def refusal(self, target: Target) -> str | None:
         """What an error has to say, of whichever reason comes first; None: it is computed."""
@@ -150,7 +152,10 @@ class Product(NamedTuple):
         scales = make_scales(space, p, rng, self.scales)
 
         make = dynamic_matrix if self.dynamic else matrix
-        a = make(space, p)
+        a, values = make(space, p), p.data
+        if self.stack:
+            values = normal(rng, (*self.stack, *p.data.shape), p.dtype)
+            a = bsrgemm.bsr_array((space.array(values), p.indices, p.indptr), p.shape)
         a = a.T if self.transposed else a
         poison = c if self.c == "out" else np.full(shape, np.nan, numpy_dtype(result))
         out = place(space, poison.copy(), self.layouts[2])
@@ -174,7 +179,8 @@ class Product(NamedTuple):
             **given,
         )
         assert found is out.view
-        self.compare(space.host(out.view), x, c, fused, scales, target)
+        dense = self.dense(values, scales)
+        self.compare(space.host(out.view), dense, x, c, fused, scales, target)
         if out.memory is not out.view:
             around = np.isnan(space.host(out.memory).astype(np.float64)).sum()
             inside = int(np.prod(shape, dtype=int))
@@ -184,7 +190,7 @@ class Product(NamedTuple):
     def vectors(self, rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         """bias, row_scale and col_scale, as far as they are given."""
         dtype = "float32" if self.wide else self.problem.dtype
-        rows = shape[-2:-1] or shape
+        rows = shape[-1:] if self.vector else shape[-2:-1]
         found = {}
         if self.bias != "none":
             along_rows = self.bias == "rows" and not self.vector
@@ -196,6 +202,17 @@ class Product(NamedTuple):
         return found
 
     # ---- the reference -------------------------------------------------------------------------
+
+    def dense(self, values: np.ndarray, scales: Scales) -> np.ndarray:
+        """What is meant, of all matrices of a stack, as it is multiplied."""
+        p, count = self.problem, len(self.problem.indices)
+        each = values.reshape(int(np.prod(self.stack)), count, *p.data.shape[1:])
+        found = np.zeros((len(each), *p.shape))
+        for one, data in zip(found, each, strict=True):
+            whole = Problem(data, p.indices, p.indptr, p.shape, p.n, p.dtype)
+            one[...] = dense_of(whole, scales.values)
+        found = found.reshape(*self.stack, *p.shape)
+        return found.swapaxes(-1, -2) if self.transposed else found
 
     def sums(
         self,
@@ -223,6 +240,7 @@ class Product(NamedTuple):
     def compare(
         self,
         found: np.ndarray,
+        dense: np.ndarray,
         x: np.ndarray,
         c: np.ndarray | None,
         fused: dict[str, np.ndarray],
@@ -230,8 +248,6 @@ class Product(NamedTuple):
         target: Target,
     ) -> None:
         """Twice what the same precision loses; a sum that cancels, what its summands lose."""
-        dense = dense_of(self.problem, scales.values)
-        dense = dense.T if self.transposed else dense
         meant = x.astype(np.float64) * scales.x
         operands = (dense, meant, c, fused)
         activate = ACTIVATIONS[self.activation]
@@ -241,7 +257,7 @@ class Product(NamedTuple):
         same = activate(self.sums(*operands, work).astype(np.float64))
         lost = np.linalg.norm(same.astype(numpy_dtype(result)).astype(np.float64) - expected)
         magnitude = np.linalg.norm(self.sums(*operands, np.float64, np.abs))
-        terms = dense.shape[0 if self.right else 1]
+        terms = dense.shape[-2 if self.right else -1]
         roundoff = ROUNDOFF["float64" if work is np.float64 else "float32"]
         least = FLOOR[result] * ROUNDOFF[result] * np.linalg.norm(expected)
         allowed = max(2 * lost, least) + (4 + np.sqrt(terms) / 4) * roundoff * magnitude
@@ -285,6 +301,12 @@ def products(draw: st.DrawFn, problems: Any) -> Product:
         out_dtype = draw(st.sampled_from(RESULTS if wrong is None else (*RESULTS, "float64")))
     scaled = [fused and draw(st.booleans()) for _ in range(2)]
     form = draw(st.sampled_from(FORMS))
+    batch = () if vector else draw(st.sampled_from(BATCHES))
+    # Also one that is broadcast, or that broadcasts the other.
+    stacks = ((), (), (), (2,), (2, 1), batch, (1,) * len(batch))
+    stack = () if dynamic else draw(st.sampled_from(stacks))
+    if any(1 not in pair and pair[0] != pair[1] for pair in zip(batch[::-1], stack[::-1])):  # noqa: B905
+        stack = ()
     if vector and wrong is None:
         scaled[0 if form.startswith("X") else 1] = False
     may_widen = p.dtype in (*HALF, "float32") or wrong is not None
@@ -295,7 +317,8 @@ def products(draw: st.DrawFn, problems: Any) -> Product:
         seed=int(rng.integers(2**62)),
         form=form,
         dynamic=dynamic,
-        batch=() if vector else draw(st.sampled_from(BATCHES)),
+        batch=batch,
+        stack=stack,
         vector=vector,
         layouts=tuple(draw(st.sampled_from(LAYOUTS)) for _ in range(3)),
         c=draw(st.sampled_from(("none", "none", "whole", "row", "out"))),

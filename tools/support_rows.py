@@ -52,9 +52,14 @@ class Operands:
         rows, cols = self.grid(block)
         return rows * block[0], cols * block[1]
 
-    def matrix(self, block: tuple[int, int], transposed: bool = False) -> bsrgemm.bsr_array:
+    def batch(self, block: tuple[int, int], transposed: bool = False) -> bsrgemm.bsr_array:
+        return self.matrix(block, transposed, (2,))
+
+    def matrix(
+        self, block: tuple[int, int], transposed: bool = False, batch: tuple[int, ...] = ()
+    ) -> bsrgemm.bsr_array:
         indices, indptr = _pattern(self.grid(block))
-        values = self.dense((len(indices), *block))
+        values = self.dense((*batch, len(indices), *block))
         base = _base(self.shape(block), block)
         a = bsrgemm.bsr_array(base)._sharing(values, self.device)
         return a.T if transposed else a
@@ -111,9 +116,10 @@ def _product(
     a = getattr(o, kind)(block, ".T" in form)
     n = o.columns if columns is None else columns
     right = form.startswith("X")
-    inner, outer = (a.shape[0], a.shape[1]) if right else (a.shape[1], a.shape[0])
+    inner, outer = a.shape[-2:] if right else a.shape[:-3:-1]
     x_shape = (*batch, n, inner) if right else (*batch, inner, n)
     shape = (*batch, n, outer) if right else (*batch, outer, n)
+    shape = (*np.broadcast_shapes(batch, a.shape[:-2]), *shape[-2:])
     result = "bfloat16" if o.name in EIGHT else o.name
     given = {"out": o.dense(shape, out_layout or layout, result)}
     if options is not None:
@@ -190,6 +196,9 @@ def _options(block: tuple[int, int]) -> Iterator[Row]:
     for form, batch in (("A @ X", (3,)), ("X @ A", (2, 3)), ("X @ A", (1,) * 6)):
         label = f"`{form}`, batch {batch}"
         yield Row(label, partial(_product, form=form, block=block, batch=batch, columns=16))
+    for form, batch in (("A @ X", ()), ("A @ X", (2,)), ("X @ A.T", (3, 1))):
+        run = partial(_product, form=form, block=block, kind="batch", batch=batch)
+        yield Row(f"`{form}`, a batch (2,) of A, and {batch} of X", run)
     many = partial(_product, form="A @ X", block=block, batch=(1,) * 7, columns=8)
     yield Row("`A @ X`, batch of seven dimensions", many)
 
@@ -197,12 +206,19 @@ def _options(block: tuple[int, int]) -> Iterator[Row]:
 # ---- two block-sparse matrices, sampled products, softmax ----------------------------------------
 
 
-def _pair(o: Operands, form: str, block: tuple[int, int], layout: str, **options: Any) -> None:
+def _pair(
+    o: Operands,
+    form: str,
+    block: tuple[int, int],
+    layout: str,
+    kind: str = "matrix",
+    **options: Any,
+) -> None:
     turned = ["A.T" in form, "B.T" in form]
     inner = block[1]
-    a = o.matrix((inner, block[0]) if turned[0] else (block[0], inner), turned[0])
+    a = getattr(o, kind)((inner, block[0]) if turned[0] else (block[0], inner), turned[0])
     b = o.matrix((block[0], inner) if turned[1] else (inner, block[0]), turned[1])
-    shape = (a.shape[0], b.shape[1])
+    shape = (a.shape[-2], b.shape[1])
     made = {name: value(o, shape) for name, value in options.items()}
     made.setdefault("out", o.dense(shape, layout))
     bsrgemm.matmul(a, b, precision=o.precision, **made)
@@ -215,6 +231,7 @@ def _pairs() -> Iterator[Row]:
                 run = partial(_pair, form=form, block=block, layout=layout)
                 yield Row(f"{block[0]} × {block[1]}: `{form}`, out {layout}", run)
     whole = partial(_pair, form="A @ B", block=(64, 64), layout="row-major")
+    yield Row("64 × 64: a batch of A", partial(whole, kind="batch"))
     yield Row("64 × 64: `c`", partial(whole, c=lambda o, shape: o.dense(shape)))
     bias = partial(whole, bias=lambda o, shape: o.dense(shape[1:]))
     yield Row("64 × 64: `bias`", bias)
@@ -232,7 +249,7 @@ def _sampled(
     **options: float,
 ) -> None:
     pattern = getattr(o, kind)(block, transposed)
-    (m, n), k = pattern.shape, o.columns
+    (m, n), k = pattern.shape[-2:], o.columns
     operands = o.dense((*batch, m, k), a), o.dense((*batch, k, n), b)
     bsrgemm.sampled_matmul(*operands, pattern, **options)
 
@@ -248,6 +265,8 @@ def _samples() -> Iterator[Row]:
             yield Row(f"{name}, a column-major, b row-major", mixed)
     yield Row("64 × 64: `alpha`, `beta`", partial(_sampled, block=(64, 64), alpha=0.5, beta=2.0))
     yield Row("64 × 64: batch (3,)", partial(_sampled, block=(64, 64), batch=(3,)))
+    both = partial(_sampled, block=(64, 64), kind="batch", beta=1.0)
+    yield Row("64 × 64: a batch of patterns, with `beta`", both)
     yield Row("64 × 64: pattern a DynamicArray", partial(_sampled, block=(64, 64), kind="dynamic"))
 
 
@@ -260,6 +279,8 @@ def _softmaxes() -> Iterator[Row]:
         for turned in (False, True):
             label = f"{block[0]} × {block[1]}: `{'A.T' if turned else 'A'}`"
             yield Row(label, partial(_softmax, block=block, transposed=turned))
+    batch = partial(_softmax, block=(64, 64), transposed=False, kind="batch")
+    yield Row("64 × 64: a batch", batch)
     dynamic = partial(_softmax, block=(64, 64), transposed=False, kind="dynamic")
     yield Row("64 × 64: a DynamicArray", dynamic)
 

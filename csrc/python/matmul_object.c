@@ -37,30 +37,51 @@ static int broadcast(bsrg_operand *operand, const bsrg_array *result) {
   return 0;
 }
 
-static int check_same_batch(const bsrg_operand *dense, const bsrg_operand *out) {
-  const bsrg_array *x = &dense->array, *y = &out->array;
-  bool same = x->ndim == y->ndim;
-  for (int i = 0; same && i < x->ndim - 2; ++i) same = x->shape[i] == y->shape[i];
-  if (same) return 0;
-  PyErr_Format(
-      PyExc_ValueError,
-      "%s has shape %s and %s has shape %s, but both must have the same dimensions before the last two",
-      out->name, bsrg_format_shape(y->ndim, y->shape).text, dense->name,
-      bsrg_format_shape(x->ndim, x->shape).text);
+/* A vector is a matrix of one column right of A, and of one row left of it. */
+static bool is_vector(const bsrg_operand *dense) { return dense->array.ndim == 1; }
+
+/* The batch is what is before the matrices, or vectors, of out. Values and the dense operand are repeated along what they
+ * lack or have one of, but not both along the same dimension. */
+static int set_batch(const bsrg_operand *values, const bsrg_operand *dense, const bsrg_operand *out,
+                     bsrg_batch *batch) {
+  const bsrg_array *y = &out->array, *parts[2] = {&values->array, &dense->array};
+  const int core[2] = {3, is_vector(dense) ? 1 : 2};
+  int64_t *strides[2] = {batch->values_strides, batch->x_strides};
+  batch->ndim = y->ndim - core[1];
+  bool fits = batch->ndim >= 0 && batch->ndim <= BSRG_BATCH_DIMS;
+  for (int i = 0; fits && i < 2; ++i) fits = parts[i]->ndim - core[i] <= batch->ndim;
+  for (int d = 0; fits && d < batch->ndim; ++d) {
+    batch->shape[d] = y->shape[d];
+    batch->y_strides[d] = y->strides[d];
+    bool found = y->shape[d] == 1;
+    for (int i = 0; fits && i < 2; ++i) {
+      const int at = d - (batch->ndim - (parts[i]->ndim - core[i]));
+      const int64_t size = at < 0 ? 1 : parts[i]->shape[at];
+      found = found || size == y->shape[d];
+      fits = size == 1 || size == y->shape[d];
+      strides[i][d] = size == 1 ? 0 : parts[i]->strides[at];
+    }
+    fits = fits && found;
+  }
+  if (fits) return 0;
+  PyErr_Format(PyExc_ValueError,
+               "%s has shape %s, %s has shape %s and %s has shape %s, but %s must have the dimensions before "
+               "the last ones that those of the others broadcast to, at most %d",
+               out->name, bsrg_format_shape(y->ndim, y->shape).text, dense->name,
+               bsrg_format_shape(dense->array.ndim, dense->array.shape).text, values->name,
+               bsrg_format_shape(values->array.ndim, values->array.shape).text, out->name, BSRG_BATCH_DIMS);
   return -1;
 }
 
-/* The first matrix of the batch whose strides it writes. A vector is a matrix of one column right of A, and of one row
- * left of it. */
-static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, int64_t *batch_strides) {
+/* The first matrix of a batch. */
+static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, bool vector) {
   const bsrg_array *array = &operand->array;
-  const int n = array->ndim - 2;
-  if (n < 0)
-    return side == BSRG_A_LEFT ? (bsrg_dense){array->data, array->shape[0], 1, array->strides[0], 1}
-                               : (bsrg_dense){array->data, 1, array->shape[0], 1, array->strides[0]};
-  memcpy(batch_strides, array->strides, sizeof(*batch_strides) * (size_t)n);
-  return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
-                      array->strides[n + 1]};
+  const int n = array->ndim - (vector ? 1 : 2);
+  if (!vector)
+    return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
+                        array->strides[n + 1]};
+  return side == BSRG_A_LEFT ? (bsrg_dense){array->data, array->shape[n], 1, array->strides[n], 1}
+                             : (bsrg_dense){array->data, 1, array->shape[n], 1, array->strides[n]};
 }
 
 static bool is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
@@ -83,8 +104,7 @@ static int import_operands(bsrg_state *state, PyObject *const *objects, bsrg_wor
   if ((!operands[DENSE].given && bsrg_import_dense(state, objects[DENSE], &operands[DENSE], work) < 0) ||
       bsrg_import_operand(state, objects[VALUES], &operands[VALUES], work) < 0 ||
       bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0 ||
-      bsrg_import_dense(state, objects[OUT], &operands[OUT], work) < 0 ||
-      check_same_batch(&operands[DENSE], &operands[OUT]) < 0) {
+      bsrg_import_dense(state, objects[OUT], &operands[OUT], work) < 0) {
     return -1;
   }
   if (objects[C] == objects[OUT]) {
@@ -116,14 +136,17 @@ static bsrg_vector as_vector(const bsrg_operand *operand) {
   return (bsrg_vector){array->data, array->shape[0], array->strides[0], (bsrg_dtype)array->element->dtype};
 }
 
-static void set_dense(bsrg_matmul_args *call, const bsrg_operand *operands) {
-  const bsrg_array *x = &operands[DENSE].array;
-  bsrg_batch *batch = &call->batch;
-  batch->ndim = x->ndim > 2 ? x->ndim - 2 : 0;
-  memcpy(batch->shape, x->shape, sizeof(*batch->shape) * (size_t)batch->ndim);
-  call->x = as_dense(&operands[DENSE], call->side, batch->x_strides);
-  if (operands[C].given) call->c = as_dense(&operands[C], call->side, batch->c_strides);
-  call->y = as_dense(&operands[OUT], call->side, batch->y_strides);
+static int set_dense(bsrg_matmul_args *call, const bsrg_operand *operands) {
+  if (set_batch(&operands[VALUES], &operands[DENSE], &operands[OUT], &call->batch) < 0) return -1;
+  const bool vector = is_vector(&operands[DENSE]);
+  call->x = as_dense(&operands[DENSE], call->side, vector);
+  if (operands[C].given) {
+    call->c = as_dense(&operands[C], call->side, vector);
+    memcpy(call->batch.c_strides, operands[C].array.strides,
+           sizeof(*call->batch.c_strides) * (size_t)call->batch.ndim);
+  }
+  call->y = as_dense(&operands[OUT], call->side, vector);
+  return 0;
 }
 
 /* Factors of float32 on the device of the values: one, in any number of dimensions, or a vector. */
@@ -201,7 +224,7 @@ bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_
   const bsrg_structure_view view = bsrg_structure_get(args->a);
   if (import_operands(state, objects, &call->work, operands) == 0 &&
       import_scales(state, objects, &call->work, operands, args) == 0 &&
-      bsrg_check_values(&view, &operands[VALUES]) == 0) {
+      bsrg_check_value_batch(&view, &operands[VALUES]) == 0 && set_dense(args, operands) == 0) {
     args->values = operands[VALUES].array.data;
     args->dtype = (bsrg_dtype)operands[VALUES].array.element->dtype;
     args->out_dtype = (bsrg_dtype)operands[OUT].array.element->dtype;
@@ -214,7 +237,6 @@ bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_
     args->epilogue.col_scale = as_vector(&operands[COL_SCALE]);
     args->epilogue.row_bias = as_vector(&operands[ROW_BIAS]);
     args->epilogue.col_bias = as_vector(&operands[COL_BIAS]);
-    set_dense(args, operands);
     args->stream = call->work.stream;
     bsrg_error error;
     bsrg_status status = BSRG_OK;
@@ -279,11 +301,13 @@ const char bsrg_matmul_doc[] =
     "--\n\n"
     "out = alpha * A @ x + beta * c, for the block-sparse matrix A of structure and values.\n\n"
     "structure  a Structure or DynamicStructure of a matrix of M rows and K columns\n"
-    "values     [nnzb or capacity, block height, block width], C-contiguous; with a transposed structure "
-    "those of the\n"
-    "           one that it is the transposed of\n"
+    "values     [..., nnzb or capacity, block height, block width], C-contiguous; with a transposed "
+    "structure\n"
+    "           those of the one that it is the transposed of\n"
     "x          [..., K, N] or [K], any strides; vectors are matrices of one column\n"
-    "out        [..., M, N] or [M], writable, any strides, sharing memory with no operand unless it is c\n"
+    "out        [..., M, N] or [..., M], writable, any strides, sharing memory with no operand unless it is "
+    "c;\n"
+    "           values and x are broadcast to its dimensions before the last ones\n"
     "c          of out's shape, or broadcast to it as NumPy does, or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
     "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor' "

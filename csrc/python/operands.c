@@ -63,23 +63,28 @@ int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *acc
 }
 
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand) {
-  if (bsrg_check_dimensions(operand, 3, "three") < 0) return -1;
+  return bsrg_check_dimensions(operand, 3, "three") < 0 ? -1 : bsrg_check_value_batch(a, operand);
+}
+
+int bsrg_check_value_batch(const bsrg_structure_view *a, const bsrg_operand *operand) {
   const bsrg_array *values = &operand->array;
+  const int lead = values->ndim - 3;
   const char *name = operand->name;
   const bool turned = a->order != NULL;
   const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
                                turned ? a->block_height : a->block_width};
-  if (memcmp(values->shape, expected, sizeof expected) != 0) {
+  if (lead < 0 || memcmp(values->shape + lead, expected, sizeof expected) != 0) {
     PyErr_Format(PyExc_ValueError,
                  "%s has shape %s, but the matrix stores %lld blocks of blocksize (%lld, %lld): %s must have "
                  "shape %s",
-                 name, bsrg_format_shape(3, values->shape).text, (long long)a->nnzb, (long long)expected[1],
-                 (long long)expected[2], name, bsrg_format_shape(3, expected).text);
+                 name, bsrg_format_shape(values->ndim, values->shape).text, (long long)a->nnzb,
+                 (long long)expected[1], (long long)expected[2], name, bsrg_format_shape(3, expected).text);
     return -1;
   }
   if (!bsrg_is_contiguous(values)) {
     PyErr_Format(PyExc_ValueError, "%s has shape %s and strides %s, but must be C-contiguous", name,
-                 bsrg_format_shape(3, values->shape).text, bsrg_format_shape(3, values->strides).text);
+                 bsrg_format_shape(values->ndim, values->shape).text,
+                 bsrg_format_shape(values->ndim, values->strides).text);
     return -1;
   }
   return 0;

@@ -24,6 +24,8 @@ int bsrg_check_writable(const bsrg_operand *operand);
 int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted);
 /* ValueError unless they are the contiguous values, of three dimensions, of a matrix of that structure. */
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand);
+/* The same for those of a batch of matrices, with any dimensions before these three. */
+int bsrg_check_value_batch(const bsrg_structure_view *a, const bsrg_operand *operand);
 /* An operand of two dimensions. */
 bsrg_dense bsrg_operand_dense(const bsrg_operand *operand);
 

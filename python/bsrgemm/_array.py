@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import warnings
@@ -10,6 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from . import _core
+from ._batch import check_single, dense, transposed_values
 from ._blocks import Blocks
 from ._convert import Parts, check_data, check_index, parts_of
 from ._elementwise import Arithmetic
@@ -34,7 +36,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
     arg : tuple, sparse matrix, tensor or dense array
         One of
 
-        - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw), C-contiguous, of dtype
+        - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw) or, of a batch of matrices
+          with one pattern, (..., nnzb, bh, bw), C-contiguous, of dtype
           float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2; ``indices`` of shape
           (nnzb,) and ``indptr`` of shape (M / bh + 1,), int32 or int64. Block row ``i`` stores
           ``data[indptr[i]:indptr[i + 1]]`` at the block columns ``indices[indptr[i]:indptr[i +
@@ -48,7 +51,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported)
           with ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
     shape : (int, int), optional
-        (M, K), multiples of (bh, bw). Without it, the smallest matrix that holds all blocks.
+        (M, K), multiples of (bh, bw), with or without the dimensions of a batch before them.
+        Without it, the smallest matrix that holds all blocks.
     blocksize : (int, int), optional
         (bh, bw), needed where the source has none of its own.
     check : bool
@@ -68,13 +72,24 @@ class bsr_array(Arithmetic, Blocks, Planning):
     The pattern is fixed once made, and later changes of ``indices`` and ``indptr`` are not seen;
     values may be changed in place through ``data``. Products may run in several threads at the
     same time.
+
+    A batch, of values of more than three dimensions, is multiplied as NumPy multiplies stacks of
+    matrices, and shares pattern and plan. ``A[i]`` is one of its matrices, which shares the values.
     """
 
-    __slots__ = ("_data", "_indices", "_indptr", "_structure", "_dtype", "_device", "__weakref__")
+    __slots__ = (
+        "_batch",
+        "_data",
+        "_device",
+        "_dtype",
+        "_indices",
+        "_indptr",
+        "_structure",
+        "__weakref__",
+    )
     # NumPy then leaves `x @ A` to __rmatmul__ instead of treating A as a scalar object.
     __array_ufunc__ = None
     __array_priority__ = 1000.0
-    ndim = 2
 
     def __init__(
         self,
@@ -85,11 +100,11 @@ class bsr_array(Arithmetic, Blocks, Planning):
         check: bool = True,
     ) -> None:
         if isinstance(arg, bsr_array):
-            arg = Parts(arg._data, arg._indices, arg._indptr, arg.shape, arg._structure)
             if shape is not None and tuple(shape) != arg.shape:
                 raise ValueError(
                     f"shape is {tuple(shape)}, but the bsr_array given has {arg.shape}"
                 )
+            arg = arg._parts()
             if blocksize is not None and tuple(blocksize) != arg.structure.blocksize:
                 raise ValueError(
                     f"blocksize is {tuple(blocksize)}, but the bsr_array given has "
@@ -105,6 +120,10 @@ class bsr_array(Arithmetic, Blocks, Planning):
         self._set(parts, check=True)
         return self
 
+    def _parts(self) -> Parts:
+        structure = self._structure
+        return Parts(self._data, self._indices, self._indptr, structure.shape, structure)
+
     def _set(self, parts: Parts, check: bool) -> None:
         data, indices, indptr, shape, structure = parts
         info = _core.describe(library_of(data).importable(data, "data", False), "data")
@@ -112,20 +131,21 @@ class bsr_array(Arithmetic, Blocks, Planning):
         if structure is None:
             for name, array in (("indices", indices), ("indptr", indptr)):
                 check_index(_core.describe(array, name), name, info.device)
-            structure = _core.Structure(indices, indptr, shape, info.shape[1:], check)
-        if info.shape[0] != structure.nnzb:
+            structure = _core.Structure(indices, indptr, shape, info.shape[-2:], check)
+        if info.shape[-3] != structure.nnzb:
             raise ValueError(
-                f"data has {info.shape[0]} blocks (shape {info.shape}) and indices has "
+                f"data has {info.shape[-3]} blocks (shape {info.shape}) and indices has "
                 f"{structure.nnzb} entries; accepted: one block an entry"
             )
         self._data, self._indices, self._indptr = data, indices, indptr
         self._structure, self._dtype, self._device = structure, info.dtype, info.device
+        self._batch = info.shape[:-3]
 
     # ---- what it is ----------------------------------------------------------------------------
 
     @property
     def data(self) -> Any:
-        """Values of shape (nnzb, bh, bw), in the array that was given, not in a copy of it.
+        """Values of shape (..., nnzb, bh, bw), in the array that was given, not in a copy of it.
 
         A transposed view has no ``data``, ``indices`` and ``indptr`` (AttributeError).
         """
@@ -155,9 +175,14 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return self._structure.order is not None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(M, K) in elements."""
-        return self._structure.shape
+    def shape(self) -> tuple[int, ...]:
+        """(M, K) in elements, behind the dimensions of the batch if there is one."""
+        return (*self._batch, *self._structure.shape)
+
+    @property
+    def ndim(self) -> int:
+        """2, and more with a batch."""
+        return len(self._batch) + 2
 
     @property
     def blocksize(self) -> tuple[int, int]:
@@ -166,13 +191,13 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def nnzb(self) -> int:
-        """Number of stored blocks."""
+        """Number of stored blocks, of each matrix of a batch."""
         return self._structure.nnzb
 
     @property
     def density(self) -> float:
         """Stored elements over M * K; 0.0 for a matrix of no elements."""
-        rows, cols = self.shape
+        rows, cols = self._structure.shape
         height, width = self.blocksize
         return self.nnzb * height * width / (rows * cols) if rows and cols else 0.0
 
@@ -195,14 +220,14 @@ class bsr_array(Arithmetic, Blocks, Planning):
         for array in (self._indices, self._indptr):
             info = _core.describe(array)
             index_bytes += info.shape[0] * (8 if info.dtype == "int64" else 4)
-        return self.nnzb * height * width * size + index_bytes
+        return math.prod(self._batch) * self.nnzb * height * width * size + index_bytes
 
     def __repr__(self) -> str:
-        rows, cols = self.shape
+        sizes = "x".join(map(str, self.shape))
         height, width = self.blocksize
         kind = ", transposed" if self.is_transposed else ""
         return (
-            f"<bsr_array {rows}x{cols}, blocksize {height}x{width}, nnzb {self.nnzb}, "
+            f"<bsr_array {sizes}, blocksize {height}x{width}, nnzb {self.nnzb}, "
             f"density {self.density:.4g}, {self._dtype}, {self._device}{kind}>"
         )
 
@@ -213,23 +238,26 @@ class bsr_array(Arithmetic, Blocks, Planning):
         """The transpose, a view that shares the values and of which ``.T`` is the matrix again.
 
         Products take it as it is, and copy neither values nor operands for it. ``A.T.copy()``
-        has values of its own, in the order of its rows.
+        has values of its own, in the order of its rows. Of a batch each matrix is transposed, as
+        NumPy's ``mT`` does.
         """
         structure = self._structure.transposed()
         parts = Parts(self._data, self._indices, self._indptr, structure.shape, structure)
         return bsr_array._from_parts(parts)
 
+    @property
+    def mT(self) -> bsr_array:
+        """The same as :attr:`T`."""
+        return self.T
+
     def todense(self) -> Any:
-        """A dense array of shape (M, K), in the library, dtype and device of ``data``.
+        """A dense array of shape (..., M, K), in the library, dtype and device of ``data``.
 
         Elements of blocks that are not stored are zeros.
         """
         if self.is_transposed:
             return self.copy().todense()
-        indptr = self._structure.indptr
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        cols = self._structure.indices.astype(np.int64)
-        return library_of(self._data).scatter_blocks(self._data, rows, cols, self.shape)
+        return dense(self)
 
     toarray = todense
 
@@ -240,7 +268,10 @@ class bsr_array(Arithmetic, Blocks, Planning):
         ------
         TypeError
             If the values are on a GPU, or of a dtype that SciPy's sparse matrices do not have.
+        ValueError
+            Of a batch.
         """
+        check_single(self, "A")
         if self._device != "cpu":
             raise TypeError(
                 f"the matrix is on {self._device}; SciPy has host memory only, so use "
@@ -267,7 +298,10 @@ class bsr_array(Arithmetic, Blocks, Planning):
         ------
         ImportError
             If torch is not installed.
+        ValueError
+            If it is a batch.
         """
+        check_single(self, "A")
         if self.is_transposed:
             return self.copy().to_torch()
         import torch
@@ -287,7 +321,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
                 torch.as_tensor(indptr, device=values.device),
                 torch.as_tensor(indices, device=values.device),
                 values,
-                size=self.shape,
+                size=self._structure.shape,
                 check_invariants=True,
             )
 
@@ -344,18 +378,17 @@ class bsr_array(Arithmetic, Blocks, Planning):
         """
         if self.is_transposed:
             indices, indptr = _index_arrays(self._structure)
-            order = self._structure.order.copy()
-            data = library_of(self._data).transpose_blocks(self._data, order)
-            return bsr_array((data, indices, indptr), self.shape, check=False)
+            data = transposed_values(self)
+            return bsr_array((data, indices, indptr), self._structure.shape, check=False)
         data, indices, indptr = (
             library_of(x).copy(x) for x in (self._data, self._indices, self._indptr)
         )
-        return bsr_array._from_parts(Parts(data, indices, indptr, self.shape, self._structure))
+        parts = self._parts()._replace(data=data, indices=indices, indptr=indptr)
+        return bsr_array._from_parts(parts)
 
     def _with_values(self, data: Any) -> bsr_array:
         """The same pattern around other values, on the same device."""
-        parts = Parts(data, self._indices, self._indptr, self.shape, self._structure)
-        return bsr_array._from_parts(parts)
+        return bsr_array._from_parts(self._parts()._replace(data=data))
 
     def _with_data(self, data: Any, device: str) -> Parts:
         """The same pattern around other values, its index arrays where ``data`` may have them."""
@@ -369,7 +402,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
                 given = made
             index_arrays.append(given)
         indices, indptr = index_arrays
-        return Parts(data, indices, indptr, self.shape, self._structure)
+        return Parts(data, indices, indptr, self._structure.shape, self._structure)
 
     def _sharing(self, data: Any, device: str) -> bsr_array:
         """A matrix of this pattern around new values, without copies of its arrays where these may
@@ -379,7 +412,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
             found = {_core.describe(x).device for x in arrays}
             if not found <= {"cpu", device}:
                 arrays = _index_arrays(self._structure)
-        return bsr_array._from_parts(Parts(data, *arrays, self.shape, self._structure))
+        return bsr_array._from_parts(Parts(data, *arrays, self._structure.shape, self._structure))
 
     # ---- files, pickles and copies -------------------------------------------------------------
 
@@ -399,7 +432,10 @@ class bsr_array(Arithmetic, Blocks, Planning):
         ------
         OSError
             If the file cannot be written.
+        ValueError
+            If it is a batch.
         """
+        check_single(self, "A")
         if self.is_transposed:
             self.copy().save(path)
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ._batch import check_single, entry_of
 from ._convert import check_divides, pair_of
 from ._elementwise import canonical, keys_of, of_keys
 from ._interop import BlockSparse
@@ -62,7 +63,8 @@ class Blocks(BlockSparse):
     def __getitem__(self, key: Any) -> Any:
         """The part ``A[r0:r1, c0:c1]``, whose bounds are multiples of the block size.
 
-        Also ``A[r0:r1]``. Values are copied; the part of a transposed view is one of a copy.
+        Also ``A[r0:r1]``. Values are copied; the part of a transposed view is one of a copy. Of a
+        batch ``A[i]`` is a matrix, or a smaller batch, that shares the values.
 
         Raises
         ------
@@ -71,6 +73,8 @@ class Blocks(BlockSparse):
         ValueError
             If a bound is no multiple of the block size, or a step not 1.
         """
+        if self._batch:
+            return entry_of(self, key)
         return part_of(self, key)
 
     def reblock(self, blocksize: tuple[int, int], *, drop_zeros: bool = False) -> Any:
@@ -93,10 +97,11 @@ class Blocks(BlockSparse):
         TypeError
             If the values are in no array of NumPy, torch or CuPy.
         """
+        check_single(self, "A")
         return reblocked(self, pair_of(blocksize, "blocksize", 1), drop_zeros)
 
     def _block_shape(self) -> tuple[int, int]:
-        (rows, cols), (height, width) = self.shape, self.blocksize  # type: ignore[attr-defined]
+        (rows, cols), (height, width) = self.shape[-2:], self.blocksize  # type: ignore[attr-defined]
         return rows // height, cols // width
 
 

@@ -24,7 +24,7 @@ class Parts(NamedTuple):
 def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
     """Read any accepted source; see :class:`bsrgemm.bsr_array` for what these are."""
     if shape is not None:
-        shape = pair_of(shape, "shape", 0)
+        shape = pair_of(_of_one_matrix(arg, shape), "shape", 0)
     if blocksize is not None:
         blocksize = pair_of(blocksize, "blocksize", 1)
     if isinstance(arg, tuple):
@@ -37,11 +37,27 @@ def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
         parts = _from_dense(arg, blocksize)
     if shape is not None and shape != parts.shape:
         raise ValueError(f"shape is {shape}, but the matrix given has shape {parts.shape}")
-    if blocksize is not None and len(parts.data.shape) == 3:
-        found = tuple(parts.data.shape[1:])
+    if blocksize is not None and len(parts.data.shape) >= 3:
+        found = tuple(parts.data.shape[-2:])
         if found != blocksize:
             raise ValueError(f"blocksize is {blocksize}, but the blocks in data have shape {found}")
     return parts
+
+
+def _of_one_matrix(arg: Any, shape: Any) -> Any:
+    """``shape`` without the batch that it may name where ``data`` has one."""
+    if not isinstance(arg, tuple) or len(arg) != 3 or not isinstance(shape, (tuple, list)):
+        return shape
+    data = as_array(arg[0], "data")
+    batch = library_of(data).shape(data, "data")[:-3]
+    if not batch or len(shape) != len(batch) + 2:
+        return shape
+    if tuple(shape[:-2]) != batch:
+        raise ValueError(
+            f"shape is {tuple(shape)}, but data has a batch of {batch}; accepted: (M, K), or "
+            f"(*{batch}, M, K)"
+        )
+    return shape[-2:]
 
 
 def pair_of(value: Any, name: str, least: int) -> tuple[int, int]:
@@ -92,15 +108,15 @@ def _inferred_shape(data: Any, indices: Any, indptr: Any) -> tuple[int, int]:
         library_of(x).shape(x, name)
         for x, name in ((data, "data"), (indices, "indices"), (indptr, "indptr"))
     )
-    regular = len(columns) == 1 and len(rows) == 1 and len(blocks) == 3
+    regular = len(columns) == 1 and len(rows) == 1 and len(blocks) >= 3
     if not regular or columns[0] == 0 or rows[0] == 0:
         raise ValueError(
             "shape is not given and cannot be inferred: that takes at least one block, data of "
-            f"three dimensions (it has shape {blocks}) and indices and indptr of one (they have "
-            f"shapes {columns} and {rows})"
+            f"three dimensions or more (it has shape {blocks}) and indices and indptr of one (they "
+            f"have shapes {columns} and {rows})"
         )
     last = int(library_of(indices).to_host(indices).max())
-    return (rows[0] - 1) * blocks[1], max(last + 1, 0) * blocks[2]
+    return (rows[0] - 1) * blocks[-2], max(last + 1, 0) * blocks[-1]
 
 
 def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
@@ -174,25 +190,27 @@ def check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
             )
 
 
+# Dimensions of a batch of products; arrays have up to eight, those of values three more.
+MOST_BATCH_DIMENSIONS = 6
+_MOST_BEFORE_BLOCKS = 5
+
+
 def check_data(info: _core.ArrayInfo, name: str = "data") -> None:
-    """That an array can be the values of a matrix."""
+    """That an array can be the values of a matrix, or of a batch of them."""
     check_dtype(info.dtype, name)
-    if len(info.shape) != 3:
+    if not 3 <= len(info.shape) <= 3 + _MOST_BEFORE_BLOCKS:
         raise ValueError(
-            f"{name} has shape {info.shape}; accepted: (nnzb, block height, block width)"
+            f"{name} has shape {info.shape}; accepted: (nnzb, block height, block width), behind "
+            f"up to {_MOST_BEFORE_BLOCKS} dimensions of a batch"
         )
-    if min(info.shape[1:]) < 1:
+    if min(info.shape[-2:]) < 1:
         raise ValueError(
             f"{name} has shape {info.shape}; accepted: blocks of at least one row and one column"
         )
-    _, height, width = info.shape
-    expected = (height * width, width, 1)
-    if (
-        any(
-            size > 1 and found != wanted
-            for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
-        )
-        and info.shape[0] > 0
+    expected = tuple(int(np.prod(info.shape[i + 1 :])) for i in range(len(info.shape)))
+    if 0 not in info.shape and any(
+        size > 1 and found != wanted
+        for size, found, wanted in zip(info.shape, info.strides, expected, strict=True)
     ):
         raise ValueError(
             f"{name} is not C-contiguous: it has shape {info.shape} and strides {info.strides} in "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._batch import check_single
 from ._interop import BlockSparse, library_of
 from ._matmul import matmul
 from ._values import Values, ones_like
@@ -78,7 +79,7 @@ class Arithmetic(BlockSparse):
         Raises
         ------
         ValueError
-            If ``axis`` is none of None, 0, 1, -1 and -2.
+            If ``axis`` is none of None, 0, 1, -1 and -2, or of a batch.
         TypeError
             If ``axis`` is None and the values have 8 bits or are in no array of NumPy, torch or
             CuPy.
@@ -172,6 +173,11 @@ def _check_pair(a: Any, b: Any) -> None:
     if a.shape != b.shape:
         raise ValueError(f"b has shape {b.shape} and a has {a.shape}; accepted: one shape")
     check_alike((a, b), ("a", "b"))
+    if a._batch and not _same_pattern(a, b):
+        raise ValueError(
+            f"a and b have shape {a.shape}, batches of matrices, and different patterns; accepted: "
+            "batches of one pattern, or single matrices"
+        )
 
 
 def add(a: Any, b: Any, subtract: bool) -> Any:
@@ -197,6 +203,11 @@ def multiply(a: Any, b: Any) -> Any:
     if a.is_transposed and b.is_transposed:
         return multiply(a.T, b.T).T
     a, b = own(a), own(b)
+    if a._batch:
+        first, second = Values(a._data, "a.data"), Values(b._data, "b.data")
+        first.check_arithmetic()
+        with first.here():
+            return a._with_values(first.like * second.like)
     (a_keys, a_blocks), (b_keys, b_blocks) = canonical(a), canonical(b)
     keys, in_a, in_b = np.intersect1d(a_keys, b_keys, assume_unique=True, return_indices=True)
     first, second = Values(a_blocks, "a.data"), Values(b_blocks, "b.data")
@@ -210,6 +221,7 @@ def multiply(a: Any, b: Any) -> Any:
 
 
 def total(a: Any, axis: int | None) -> Any:
+    check_single(a, "A")
     if axis is None:
         return Values(a._data, "a.data").total()
     if axis not in (0, 1, -1, -2):

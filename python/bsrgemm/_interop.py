@@ -39,6 +39,8 @@ class BlockSparse:
     __slots__ = ()
     # Whether the host knows the pattern.
     is_fixed = True
+    # Dimensions of the values before those of one matrix.
+    _batch: tuple[int, ...] = ()
 
 
 class Library:

@@ -6,6 +6,8 @@ import numbers
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from . import _core
+from ._batch import broadcast, check_single
+from ._convert import MOST_BATCH_DIMENSIONS
 from ._interop import (
     EIGHT_BIT_DTYPES,
     BlockSparse,
@@ -79,6 +81,8 @@ def matmul(
         left whose rows follow one another in memory, as those of contiguous arrays do, is one
         product; others, and those on the right unless they continue along their columns, take one
         launch for each matrix. Nothing is copied for it.
+        A bsr_array may have a batch, too, if the other operand is an array: their batches are
+        broadcast as NumPy does, and each entry takes one launch.
     c : array, optional
         Of the shape of the result, (..., M, N) without the dimension that the array lacks, or one
         that NumPy broadcasts to it.
@@ -225,23 +229,31 @@ def product(
     shape = library.shape(dense, name)
     if not 1 <= len(shape) <= 8:
         accepted = "(..., N, K) or (K,)" if right else "(..., K, N) or (K,)"
-        inner = sparse.shape[0] if right else sparse.shape[1]
+        inner = sparse.shape[-2 if right else -1]
         raise ValueError(
             f"{name} has shape {shape}; accepted: {accepted}, with K = {inner}, of 1 to 8 "
             "dimensions"
         )
-    if right:
-        result_shape = (*shape[:-1], sparse.shape[1])
+    outer = sparse.shape[-1 if right else -2]
+    lead = shape[:-2]
+    if sparse._batch:
+        lead = broadcast(sparse._batch, lead, names="a and b")
+        if len(lead) > MOST_BATCH_DIMENSIONS:
+            raise ValueError(
+                f"a and b have batches of {sparse._batch} and {shape[:-2]}; accepted: up to "
+                f"{MOST_BATCH_DIMENSIONS} dimensions of both"
+            )
+    if len(shape) == 1:
+        result_shape, matrix_shape = (*lead, outer), (outer,)
     else:
-        result_shape = (
-            (*shape[:-2], sparse.shape[0], *shape[-1:]) if shape[1:] else sparse.shape[:1]
-        )
+        matrix_shape = (shape[-2], outer) if right else (outer, shape[-1])
+        result_shape = (*lead, *matrix_shape)
     values = library_of(sparse._data).importable(sparse._data, f"{sparse_name}.data")
     x = library.importable(dense, name)
     added = None if c is None else _broadcastable(c, "c", result_shape)
     vectors = _Vectors(None, None, None, None)
     if bias is not None or row_scale is not None or col_scale is not None:
-        vectors = _vectors(bias, row_scale, col_scale, result_shape[-2:], right)
+        vectors = _vectors(bias, row_scale, col_scale, matrix_shape, right)
     handle = library.current_stream(dense) if stream is None else stream_handle(stream)
     alpha = real_number(alpha, "alpha")
     result_dtype = _result_dtype(sparse._dtype, out_dtype, out)
@@ -363,6 +375,7 @@ def _sparse_product(
             raise TypeError(
                 f"{name} is a {type(x).__name__}; accepted: two bsr_arrays, so use {name}.to_bsr()"
             )
+        check_single(x, name)
     library = library_of(a._data)
     if a.shape[1] != b.shape[0]:
         raise ValueError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _core
+from ._batch import broadcast, check_apart, entries
+from ._convert import MOST_BATCH_DIMENSIONS
 from ._interop import BlockSparse, check_dtype, is_scipy_sparse, library_of, stream_handle
 from ._matmul import real_number
 
@@ -39,10 +42,11 @@ def sampled_matmul(
     Parameters
     ----------
     a, b : array
-        Shapes (M, K) and (K, N), any strides.
+        Shapes (M, K) and (K, N), any strides. With dimensions before these they are batches that
+        NumPy would broadcast, of arrays of NumPy, torch or CuPy: each entry takes one launch.
     pattern : bsr_array
         Of shape (M, N); it may be a transposed view. With ``beta`` 0 its values are not read, and
-        may be of any dtype and on any device.
+        may be of any dtype and on any device; otherwise its batch is broadcast with the others.
     alpha, beta : float
         Factors of the product and of the pattern's values.
     out : bsr_array, optional
@@ -55,9 +59,9 @@ def sampled_matmul(
     Returns
     -------
     bsr_array
-        ``out`` if given. Otherwise a matrix with the pattern's structure, which is shared and not
-        copied, and new values of the dtype, device and library of ``a``: NumPy, torch, CuPy or
-        JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        ``out`` if given. Otherwise a matrix, or a batch, with the pattern's structure, which is
+        shared and not copied, and new values of the dtype, device and library of ``a``: NumPy,
+        torch, CuPy or JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
 
     Raises
     ------
@@ -92,17 +96,25 @@ def sampled(
                 f"{name} is a {type(matrix).__name__}; accepted: a bsr_array, so use "
                 f"{name}.to_bsr()"
             )
-    m, n = pattern.shape
-    for name, dense, accepted in (("a", a, f"({m}, K)"), ("b", b, f"(K, {n})")):
+    m, n = pattern._structure.shape
+    batches = []
+    for name, dense, accepted in (("a", a, f"(..., {m}, K)"), ("b", b, f"(..., K, {n})")):
         if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):
             raise TypeError(
                 f"{name} is a {type(dense).__name__}; accepted: a dense array, so use "
                 f"{name}.todense()"
             )
         shape = library_of(dense).shape(dense, name)
-        if len(shape) != 2:
-            raise ValueError(f"{name} has shape {shape}; accepted: {accepted}")
+        if not 2 <= len(shape) <= 2 + MOST_BATCH_DIMENSIONS:
+            raise ValueError(
+                f"{name} has shape {shape}; accepted: {accepted}, of 2 to "
+                f"{2 + MOST_BATCH_DIMENSIONS} dimensions"
+            )
+        batches.append(shape[:-2])
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    if beta != 0.0:
+        batches.append(pattern._batch)
+    batch = broadcast(*batches, names="a, b and, with beta, pattern") if any(batches) else ()
     library = library_of(a)
     left, right = library.importable(a, "a"), library_of(b).importable(b, "b")
     handle = library.current_stream(a) if stream is None else stream_handle(stream)
@@ -110,15 +122,29 @@ def sampled(
     if out is None:
         info = _core.describe(left, "a")
         check_dtype(info.dtype, "a")
-        values = library.empty(_values_shape(pattern), a, "a")
+        data = values = library.empty((*batch, *_values_shape(pattern)), a, "a")
     else:
         _check_structure(out, pattern)
+        if out._batch != batch:
+            raise ValueError(
+                f"out has shape {out.shape}, but the operands have a batch of {batch}; accepted: "
+                f"values of shape {(*batch, *_values_shape(pattern))}"
+            )
         values = library_of(out._data).writable(out._data, "out.data")
         added = values if out is pattern and added is not None else added
-    _core.sampled_matmul(
-        pattern._structure, left, right, values, added, alpha, beta, handle, family
-    )
-    return out if out is not None else pattern._sharing(library.finished(values, a), info.device)
+    structure = pattern._structure
+    if not batch:
+        _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
+    else:
+        for operand, name in ((left, "a"), (right, "b"), (added, "pattern.data")):
+            if out is not None and operand is not None and operand is not values:
+                check_apart(values, operand, name)
+        whole = (entries(left, "a", batch, 2), entries(right, "b", batch, 2))
+        to = entries(values, "out.data", batch, 3)
+        old = itertools.repeat(None) if added is None else entries(added, "pattern.data", batch, 3)
+        for one, other, made, given in zip(*whole, to, old, strict=False):
+            _core.sampled_matmul(structure, one, other, made, given, alpha, beta, handle, family)
+    return out if out is not None else pattern._sharing(library.finished(data, a), info.device)
 
 
 def _values(matrix: bsr_array, name: str) -> Any:
@@ -140,6 +166,8 @@ def _check_structure(out: bsr_array, pattern: bsr_array) -> None:
         return
     for what in ("shape", "blocksize", "nnzb", "is_transposed"):
         found, accepted = getattr(out, what), getattr(pattern, what)
+        if what == "shape":
+            found, accepted = a.shape, b.shape
         if found != accepted:
             raise ValueError(
                 f"out has {what} {found}, but pattern has {accepted}; accepted: a matrix of the "

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _core
 from ._array import bsr_array
+from ._batch import entries
 from ._interop import BlockSparse, library_of, stream_handle
 from ._matmul import real_number
 
@@ -22,7 +23,8 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     a : bsr_array
         In any library and on any device; of dtype float16, bfloat16, float32 or float64. The rows
         of a transposed view, ``A.T``, are the columns of ``A``. Block columns that are stored twice
-        (``check=False``) are elements of their own.
+        (``check=False``) are elements of their own. A batch takes one launch for each matrix, and
+        has values of NumPy, torch or CuPy.
     scale : float
         Factor of all elements.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
@@ -53,6 +55,15 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     # Of a transposed view, the values as they are stored.
     shape = library.shape(a._data, "a.data")
     data = library.empty(shape, a._data, "a.data")
-    _core.softmax(a._structure, values, data, real_number(scale, "scale"), handle)
+    scale = real_number(scale, "scale")
+    if a._batch:
+        for of, to in zip(
+            entries(values, "a.data", a._batch, 3),
+            entries(data, "a.data", a._batch, 3),
+            strict=True,
+        ):
+            _core.softmax(a._structure, of, to, scale, handle)
+    else:
+        _core.softmax(a._structure, values, data, scale, handle)
     data = library.finished(data, a._data)
     return a.T._with_values(data).T if a.is_transposed else a._with_values(data)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._array import bsr_array
+from ._batch import check_single
 from ._convert import pair_of
 from ._elementwise import check_alike, keys_of, of_keys, own
 from ._matmul import real_number
@@ -90,6 +91,7 @@ def _checked(blocks: Sequence[Any], axis: int | None) -> list[bsr_array]:
     for matrix, name in zip(blocks, names, strict=True):
         if not isinstance(matrix, bsr_array):
             raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")
+        check_single(matrix, name)
     check_alike(blocks, names)
     for matrix, name in zip(blocks, names, strict=True):
         if axis is not None and matrix.shape[axis] != blocks[0].shape[axis]:

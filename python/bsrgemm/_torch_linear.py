@@ -10,6 +10,7 @@ import torch
 
 from . import _core
 from ._array import bsr_array
+from ._batch import check_single
 from ._convert import pair_of
 from ._matmul import real_number
 from ._stack import prune
@@ -75,6 +76,7 @@ def linear(
             f"weight is {held}; accepted: a bsr_array of shape (out_features, in_features) around "
             "torch tensors"
         )
+    check_single(weight, "weight")
     indices, indptr = (
         x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
         for x in (weight.indices, weight.indptr)
@@ -203,6 +205,7 @@ class BSRLinear(torch.nn.Module):
             raise TypeError(
                 f"weight is a {held}; accepted: a bsrgemm.bsr_array that is no transposed view"
             )
+        check_single(weight, "weight")
         values = torch.as_tensor(weight.data).detach()
         indices, indptr = (
             torch.as_tensor(x, device=values.device).to(torch.int32, copy=True)

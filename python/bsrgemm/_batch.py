@@ -1,0 +1,133 @@
+"""Batches of matrices: values of more than three dimensions around one pattern."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from . import _core
+from ._interop import CUPY, NUMPY, TORCH, Library, dtype_size, library_of
+
+
+def check_single(matrix: Any, name: str) -> None:
+    """Raise ValueError unless it is one matrix, for what takes no batches of values."""
+    if matrix._batch:
+        entry = ", ".join("0" for _ in matrix._batch)
+        raise ValueError(
+            f"{name} has shape {matrix.shape}, a batch of matrices; accepted here: one, such as "
+            f"{name}[{entry}]"
+        )
+
+
+def check_entries(x: Any, name: str) -> Library:
+    """The library of an array of which parts can be had by indices; TypeError of others."""
+    library = library_of(x)
+    if library not in (NUMPY, TORCH, CUPY):
+        raise TypeError(
+            f"{name} is a {type(x).__name__} and a part of it is wanted; accepted here: an array "
+            "of NumPy, torch or CuPy"
+        )
+    return library
+
+
+def entry_of(a: Any, key: Any) -> Any:
+    """``A[i, j]``: the matrix, or the smaller batch, around these values."""
+    keys = key if isinstance(key, tuple) else (key,)
+    check_entries(a._data, "a.data")
+    try:
+        numbers = tuple(operator.index(k) for k in keys)
+    except TypeError:
+        numbers = ()
+    if not 1 <= len(numbers) <= len(a._batch):
+        raise TypeError(
+            f"the index of a batch of shape {a._batch} is {key!r}; accepted: up to {len(a._batch)} "
+            "integers. A[i][r0:r1, c0:c1] is a part of one matrix"
+        )
+    for number, size in zip(numbers, a._batch, strict=False):
+        if not -size <= number < size:
+            raise IndexError(f"the index {number} is out of range of {size}, in {a._batch}")
+    return a._with_values(a._data[numbers])
+
+
+def broadcast(*batches: tuple[int, ...], names: str) -> tuple[int, ...]:
+    """What batches broadcast to, by NumPy's rules; ``names`` says in messages whose they are."""
+    try:
+        return np.broadcast_shapes(*batches)
+    except ValueError:
+        raise ValueError(
+            f"{names} have batches of {', '.join(map(str, batches))}; accepted: what NumPy "
+            "broadcasts to one shape"
+        ) from None
+
+
+def entries(x: Any, name: str, batch: tuple[int, ...], core: int) -> Iterator[Any]:
+    """The parts of ``core`` dimensions, one for each entry of a batch that those broadcast to."""
+    library = check_entries(x, name)
+    shape = library.shape(x, name)
+    lead = shape[: len(shape) - core]
+    for position in np.ndindex(batch):
+        own = position[len(batch) - len(lead) :]
+        yield x[tuple(0 if n == 1 else i for i, n in zip(own, lead, strict=True))]
+
+
+def _bytes_of(x: Any, name: str) -> tuple[int, int]:
+    """From the first byte of an array to behind the last one."""
+    info = _core.describe(x, name)
+    if 0 in info.shape:
+        return 0, 0
+    item = dtype_size(info.dtype)
+    steps = [(size - 1) * stride for size, stride in zip(info.shape, info.strides, strict=True)]
+    first = info.pointer + item * sum(step for step in steps if step < 0)
+    return first, info.pointer + item * (1 + sum(step for step in steps if step > 0))
+
+
+def check_apart(out: Any, operand: Any, name: str) -> None:
+    """Raise ValueError if memory of out may be that of an operand, in whichever entry of both."""
+    (begin, end), (first, last) = _bytes_of(out, "out.data"), _bytes_of(operand, name)
+    if max(begin, first) < min(end, last):
+        raise ValueError(
+            f"out.data overlaps {name} in memory; accepted: an array that shares memory with no "
+            "operand, or of a batch exactly pattern.data"
+        )
+
+
+# ---- of all matrices at a time -------------------------------------------------------------------
+
+
+def _stacked(a: Any) -> Any:
+    """The values as those of one matrix."""
+    return a._data.reshape((math.prod(a._batch) * a.nnzb, *a._data.shape[-2:]))
+
+
+def _repeated(positions: np.ndarray, step: int, count: int) -> np.ndarray:
+    """Positions in the first matrix, then those in the others."""
+    return (np.arange(count)[:, None] * step + positions).ravel()
+
+
+def transposed_values(a: Any) -> Any:
+    """Of a transposed view, values in its own order."""
+    library, order = library_of(a._data), a._structure.order.copy()
+    if not a._batch:
+        return library.transpose_blocks(a._data, order)
+    order = _repeated(order, a.nnzb, math.prod(a._batch))
+    data = library.transpose_blocks(_stacked(a), order)
+    return data.reshape((*a._batch, a.nnzb, *a.blocksize))
+
+
+def dense(a: Any) -> Any:
+    """The dense array of a matrix, or batch, that is no view."""
+    indptr, (height, width) = a._structure.indptr, a._structure.shape
+    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    cols = a._structure.indices.astype(np.int64)
+    library = library_of(a._data)
+    if not a._batch:
+        return library.scatter_blocks(a._data, rows, cols, (height, width))
+    # One below the other.
+    count = math.prod(a._batch)
+    rows = _repeated(rows, len(indptr) - 1, count)
+    found = library.scatter_blocks(_stacked(a), rows, np.tile(cols, count), (count * height, width))
+    return found.reshape(a.shape)
