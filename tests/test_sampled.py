@@ -177,12 +177,12 @@ BAD = {
     "vector": (
         lambda: sampled_matmul(left()[0], right(), small()),
         ValueError,
-        r"a has shape \(5,\); accepted: \(4, K\)",
+        r"a has shape \(5,\); accepted: \(\.\.\., 4, K\), of 2 to 8 dimensions",
     ),
-    "three dimensions": (
-        lambda: sampled_matmul(left(), right()[None], small()),
+    "batches": (
+        lambda: sampled_matmul(left()[None].repeat(2, 0), right()[None].repeat(3, 0), small()),
         ValueError,
-        r"b has shape \(1, 5, 9\); accepted: \(K, 9\)",
+        r"batches of \(2,\), \(3,\); accepted: what NumPy broadcasts to one shape",
     ),
     "rows of a": (
         lambda: sampled_matmul(left()[:3], right(), small()),
