@@ -97,6 +97,7 @@ typedef struct CUlaunchConfig {
   X(device_memory, "cuDeviceTotalMem_v2", (size_t *bytes, CUdevice device))                                 \
   X(device_attribute, "cuDeviceGetAttribute", (int *value, int attribute, CUdevice device))                 \
   X(primary_context_retain, "cuDevicePrimaryCtxRetain", (CUcontext * context, CUdevice device))             \
+  X(primary_context_release, "cuDevicePrimaryCtxRelease_v2", (CUdevice device))                             \
   X(context_get, "cuCtxGetCurrent", (CUcontext * context))                                                  \
   X(context_push, "cuCtxPushCurrent_v2", (CUcontext context))                                               \
   X(context_pop, "cuCtxPopCurrent_v2", (CUcontext * context))                                               \
@@ -116,6 +117,7 @@ typedef struct CUlaunchConfig {
   X(memory_free, "cuMemFree_v2", (CUdeviceptr pointer))                                                     \
   X(memory_alloc_async, "cuMemAllocAsync", (CUdeviceptr * pointer, size_t bytes, CUstream stream))          \
   X(pool_create, "cuMemPoolCreate", (CUmemoryPool * pool, const CUmemPoolProps *properties))                \
+  X(pool_destroy, "cuMemPoolDestroy", (CUmemoryPool pool))                                                  \
   X(pool_set_attribute, "cuMemPoolSetAttribute", (CUmemoryPool pool, int attribute, void *value))           \
   X(pool_alloc_async, "cuMemAllocFromPoolAsync",                                                            \
     (CUdeviceptr * pointer, size_t bytes, CUmemoryPool pool, CUstream stream))                              \
@@ -127,6 +129,7 @@ typedef struct CUlaunchConfig {
   X(set_32, "cuMemsetD32Async", (CUdeviceptr pointer, unsigned int value, size_t count, CUstream stream))   \
   X(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, CUdeviceptr pointer))          \
   X(stream_create, "cuStreamCreate", (CUstream * stream, unsigned int flags))                               \
+  X(stream_destroy, "cuStreamDestroy_v2", (CUstream stream))                                                \
   X(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                                           \
   X(stream_wait_event, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned int flags))           \
   X(stream_is_capturing, "cuStreamIsCapturing", (CUstream stream, int *status))                             \

@@ -77,6 +77,13 @@ bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const cha
 
 static bsrg_device_state *devices[MAX_DEVICES];
 
+/* What make_device has made of it so far. */
+static void unmake_device(const bsrg_cuda_api *api, bsrg_device_state *state) {
+  if (state->counters) api->memory_free(state->counters);
+  if (state->upload) api->stream_destroy(state->upload);
+  if (state->scratch) api->pool_destroy(state->scratch);
+}
+
 static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_state *state,
                                bsrg_error *error) {
   state->index = index;
@@ -101,7 +108,10 @@ static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_
   if (status != BSRG_OK) return status;
   bool pushed;
   status = bsrg_enter(api, state, &pushed, error);
-  if (status != BSRG_OK) return status;
+  if (status != BSRG_OK) {
+    api->primary_context_release(state->device);
+    return status;
+  }
   api->exchange_capture_mode(&mode);
   /* A pool of our own: the device's default one, which belongs to everybody, gives its memory back at every
    * synchronisation. */
@@ -116,8 +126,11 @@ static bsrg_status make_device(const bsrg_cuda_api *api, int index, bsrg_device_
     result = api->memory_alloc(&state->counters, sizeof(uint32_t) * BSRG_COUNTER_SLOTS);
   if (result == CUDA_SUCCESS) result = api->set_32(state->counters, 0, BSRG_COUNTER_SLOTS, state->upload);
   if (result == CUDA_SUCCESS) result = api->stream_synchronize(state->upload);
+  /* Who tries again, as one who waits for memory may for long, leaves nothing behind. */
+  if (result != CUDA_SUCCESS) unmake_device(api, state);
   api->exchange_capture_mode(&mode);
   bsrg_leave(api, pushed);
+  if (result != CUDA_SUCCESS) api->primary_context_release(state->device);
   return bsrg_cuda_check(api, result, "preparing the device", error);
 }
 

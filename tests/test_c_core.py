@@ -1,7 +1,8 @@
 """The C core's own tests, tests/c/test_*.c, under AddressSanitizer and UndefinedBehaviorSanitizer.
 
 Each is a program of its own that is linked with the core (no Python, no kernels) and fails by its
-exit status. Warnings are errors here.
+exit status. Warnings are errors here. Some are linked with stand-ins too: a CUDA driver in host
+memory, and allocations that fail on demand (tests/c/fake).
 """
 
 import os
@@ -16,15 +17,29 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CORE = sorted([*ROOT.glob("csrc/*.c"), *ROOT.glob("csrc/cpu/*.c")])
 PROGRAMS = sorted(ROOT.glob("tests/c/test_*.c"))
+FAKED = {"test_faults", "test_threads"}
+FAKES = [ROOT / "tests/c/operations.c", *sorted(ROOT.glob("tests/c/fake/*.c"))]
+# Calls of the core that the fakes take.
+WRAPPED = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "posix_memalign",
+    "free",
+    "pthread_create",
+    "dlopen",
+    "dlsym",
+]
 
 CC = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = ["-std=c11", "-O1", "-g", "-fno-math-errno", "-pthread", "-Wall", "-Wextra", "-Wshadow"]
-FLAGS += ["-Werror", f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'kernels'}"]
+FLAGS += ["-Werror", *(f"-I{ROOT / folder}" for folder in ("csrc", "kernels", "tests/c"))]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"]
 
 # A wrong answer and a report of a sanitizer must both be seen here, whatever the caller's settings.
 ENVIRONMENT = {
     **os.environ,
+    "TSAN_OPTIONS": "halt_on_error=1",
     "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
@@ -37,11 +52,25 @@ def call(command, **options):
     return done.returncode, done.stdout + done.stderr
 
 
-def build(command):
+def build(command, flags=SANITIZE):
     if shutil.which(CC[0]) is None:
         pytest.skip(f"no C compiler: {CC[0]}")
-    status, output = call([*CC, *FLAGS, *SANITIZE, *command])
+    status, output = call([*CC, *FLAGS, *flags, *command])
     assert status == 0, output
+
+
+def link(sources, objects, program, flags=SANITIZE):
+    """With the fakes in place of the driver and its kernels' images."""
+    own = [path for path in objects if path.name != "csrc_kernel_images.o"]
+    wraps = [f"-Wl,--wrap={name}" for name in WRAPPED]
+    build([*sources, *FAKES, *own, *wraps, "-o", program, "-lm", "-ldl"], flags)
+
+
+def compile_core(folder, flags=SANITIZE):
+    objects = {source: folder / f"{source.parent.name}_{source.stem}.o" for source in CORE}
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda item: build(["-c", item[0], "-o", item[1]], flags), objects.items()))
+    return list(objects.values())
 
 
 def run(program):
@@ -51,20 +80,53 @@ def run(program):
 @pytest.fixture(scope="session")
 def core(tmp_path_factory):
     """The core's object files, compiled once."""
-    folder = tmp_path_factory.mktemp("core")
-    objects = {source: folder / f"{source.parent.name}_{source.stem}.o" for source in CORE}
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda item: build(["-c", item[0], "-o", item[1]]), objects.items()))
-    return list(objects.values())
+    return compile_core(tmp_path_factory.mktemp("core"))
 
 
 @pytest.mark.parametrize("source", PROGRAMS, ids=lambda path: path.stem)
 def test_program(core, tmp_path, source):
     program = tmp_path / source.stem
-    build([source, *core, "-o", program, "-lm", "-ldl"])
+    if source.stem in FAKED:
+        link([source], core, program)
+    else:
+        build([source, *core, "-o", program, "-lm", "-ldl"])
     status, output = run(program)
     print(output)
     assert status == 0, output
+
+
+# Without optimisation: it compiles in a third of the time, and the operations are small.
+THREADS = ["-O0", "-fsanitize=thread"]
+
+
+def test_no_races(tmp_path):
+    """ThreadSanitizer, which first has to find the race of a program that has one."""
+    source = tmp_path / "race.c"
+    source.write_text(RACE)
+    build([source, "-o", tmp_path / "race"], THREADS)
+    status, output = run(tmp_path / "race")
+    if "unexpected memory mapping" in output:
+        pytest.skip("ThreadSanitizer cannot run with this system's random addresses")
+    assert status != 0
+    assert "data race" in output
+    program = tmp_path / "threads"
+    link([ROOT / "tests/c/test_threads.c"], compile_core(tmp_path, THREADS), program, THREADS)
+    status, output = run(program)
+    assert status == 0, output
+
+
+RACE = """
+#include <pthread.h>
+static int shared;
+static void *run(void *p) { (void)p; for (int i = 0; i < 9999; ++i) ++shared; return 0; }
+int main(void) {
+  pthread_t t;
+  pthread_create(&t, 0, run, 0);
+  run(0);
+  pthread_join(t, 0);
+  return 0;
+}
+"""
 
 
 @pytest.mark.parametrize(
