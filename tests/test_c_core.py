@@ -20,16 +20,8 @@ PROGRAMS = sorted(ROOT.glob("tests/c/test_*.c"))
 FAKED = {"test_faults", "test_threads"}
 FAKES = [ROOT / "tests/c/operations.c", *sorted(ROOT.glob("tests/c/fake/*.c"))]
 # Calls of the core that the fakes take.
-WRAPPED = [
-    "malloc",
-    "calloc",
-    "realloc",
-    "posix_memalign",
-    "free",
-    "pthread_create",
-    "dlopen",
-    "dlsym",
-]
+WRAPPED = ["malloc", "calloc", "realloc", "posix_memalign", "free"]
+WRAPPED += ["pthread_create", "dlopen", "dlsym"]
 
 CC = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = ["-std=c11", "-O1", "-g", "-fno-math-errno", "-pthread", "-Wall", "-Wextra", "-Wshadow"]
@@ -73,8 +65,8 @@ def compile_core(folder, flags=SANITIZE):
     return list(objects.values())
 
 
-def run(program):
-    return call([program], env=ENVIRONMENT, timeout=300)
+def run(program, *arguments):
+    return call([program, *arguments], env=ENVIRONMENT, timeout=600)
 
 
 @pytest.fixture(scope="session")
@@ -109,9 +101,9 @@ def test_no_races(tmp_path):
         pytest.skip("ThreadSanitizer cannot run with this system's random addresses")
     assert status != 0
     assert "data race" in output
-    program = tmp_path / "threads"
+    program, rounds = tmp_path / "threads", os.environ.get("BSRGEMM_TEST_ROUNDS", "2")
     link([ROOT / "tests/c/test_threads.c"], compile_core(tmp_path, THREADS), program, THREADS)
-    status, output = run(program)
+    status, output = run(program, rounds)
     assert status == 0, output
 
 
@@ -150,6 +142,34 @@ def test_sanitizers_see(tmp_path, statement, report):
     status, output = run(tmp_path / "defect")
     assert status != 0
     assert report in output
+
+
+def test_corpus(core, tmp_path):
+    """What the fuzzer has found worth keeping, once more."""
+    corpus = sorted(ROOT.glob("tests/fuzz/corpus/*"))
+    assert len(corpus) > 100
+    assert sum(path.stat().st_size for path in corpus) < 300_000
+    link(sorted(ROOT.glob("tests/fuzz/*.c")), core, tmp_path / "replay")
+    status, output = run(tmp_path / "replay", *corpus)
+    assert status == 0, output[-6000:]
+
+
+def test_library_and_example(tmp_path):
+    """make example, as docs/c.md has it, but without optimisation."""
+    if shutil.which("make") is None:
+        pytest.skip("no make")
+    make = ["make", "-s", "-C", ROOT, "CFLAGS=-O0 -Werror", f"BUILD={tmp_path}", "example"]
+    status, output = call(make)
+    assert status == 0, output
+    status, output = call([tmp_path / "multiply"])
+    print(output)
+    assert status == 0, output
+    assert "CPU: largest difference 0" in output
+    assert "GPU: l" in output  # what is computed there, or why not
+    status, output = call([*make[:-1], f"DESTDIR={tmp_path}", "install"])
+    assert status == 0, output
+    assert (tmp_path / "usr/local/lib/libbsrgemm.a").exists()
+    assert (tmp_path / "usr/local/include/bsrgemm.h").exists()
 
 
 def test_there_are_programs():

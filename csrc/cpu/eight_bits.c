@@ -110,14 +110,13 @@ static bsrg_status multiply(const bsrg_matmul_args *args, float *memory, bsrg_er
 }
 
 bsrg_status bsrg_eight_bit_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
-  enum { MOST_LANES = 16 }; /* the epilogue reads whole vectors of sums, beyond the last one too */
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   const bsrg_dense *x = &args->x, *y = &args->y;
   /* X may be one element that stands for any number of them. The blocks and Y are in memory as they are. */
   int64_t count;
   float *memory = NULL;
   if (bsrg_mul_ok(x->rows, x->cols, &count) && count < INT64_MAX / 16) {
-    count += a.nnzb * a.block_height * a.block_width + MOST_LANES;
+    count += a.nnzb * a.block_height * a.block_width + 1; /* never 0 */
     if (args->out_dtype != BSRG_F32) count += y->rows * y->cols;
     memory = malloc(sizeof(float) * (size_t)count);
   }

@@ -6,11 +6,12 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdlib.h>
 
 #include "check.h"
 #include "operations.h"
 
-enum { CALLERS = 3, ROUNDS = 2 };
+enum { CALLERS = 3 };
 
 typedef struct call {
   const operation *operation;
@@ -40,7 +41,7 @@ static void run_calls(call *calls) {
   pthread_barrier_destroy(&start);
 }
 
-static void test_operation(const operation *o) {
+static void test_operation(const operation *o, int rounds) {
   inputs *own[CALLERS];
   call alone = {.operation = o};
   own[0] = make_inputs(o);
@@ -49,8 +50,8 @@ static void test_operation(const operation *o) {
   const uint64_t expected = hash_result(&alone.result);
   free_result(&alone.result);
   free_inputs(own[0]);
-  for (int round = 0; round < ROUNDS; ++round) {
-    const bool shared = round == 0;
+  for (int round = 0; round < rounds; ++round) {
+    const bool shared = round % 2 == 0;
     call calls[CALLERS];
     for (int i = 0; i < CALLERS; ++i) {
       own[i] = i > 0 && shared ? own[0] : make_inputs(o);
@@ -78,10 +79,12 @@ static void *change_thread_count(void *context) {
   return NULL;
 }
 
-int main(void) {
+/* The argument: how many rounds, of which every other one has shared inputs. */
+int main(int argc, char **argv) {
+  const int rounds = argc > 1 ? atoi(argv[1]) : 2;
   pthread_t changer;
   CHECK(pthread_create(&changer, NULL, change_thread_count, NULL) == 0);
-  for (int i = 0; i < kOperationCount; ++i) test_operation(&kOperations[i]);
+  for (int i = 0; i < kOperationCount; ++i) test_operation(&kOperations[i], rounds);
   atomic_store(&over, true);
   CHECK(pthread_join(changer, NULL) == 0);
   return failures > 0;

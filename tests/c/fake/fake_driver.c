@@ -205,7 +205,7 @@ static CUresult fake_tensor_map_encode(void *map, int data_type, uint32_t rank, 
 
 static CUresult allocate(CUdeviceptr *pointer, size_t bytes) {
   if (bytes == 0) return refuse("bytes", 0);
-  if (bytes > (size_t)1 << 30) return CUDA_ERROR_OUT_OF_MEMORY; /* of a GPU that is nearly full */
+  if (bytes > (size_t)32 << 20) return CUDA_ERROR_OUT_OF_MEMORY; /* of a GPU that is nearly full */
   *pointer = (CUdeviceptr)(uintptr_t)make_handle(bytes);
   memset((void *)(uintptr_t)*pointer, 0xff, bytes < 4096 ? bytes : 4096);
   return CUDA_SUCCESS;

@@ -36,7 +36,7 @@ void fault_arm_named(const char *symbol) { arm(FAULT_DRIVER, 1, symbol); }
 
 bool fault_disarm(void) {
   atomic_store(&armed, false);
-  return atomic_load(&happened);
+  return atomic_exchange(&happened, false);
 }
 
 bool fault_hits(fault_kind kind, const char *symbol) {
