@@ -1,8 +1,8 @@
 # The C core without Python: a static library, its example, and its checks. See docs/c.md.
 #
 #   make                   build/c/libbsrgemm.a, for the CPU
-#   make KERNELS=1         with the CUDA kernels, which needs nvcc 12.8 or later, or downloads it (a few minutes)
-#   make example           build/c/multiply, linked with the library
+#   make KERNELS=1         build/c-cuda/libbsrgemm.a, with the CUDA kernels, for which nvcc is downloaded if need be
+#   make example           build/c/multiply, linked with the library; KERNELS=1 likewise
 #   make install PREFIX=…  the library and bsrgemm.h
 #   make sanitize          the C tests under Address-, UndefinedBehavior-, Leak- and ThreadSanitizer
 #   make fuzz SECONDS=600  the fuzzer, which needs clang; finds end up in build/fuzz
@@ -10,7 +10,7 @@ CC ?= cc
 AR ?= ar
 PYTHON ?= python3
 CFLAGS ?= -O3
-BUILD ?= build/c
+BUILD ?= $(if $(KERNELS),build/c-cuda,build/c)
 PREFIX ?= /usr/local
 SECONDS ?= 600
 
@@ -69,8 +69,11 @@ $(FUZZ)/csrc/cpu/isa_%.o: csrc/cpu/isa_%.c $(HEADERS)
 $(FUZZ)/%.o: %.c $(HEADERS) $(wildcard tests/c/fake/*.h tests/fuzz/*.h)
 	@mkdir -p $(@D)
 	$(FUZZ_CC) $(FUZZ_FLAGS) -O1 -fsanitize=fuzzer-no-link $(FUZZ_SANITIZE) -c $< -o $@
-$(FUZZ)/fuzz: $(FUZZ_OBJECTS)
-	$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE) $(WRAPPED:%=-Wl,--wrap=%) $(FUZZ_OBJECTS) $(LIBRARIES) -o $@
+# In two steps, since clang's sanitizers are linked statically and their own calls must stay as they are.
+$(FUZZ)/core.o: $(FUZZ_OBJECTS)
+	$(FUZZ_CC) -r -nostdlib $(WRAPPED:%=-Wl,--wrap=%) $(FUZZ_OBJECTS) -o $@
+$(FUZZ)/fuzz: $(FUZZ)/core.o
+	$(FUZZ_CC) -fsanitize=fuzzer $(FUZZ_SANITIZE) $< $(LIBRARIES) -o $@
 
 # New inputs go into build/fuzz/found. `make fuzz-corpus` takes those that reach something new into the repository.
 fuzz: $(FUZZ)/fuzz
@@ -81,6 +84,6 @@ fuzz-corpus: $(FUZZ)/fuzz
 	$(FUZZ)/fuzz -merge=1 -max_len=512 -timeout=20 -rss_limit_mb=3000 tests/fuzz/corpus $(FUZZ)/found
 
 clean:
-	rm -rf $(BUILD) $(FUZZ)
+	rm -rf build/c build/c-cuda $(FUZZ)
 
 .PHONY: all example install sanitize fuzz fuzz-corpus clean

@@ -94,9 +94,9 @@ static bsrg_vector read_vector(memory *m, int64_t size, bsrg_dtype dtype) {
   if (kind > 2) return (bsrg_vector){0};
   bsrg_vector v = {NULL, size, kind, kind == 1 ? dtype : BSRG_F32};
   v.data = take(m,
-                kind == 0                           ? 1
-                : kind == 2 && size < INT64_MAX / 2 ? 2 * size
-                                                    : size,
+                kind == 0                                       ? 1
+                : kind == 2 && size > 0 && size < INT64_MAX / 2 ? 2 * size
+                                                                : size,
                 bsrg_dtype_size(v.dtype));
   return v;
 }
