@@ -426,7 +426,7 @@ typedef struct bsrg_plan_info {
 
 /* What the families would take for a product with n columns of a row-major dense operand and, of 8-bit dtypes, a result of
  * BSRG_BF16, on a chip that need not be there. Makes the plans that such a product would, which stay with the structure.
- * BSRG_ERR_VALUE: n < 1, or no family computes it on this chip; BSRG_ERR_MEMORY. */
+ * BSRG_ERR_VALUE: n is not from 1 to 2^56, or no family computes it on this chip; BSRG_ERR_MEMORY. */
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
                               int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error);
 

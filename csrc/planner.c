@@ -157,6 +157,10 @@ bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_
                               int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error) {
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
+  /* More than any memory has, so that predictions can round up to tiles without a second thought. */
+  if (n > INT64_C(1) << 56)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan is for at most 2**56 columns",
+                     (long long)n);
   const bsrg_structure_view *v = &structure->view;
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)n;

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = sorted([*ROOT.glob("csrc/*.c"), *ROOT.glob("csrc/cpu/*.c")])
 PROGRAMS = sorted(ROOT.glob("tests/c/test_*.c"))
 FAKED = {"test_faults", "test_threads"}
-FAKES = [ROOT / "tests/c/operations.c", *sorted(ROOT.glob("tests/c/fake/*.c"))]
+FAKES = sorted([*ROOT.glob("tests/c/operations*.c"), *ROOT.glob("tests/c/fake/*.c")])
 # Calls of the core that the fakes take.
 WRAPPED = ["malloc", "calloc", "realloc", "posix_memalign", "free"]
 WRAPPED += ["pthread_create", "dlopen", "dlsym"]
