@@ -78,10 +78,10 @@ $(FUZZ)/fuzz: $(FUZZ)/core.o
 # New inputs go into build/fuzz/found. `make fuzz-corpus` takes those that reach something new into the repository.
 fuzz: $(FUZZ)/fuzz
 	@mkdir -p $(FUZZ)/found
-	$(FUZZ)/fuzz -max_total_time=$(SECONDS) -max_len=512 -timeout=20 -rss_limit_mb=3000 \
+	$(FUZZ)/fuzz -max_total_time=$(SECONDS) -max_len=512 -timeout=60 -rss_limit_mb=3000 \
 		-artifact_prefix=$(FUZZ)/ $(FUZZ)/found tests/fuzz/corpus
 fuzz-corpus: $(FUZZ)/fuzz
-	$(FUZZ)/fuzz -merge=1 -max_len=512 -timeout=20 -rss_limit_mb=3000 tests/fuzz/corpus $(FUZZ)/found
+	$(FUZZ)/fuzz -set_cover_merge=1 -use_counters=0 -max_len=512 -timeout=60 -rss_limit_mb=3000 tests/fuzz/corpus $(FUZZ)/found
 
 clean:
 	rm -rf build/c build/c-cuda $(FUZZ)

@@ -309,7 +309,8 @@ static bsrg_status attention(fuzz_input *in, bsrg_structure *mask, bsrg_error *e
   args.k = take_tensor(&m, batch, shared, keys, size, item);
   args.v = take_tensor(&m, batch, shared, keys, value_size, item);
   args.out = take_tensor(&m, batch, heads, queries, value_size, out_item);
-  if (fuzz_byte(in) % 2) args.lse = take(&m, batch * heads * bsrg_min(queries, 1 << 20), sizeof(float));
+  if (fuzz_byte(in) % 2)
+    args.lse = take(&m, batch * heads * bsrg_max(0, bsrg_min(queries, 1 << 20)), sizeof(float));
   bsrg_sequences sequences;
   if (kind == 5) {
     sequences = read_sequences(&m, queries, keys);
