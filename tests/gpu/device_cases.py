@@ -60,6 +60,12 @@ def need_processes() -> None:
         pytest.skip("processes of their own are not run under compute-sanitizer")
 
 
+def need_many_rounds() -> None:
+    """Of measuring memory: few rounds do not fill all caches, and others use the GPU, too."""
+    if brief:
+        pytest.skip("memory is measured over more rounds than fit under compute-sanitizer")
+
+
 # Rows of poison before and after out, to see writes outside it.
 GUARD = 3
 

@@ -51,6 +51,7 @@ def test_check_without_torch_and_cupy() -> None:
 
 def test_advise(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """Measured here, by the file's own blocks and by those of other formats."""
+    device_cases.need_cublas()
     rng = np.random.default_rng(0)
     order = device_cases.reduced(2048)
     dense = rng.standard_normal((order, order), np.float32)

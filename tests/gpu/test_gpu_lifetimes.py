@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from bsrgemm import BlockMask, DeviceArray, attention, bsr_array
 from calls import BLOCKSIZES
-from device_cases import few, reduced, repeats
+from device_cases import few, need_many_rounds, reduced, repeats
 from malformed_table import caught, tables
 from spaces import GPU_SPACES, OwnDevice, Space
 
@@ -179,6 +179,7 @@ def test_mixed_calls_leave_no_device_memory(
     torch: Any, rng: np.random.Generator, space: Space
 ) -> None:
     """10,000 of them, with new matrices in each round, and errors."""
+    need_many_rounds()
     space.check()
     seed = int(rng.integers(2**62))
     errors = [bad for rows in tables(False).values() for bad in rows if not bad.varies]
