@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +17,21 @@ ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 FLOOR = {"float16": 1.1, "bfloat16": 1.1, "float32": 8.0, "float64": 8.0}
 
 
-def least_error(dtype: str, terms: int) -> float:
+def least_error(dtype: str, terms: int, cancelled: float = 1.0) -> float:
     """The relative error that is allowed at least, of sums of so many terms. Rounding errors of a
     sum in the dtype itself grow like the root of that; the reference of float64 has as large ones.
+    They are relative to the terms: ``cancelled`` is the factor by which results are smaller.
     """
-    growth = np.sqrt(terms) / 4 if dtype in ("float32", "float64") else 0.0
-    return (FLOOR[dtype] + growth) * ROUNDOFF[dtype]
+    if dtype not in ("float32", "float64"):
+        return FLOOR[dtype] * ROUNDOFF[dtype]
+    return (FLOOR[dtype] + np.sqrt(terms) / 4) * cancelled * ROUNDOFF[dtype]
+
+
+def cancellation(expected: Any, terms: Any, count: int) -> float:
+    """How much smaller the results of a few sums of ``count`` random terms are than such sums
+    usually are, at least 1. ``terms`` has the sums of the terms' absolute values."""
+    size, usual = (float((x**2).sum() ** 0.5) for x in (expected, terms))
+    return max(1.0, usual / (size * np.sqrt(count))) if size > 0 else 1.0
 
 
 def numpy_dtype(name: str) -> np.dtype:
@@ -145,7 +155,12 @@ def allowed_error(
         reference = reference + beta * c.astype(np.float64)
         same = same + work(beta) * c.astype(work)
     lost = relative_error(same.astype(numpy_dtype(dtype)), reference)
-    return reference, max(2.0 * lost, least_error(dtype, dense.shape[1]))
+    terms = abs(alpha) * (np.abs(dense) @ np.abs(x.astype(np.float64)))
+    if c is not None and beta != 0.0:
+        terms = terms + abs(beta) * np.abs(c.astype(np.float64))
+    count = dense.shape[1] + 1
+    cancelled = cancellation(reference, terms, count)
+    return reference, max(2.0 * lost, least_error(dtype, count, cancelled))
 
 
 def assert_close(found: np.ndarray, reference: np.ndarray, allowed: float) -> None:

@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 import bsrgemm
 import numpy as np
 from bsrgemm._sampled import sampled
-from cases import FLOOR, ROUNDOFF, Problem, assert_close, normal, numpy_dtype, relative_error
+from cases import (
+    Problem,
+    assert_close,
+    cancellation,
+    least_error,
+    normal,
+    numpy_dtype,
+    relative_error,
+)
 from spaces import Space
 
 ORDERS = ("rows", "columns", "strided")
@@ -80,5 +88,9 @@ def check(
     expected = exact(np.float64)
     same = exact(np.float64 if p.dtype == "float64" else np.float32)
     lost = relative_error(same.astype(numpy_dtype(p.dtype)), expected)
-    assert_close(found, expected, max(2.0 * lost, FLOOR[p.dtype] * ROUNDOFF[p.dtype]))
+    terms = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+    terms = abs(call.alpha) * blocks_of(p, terms.T if call.transposed else terms)
+    terms = terms + abs(call.beta) * np.abs(old.astype(np.float64)) if call.beta else terms
+    cancelled = cancellation(expected, terms, k + 1)
+    assert_close(found, expected, max(2.0 * lost, least_error(p.dtype, k + 1, cancelled)))
     return found

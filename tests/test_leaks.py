@@ -167,7 +167,7 @@ def test_a_leak_would_be_seen() -> None:
         check(lambda: malloc(24))
     kept: list[object] = []
     with pytest.raises(AssertionError, match=r"test_leaks\.py"):
-        check(lambda: kept.append(object()))
+        check(lambda: kept.append(bytearray(64)))
 
 
 def test_device_memory_of_a_made_up_driver(repeats: int) -> None:

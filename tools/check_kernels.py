@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,10 +161,16 @@ def table(kernels: list[Kernel]) -> str:
     )
 
 
+def inspect_all(images: list[Image]) -> list[Kernel]:
+    """As many at a time as there are processors: most of it is cuobjdump's work."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [kernel for found in pool.map(inspect, images) for kernel in found]
+
+
 def main() -> int:
     try:
         images = build_kernels.compile_kernels(build_kernels.find_nvcc())
-        kernels = [kernel for image in images for kernel in inspect(image)]
+        kernels = inspect_all(images)
     except KernelBuildError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
