@@ -75,14 +75,31 @@ def core(tmp_path_factory):
     return compile_core(tmp_path_factory.mktemp("core"))
 
 
+@pytest.fixture(scope="session")
+def started(core, request, tmp_path_factory):
+    """What programs return and print, two being made and run at a time."""
+
+    def make_and_run(source):
+        program = tmp_path_factory.mktemp("programs") / source.stem
+        if source.stem in FAKED:
+            link([source], core, program)
+        else:
+            build([source, *core, "-o", program, "-lm", "-ldl"])
+        return run(program)
+
+    wanted = [item.callspec.params["source"] for item in request.session.items if _is_program(item)]
+    with ThreadPoolExecutor(2) as pool:
+        yield {source: pool.submit(make_and_run, source) for source in wanted}
+        pool.shutdown(cancel_futures=True)
+
+
+def _is_program(item):
+    return getattr(item, "originalname", None) == "test_program"
+
+
 @pytest.mark.parametrize("source", PROGRAMS, ids=lambda path: path.stem)
-def test_program(core, tmp_path, source):
-    program = tmp_path / source.stem
-    if source.stem in FAKED:
-        link([source], core, program)
-    else:
-        build([source, *core, "-o", program, "-lm", "-ldl"])
-    status, output = run(program)
+def test_program(started, source):
+    status, output = started[source].result()
     print(output)
     assert status == 0, output
 
