@@ -7,6 +7,7 @@ out but whether it is the same each time, and whether anything stays behind.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -164,3 +165,24 @@ def bits(space: Space, result: Any) -> list[bytes]:
     """What a call gave, bit for bit."""
     parts = result if isinstance(result, list) else [result]
     return [np.ascontiguousarray(space.host(part)).tobytes() for part in parts]
+
+
+def together(work: Callable[[int], None], count: int) -> None:
+    """``work(number)`` in each of ``count`` threads, all begun at one time. The first failure is
+    raised."""
+    barrier, failures = threading.Barrier(count), []
+
+    def run(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import bsrgemm
 import calls
@@ -27,26 +26,6 @@ def _often() -> Iterator[None]:
     bsrgemm.set_num_threads(0)
 
 
-def together(work: Callable[[int], None]) -> None:
-    """``work(number)`` in each thread, all begun at one time. The first failure is raised."""
-    barrier, failures = threading.Barrier(THREADS), []
-
-    def run(number: int) -> None:
-        try:
-            barrier.wait()
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
 @pytest.mark.parametrize("pool", [1, 4])
 def test_shared_matrices(rng: np.random.Generator, pool: int, repeats: int) -> None:
     """One set of operands, and of what the calls keep of them."""
@@ -61,7 +40,7 @@ def test_shared_matrices(rng: np.random.Generator, pool: int, repeats: int) -> N
             name, call = made[(7 * i + 5 * number) % len(made)]
             assert calls.bits(SPACE, call()) == expected[name], f"{name} in thread {number}"
 
-    together(work)
+    calls.together(work, THREADS)
 
 
 def test_own_matrices(repeats: int) -> None:
@@ -81,7 +60,7 @@ def test_own_matrices(repeats: int) -> None:
             for name, call in made.items():
                 assert calls.bits(SPACE, call()) == expected[number][name], f"{name} in {number}"
 
-    together(work)
+    calls.together(work, THREADS)
 
 
 def test_first_uses_at_one_time(rng: np.random.Generator, repeats: int) -> None:
@@ -104,7 +83,7 @@ def test_first_uses_at_one_time(rng: np.random.Generator, repeats: int) -> None:
             ]
             found.append(calls.bits(SPACE, results))
 
-        together(work)
+        calls.together(work, THREADS)
         assert len(found) == THREADS and all(one == found[0] for one in found)
 
 
@@ -119,7 +98,7 @@ def test_number_of_threads_changes_meanwhile(rng: np.random.Generator, repeats: 
                 bsrgemm.set_num_threads(1 + (i + number) % 6)
             assert calls.bits(SPACE, [a_product(), softmax()]) == expected
 
-    together(work)
+    calls.together(work, THREADS)
 
 
 def test_errors_stay_with_their_thread(repeats: int) -> None:
@@ -132,4 +111,4 @@ def test_errors_stay_with_their_thread(repeats: int) -> None:
             with pytest.raises(ValueError, match=rf"\({number + 10}, 3\)"):
                 a @ wrong
 
-    together(work)
+    calls.together(work, THREADS)

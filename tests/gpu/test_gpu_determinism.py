@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import calls
@@ -66,25 +64,6 @@ def test_changing_patterns(torch: Any, rng: np.random.Generator, dtype: str) -> 
             assert same(torch, call(), expected), blocksize
 
 
-def together(work: Callable[[int], None]) -> None:
-    barrier, failures = threading.Barrier(THREADS), []
-
-    def run(number: int) -> None:
-        try:
-            barrier.wait()
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
-
-
 @pytest.mark.parametrize("blocksize", BLOCKSIZES, ids=str)
 def test_threads_and_streams(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]
@@ -110,7 +89,7 @@ def test_threads_and_streams(
             streams[i % STREAMS].synchronize()
             assert same(torch, result, expected_own[name]), f"{name} in thread {number}"
 
-    together(work)
+    calls.together(work, THREADS)
     torch.cuda.synchronize()
     expected = {name: call() for name, call in shared}
     for number, results in enumerate(found):
