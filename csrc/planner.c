@@ -1,5 +1,6 @@
 /* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
 #include "dynamic.h"
+#include "edges.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,14 +105,16 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
   const char *obstacle = bsrg_dynamic_obstacle(args->a, ops->family);
   if (!obstacle) obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
   if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(args->x.cols);
-  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(args);
+  const bsrg_whole_product whole = bsrg_whole_product_of(ops, args);
+  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(&whole.args);
   if (obstacle) {
     snprintf(candidate->reason, sizeof(candidate->reason), "%s", obstacle);
     return BSRG_OK;
   }
   const bsrg_status status = bsrg_plan_get(args->a, ops, plan, error);
   if (status != BSRG_OK) return status;
-  ops->predict(args, *plan, chip, candidate);
+  ops->predict(&whole.args, *plan, chip, candidate);
+  bsrg_whole_predict(&whole, args, chip, candidate);
   candidate->supported = 1;
   return BSRG_OK;
 }

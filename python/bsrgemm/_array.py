@@ -11,7 +11,7 @@ import numpy as np
 
 from . import _core
 from ._blocks import Blocks
-from ._convert import Parts, check_data, check_index, parts_of
+from ._convert import Parts, check_data, check_edges, check_index, grid_of, parts_of, whole_shape
 from ._elementwise import Arithmetic
 from ._interop import (
     NUMPY,
@@ -37,11 +37,11 @@ class bsr_array(Arithmetic, Blocks):
 
         - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw), C-contiguous, of dtype
           float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2; ``indices`` of shape
-          (nnzb,) and ``indptr`` of shape (M / bh + 1,), int32 or int64. Block row ``i`` stores
-          ``data[indptr[i]:indptr[i + 1]]`` at the block columns ``indices[indptr[i]:indptr[i +
-          1]]``, which ascend strictly. Nothing is copied but the two index arrays. These may lie
-          in host memory whatever the device of ``data``; in device memory they have to be on its
-          device, and making the matrix then waits for them.
+          (nnzb,) and ``indptr`` of shape (ceil(M / bh) + 1,), int32 or int64. Block row ``i``
+          stores ``data[indptr[i]:indptr[i + 1]]`` at the block columns
+          ``indices[indptr[i]:indptr[i + 1]]``, which ascend strictly. Nothing is copied but the
+          two index arrays. These may lie in host memory whatever the device of ``data``; in device
+          memory they have to be on its device, and making the matrix then waits for them.
         - a SciPy sparse matrix or array. BSR is taken without a copy unless its blocks are
           unsorted or duplicated; other formats need ``blocksize``.
         - a torch tensor of layout ``torch.sparse_bsr``, without a copy, or of another sparse
@@ -49,18 +49,19 @@ class bsr_array(Arithmetic, Blocks):
         - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported)
           with ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
     shape : (int, int), optional
-        (M, K), multiples of (bh, bw). Without it, the smallest matrix that holds all blocks.
+        (M, K). Without it, the smallest matrix that holds all blocks. Where (bh, bw) does not
+        divide it, the last block row or column reaches beyond the matrix: ``data`` must be 0 there.
     blocksize : (int, int), optional
         (bh, bw), needed where the source has none of its own.
     check : bool
-        False trusts the contents of ``indices`` and ``indptr``; dtypes, shapes and lengths are
-        still checked.
+        False trusts the contents of ``indices`` and ``indptr``, and that ``data`` is 0 beyond the
+        matrix; dtypes, shapes and lengths are still checked.
 
     Raises
     ------
     ValueError
         If a shape, a length, the contents of indices or indptr, or the contiguity or alignment of
-        data is not accepted.
+        data is not accepted, or data is not 0 beyond the matrix.
     TypeError
         If a dtype, a device or the kind of ``arg`` is not accepted.
 
@@ -69,6 +70,11 @@ class bsr_array(Arithmetic, Blocks):
     The pattern is fixed once made, and later changes of ``indices`` and ``indptr`` are not seen;
     values may be changed in place through ``data``. Products may run in several threads at the
     same time.
+
+    What blocks have beyond the matrix is looked at when the matrix is made, which for values on a
+    GPU waits for it where there is any. All that the library computes has zeros there. Products
+    on the CPU do not read it; on a GPU they multiply it with zeros, so that a NaN that is put there
+    later would spread.
     """
 
     __slots__ = ("_data", "_indices", "_indptr", "_structure", "_dtype", "_device", "__weakref__")
@@ -114,6 +120,8 @@ class bsr_array(Arithmetic, Blocks):
             for name, array in (("indices", indices), ("indptr", indptr)):
                 check_index(_core.describe(array, name), name, info.device)
             structure = _core.Structure(indices, indptr, shape, info.shape[1:], check)
+            if check and info.shape[0] == structure.nnzb:
+                check_edges(data, structure)
         if info.shape[0] != structure.nnzb:
             raise ValueError(
                 f"data has {info.shape[0]} blocks (shape {info.shape}) and indices has "
@@ -139,7 +147,7 @@ class bsr_array(Arithmetic, Blocks):
 
     @property
     def indptr(self) -> Any:
-        """Where block rows begin, shape (M / bh + 1,): as given, or a host array made here."""
+        """Where block rows begin, of shape (ceil(M / bh) + 1,): as given, or a host array."""
         return self._own(self._indptr, "indptr")
 
     def _own(self, array: Any, name: str) -> Any:
@@ -172,10 +180,9 @@ class bsr_array(Arithmetic, Blocks):
 
     @property
     def density(self) -> float:
-        """Stored elements over M * K; 0.0 for a matrix of no elements."""
-        rows, cols = self.shape
-        height, width = self.blocksize
-        return self.nnzb * height * width / (rows * cols) if rows and cols else 0.0
+        """The share of the blocks that are stored; 0.0 for a matrix of no elements."""
+        rows, cols = grid_of(self.shape, self.blocksize)
+        return self.nnzb / (rows * cols) if rows and cols else 0.0
 
     @property
     def dtype(self) -> Any:
@@ -234,6 +241,9 @@ class bsr_array(Arithmetic, Blocks):
     def to_scipy(self) -> Any:
         """A ``scipy.sparse.bsr_array`` that shares the values; of a transposed view, a copy.
 
+        SciPy's have whole blocks only: where the last blocks of this one reach beyond the matrix,
+        it is a copy as ``scipy.sparse.csr_array``, of the same shape.
+
         Raises
         ------
         TypeError
@@ -254,13 +264,28 @@ class bsr_array(Arithmetic, Blocks):
         import scipy.sparse
 
         arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
-        return scipy.sparse.bsr_array(tuple(arrays), shape=self.shape, copy=False)
+        whole = whole_shape(self.shape, self.blocksize)
+        blocks = scipy.sparse.bsr_array(tuple(arrays), shape=whole, copy=False)
+        if whole == self.shape:
+            return blocks
+        return blocks.tocsr()[: self.shape[0], : self.shape[1]]
 
     def to_torch(self) -> Any:
         """A torch tensor of layout ``torch.sparse_bsr`` that shares the values. Imports torch.
 
         Of a transposed view it is a copy.
+
+        Raises
+        ------
+        ValueError
+            If the last blocks reach beyond the matrix: torch's have whole blocks only.
         """
+        if whole_shape(self.shape, self.blocksize) != self.shape:
+            raise ValueError(
+                f"the matrix has shape {self.shape} in blocks of {self.blocksize}; torch's BSR "
+                "tensors have whole blocks only, so use A.reblock(blocksize) with divisors of the "
+                "shape, or A.todense()"
+            )
         if self.is_transposed:
             return self.copy().to_torch()
         import torch
@@ -361,8 +386,10 @@ class bsr_array(Arithmetic, Blocks):
 
         ``scipy.sparse.load_npz`` reads the file. Values of 16 and 8 bits are stored as float32,
         which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from
-        which :func:`bsrgemm.load` restores them. As ``numpy.savez`` does, ``.npz`` is appended to
-        a name that lacks it.
+        which :func:`bsrgemm.load` restores them. SciPy's matrices have whole blocks: where the last
+        ones reach beyond the matrix, it reads zeros there and a shape that is rounded up, while an
+        entry ``bsrgemm_shape`` has the matrix's own. As ``numpy.savez`` does, ``.npz`` is appended
+        to a name that lacks it.
         """
         if self.is_transposed:
             self.copy().save(path)
@@ -372,7 +399,8 @@ class bsr_array(Arithmetic, Blocks):
         if self._dtype not in ("float32", "float64"):
             data = library.astype(data, "float32")
         indices, indptr = (library_of(x).to_host(x) for x in (self._indices, self._indptr))
-        write(path, library.to_host(data), indices, indptr, self.shape, self._dtype)
+        whole = whole_shape(self.shape, self.blocksize)
+        write(path, library.to_host(data), indices, indptr, whole, self.shape, self._dtype)
 
     def __copy__(self) -> bsr_array:
         return bsr_array(self)
@@ -437,7 +465,7 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     path : str, path or binary file
         An ``.npz`` file.
     check : bool
-        False trusts the contents of indices and indptr.
+        False trusts the contents of indices and indptr, and zeros beyond the matrix.
 
     Returns
     -------

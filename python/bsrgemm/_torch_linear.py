@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ._array import bsr_array
+from ._convert import grid_of
 from ._matmul import matmul
 from ._stack import prune
 from ._torch_operators import keep_structure, matmul_operator, matrix_of
@@ -178,7 +179,8 @@ class BSRLinear(torch.nn.Module):
         linear : torch.nn.Linear
             Its bias is shared, its weight copied.
         blocksize : (int, int)
-            (bh, bw), which divide out_features and in_features.
+            (bh, bw). Where they do not divide out_features and in_features, the last blocks reach
+            beyond the weight: their values are 0 there, and so are the gradients.
         density : float
             Share of the blocks that is kept, from 0 to 1.
 
@@ -189,9 +191,6 @@ class BSRLinear(torch.nn.Module):
         """
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
-        reason = _misfit(linear, blocksize)
-        if reason is not None:
-            raise ValueError(f"blocksize is {tuple(blocksize)}, but {reason}; accepted: divisors")
         weight = prune(linear.weight.detach(), blocksize, density)
         return cls(weight, linear.bias, activation=activation)
 
@@ -208,8 +207,8 @@ class BSRLinear(torch.nn.Module):
     @property
     def density(self) -> float:
         """Share of the blocks that is stored."""
-        stored = self.values.numel()
-        return stored / max(1, self.out_features * self.in_features)
+        rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
+        return self.values.shape[0] / max(1, rows * cols)
 
     @torch.no_grad()
     def prune_(self, density: float, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -235,8 +234,8 @@ class BSRLinear(torch.nn.Module):
         if not 0.0 <= density <= 1.0:
             raise ValueError(f"density is {density}; accepted: 0 to 1")
         old = self.values
-        height, width = self.blocksize
-        places = (self.out_features // height) * (self.in_features // width)
+        rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
+        places = rows * cols
         count = round(density * places)
         if count >= old.shape[0]:
             return
