@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,8 +140,13 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
             )
         whole = whole_shape(shape, blocksize)
         if whole != shape:
-            tensor = tensor.to_sparse_coo()
-            tensor = torch.sparse_coo_tensor(tensor._indices(), tensor._values(), whole)
+            tensor = tensor.to_sparse_coo().coalesce()
+            with warnings.catch_warnings():
+                # As in bsr_array.to_torch.
+                warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
+                tensor = torch.sparse_coo_tensor(
+                    tensor.indices(), tensor.values(), whole, check_invariants=True
+                )
         tensor = tensor.to_sparse_bsr(blocksize)
     values = tensor.values()
     values = values if values.is_contiguous() else values.contiguous()
