@@ -119,6 +119,11 @@ bsrg_status bsrg_copy_to_whole(const bsrg_dense *d, const bsrg_dense *whole, int
 
 /* ---- products of BSR and dense matrices ------------------------------------------------------- */
 
+bool bsrg_needs_whole(const bsrg_family_ops *ops, const bsrg_matmul_args *args) {
+  const bsrg_structure_view *v = &args->a->view;
+  return (!ops->clips_x && v->cols != bsrg_whole_cols(v)) || (!ops->clips_y && v->rows != bsrg_whole_rows(v));
+}
+
 bsrg_whole_product bsrg_whole_product_of(const bsrg_family_ops *ops, const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   bsrg_whole_product whole = {.args = *args};
@@ -140,7 +145,6 @@ static const double copy_share = 0.7;
 
 void bsrg_whole_predict(const bsrg_whole_product *whole, const bsrg_matmul_args *args, const bsrg_chip *chip,
                         bsrg_candidate *c) {
-  if (!whole->copy_x && !whole->copy_y) return;
   const double y_copies = (whole->copy_c ? 1 : 0) + (whole->copy_y ? 1 : 0);
   const double x = whole->copy_x ? (double)args->x.rows * (double)bsrg_dtype_size(args->dtype) : 0;
   const double y = y_copies * (double)args->y.rows * (double)bsrg_dtype_size(bsrg_out_dtype(args));
@@ -172,8 +176,8 @@ static bsrg_status multiply(const bsrg_family_ops *ops, const bsrg_matmul_args *
 
 bsrg_status bsrg_whole_launch(const bsrg_family_ops *ops, const bsrg_matmul_args *args, const void *plan,
                               bsrg_gpu gpu, bsrg_error *error) {
+  if (!bsrg_needs_whole(ops, args)) return ops->launch(args, plan, gpu, error);
   bsrg_whole_product whole = bsrg_whole_product_of(ops, args);
-  if (!whole.copy_x && !whole.copy_y) return ops->launch(args, plan, gpu, error);
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   const size_t x_bytes = whole.copy_x ? bsrg_whole_bytes(&whole.args.x, size) : 0;
   const size_t y_bytes =

@@ -39,6 +39,8 @@ typedef struct bsrg_whole_product {
   bool copy_x, copy_c, copy_y; /* C is copied to where Y goes */
 } bsrg_whole_product;
 
+/* Whether there are copies; without any, the product is that of args. */
+bool bsrg_needs_whole(const bsrg_family_ops *ops, const bsrg_matmul_args *args);
 bsrg_whole_product bsrg_whole_product_of(const bsrg_family_ops *ops, const bsrg_matmul_args *args);
 /* Adds to a candidate what the copies cost. */
 void bsrg_whole_predict(const bsrg_whole_product *whole, const bsrg_matmul_args *args, const bsrg_chip *chip,

@@ -105,16 +105,21 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
   const char *obstacle = bsrg_dynamic_obstacle(args->a, ops->family);
   if (!obstacle) obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
   if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(args->x.cols);
-  const bsrg_whole_product whole = bsrg_whole_product_of(ops, args);
-  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(&whole.args);
+  bsrg_whole_product whole;
+  const bsrg_matmul_args *computed = args;
+  if (!obstacle && bsrg_needs_whole(ops, args)) {
+    whole = bsrg_whole_product_of(ops, args);
+    computed = &whole.args;
+  }
+  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(computed);
   if (obstacle) {
     snprintf(candidate->reason, sizeof(candidate->reason), "%s", obstacle);
     return BSRG_OK;
   }
   const bsrg_status status = bsrg_plan_get(args->a, ops, plan, error);
   if (status != BSRG_OK) return status;
-  ops->predict(&whole.args, *plan, chip, candidate);
-  bsrg_whole_predict(&whole, args, chip, candidate);
+  ops->predict(computed, *plan, chip, candidate);
+  if (computed != args) bsrg_whole_predict(&whole, args, chip, candidate);
   candidate->supported = 1;
   return BSRG_OK;
 }
@@ -156,13 +161,24 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
                    bsrg_family_name(args->family), chip->name, candidate.reason);
 }
 
+/* Those of the matrix, not what its blocks have beyond it. */
+static double stored_elements(const bsrg_structure_view *v) {
+  double elements = (double)v->nnzb * (double)(v->block_height * v->block_width);
+  if (v->rows == bsrg_whole_rows(v) && v->cols == bsrg_whole_cols(v)) return elements;
+  elements = 0;
+  for (int64_t row = 0; row < v->block_rows; ++row)
+    for (int64_t p = v->indptr[row]; p < v->indptr[row + 1]; ++p)
+      elements += (double)(bsrg_rows_of(v, row) * bsrg_cols_of(v, v->indices[p]));
+  return elements;
+}
+
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
                               int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error) {
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
   const bsrg_structure_view *v = &structure->view;
   memset(out, 0, sizeof(*out));
-  out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)n;
+  out->useful_flops = 2 * stored_elements(v) * (double)n;
   out->chosen = -1;
   /* A plan is asked for before there are operands: those of a product as contiguous matrices. */
   const bsrg_matmul_args args = {.a = structure,

@@ -72,7 +72,8 @@ class bsr_array(Arithmetic, Blocks):
     same time.
 
     What blocks have beyond the matrix is looked at when the matrix is made, which for values on a
-    GPU waits for it where there is any. All that the library computes has zeros there. Products
+    GPU waits for it where there is any; there, arrays of other libraries than torch and CuPy and
+    no DeviceArrays are trusted. All that the library computes has zeros there. Products
     on the CPU do not read it; on a GPU they multiply it with zeros, so that a NaN that is put there
     later would spread.
     """

@@ -381,6 +381,11 @@ class _Foreign(Library):
             return np.asarray(x)
         return np.from_dlpack(x)
 
+    def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
+        # There is no way to the host from a GPU.
+        on_host = _core.describe(data, "data").device == "cpu"
+        return on_host and super().any_nonzero(data, blocks, rows, cols)
+
     def from_host(self, x: np.ndarray, like: Any) -> Any:
         device = _core.describe(like).device
         return x if device == "cpu" else _core.DeviceArray.from_host(x, device)

@@ -18,7 +18,7 @@ class Plan:
     seconds : float
         Its predicted time.
     useful_flops : float
-        2 * nnzb * bh * bw * n.
+        2 * n for each element of a stored block that lies within the matrix.
     candidates : list of dict
         One for every family: ``family``, ``supported``, ``seconds``, ``hbm_bytes``, ``l2_bytes``,
         ``mma_flops`` (issued, with padding) and ``reason``.

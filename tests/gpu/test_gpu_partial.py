@@ -232,6 +232,22 @@ def test_values_beyond_are_refused(space: Space, rng: np.random.Generator) -> No
             matrix(space, p)
 
 
+class Foreign:
+    """Device memory of a library that is not known here."""
+
+    def __init__(self, array: bsrgemm.DeviceArray) -> None:
+        self.array = array
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+
+def test_foreign_values_are_trusted(rng: np.random.Generator) -> None:
+    p = make(SHAPES["odd"], rng, "float32")
+    a = bsr_array((Foreign(OWN.array(p.data)), p.indices, p.indptr), p.shape)
+    x = normal(rng, (p.shape[1], p.n), "float32")
+    expected, allowed = allowed_error(p.dense, x, None, 1.0, 0.0, "float32")
+    assert_close(OWN.host(a @ OWN.array(x)), expected, allowed)
+
+
 @pytest.mark.parametrize("space", GPU_SPACES[:2], ids=repr)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda c: c.__name__)
 def test_structure(check: object, space: Space, rng: np.random.Generator) -> None:
