@@ -11,13 +11,18 @@
 /* Columns from `begin` on of the blocks in the last block column, or rows of those in the last block row. */
 static bsrg_status fill_columns(const bsrg_structure_view *v, char *values, CUdeviceptr value, bool uniform,
                                 int64_t size, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  const int64_t begin = bsrg_cols_of(v, v->block_cols - 1), area = v->block_height * v->block_width;
+  const int64_t last = v->block_cols - 1, begin = bsrg_cols_of(v, last);
+  const int64_t area = v->block_height * v->block_width;
+  if (begin == v->block_width) return BSRG_OK;
   bsrg_status status = BSRG_OK;
-  for (int64_t p = 0; p < v->nnzb && begin < v->block_width && status == BSRG_OK; ++p) {
-    if (v->indices[p] != v->block_cols - 1) continue;
-    const bsrg_dense rest = {values + (p * area + begin) * size, v->block_height, v->block_width - begin,
-                             v->block_width, 1};
-    status = bsrg_fill(value, uniform, &rest, size, gpu, stream, error);
+  for (int64_t row = 0; row < v->block_rows; ++row) {
+    /* Several where a column is stored more than once. */
+    for (int64_t p = v->indptr[row + 1] - 1; p >= v->indptr[row] && v->indices[p] == last; --p) {
+      const bsrg_dense rest = {values + (p * area + begin) * size, v->block_height, v->block_width - begin,
+                               v->block_width, 1};
+      status = bsrg_fill(value, uniform, &rest, size, gpu, stream, error);
+      if (status != BSRG_OK) return status;
+    }
   }
   return status;
 }

@@ -11,10 +11,11 @@ void bsrg_cpu_clear_edges(const bsrg_structure_view *v, void *values, int64_t si
       memset((char *)values + (p * area + rows * v->block_width) * size, 0,
              (size_t)((v->block_height - rows) * v->block_width * size));
   if (cols == v->block_width) return;
-  for (int64_t p = 0; p < v->nnzb; p++) {
-    if (v->indices[p] != last) continue;
-    for (int64_t r = 0; r < v->block_height; r++)
-      memset((char *)values + (p * area + r * v->block_width + cols) * size, 0,
-             (size_t)((v->block_width - cols) * size));
+  for (int64_t row = 0; row < v->block_rows; row++) {
+    /* Several where a column is stored more than once. */
+    for (int64_t p = v->indptr[row + 1] - 1; p >= v->indptr[row] && v->indices[p] == last; p--)
+      for (int64_t r = 0; r < v->block_height; r++)
+        memset((char *)values + (p * area + r * v->block_width + cols) * size, 0,
+               (size_t)((v->block_width - cols) * size));
   }
 }
