@@ -1,10 +1,27 @@
 /* bsrgemm: products of block-sparse (BSR) matrices on CPUs and NVIDIA GPUs.
  *
- * The public C interface. It knows nothing of Python, NumPy or PyTorch.
+ * The public C interface. It knows nothing of Python, NumPy or PyTorch. docs/c.md has how to build it and an example.
  *
- * Every fallible function returns a bsrg_status and, on failure, writes one sentence into the caller's
- * bsrg_error that names the argument, what was given and what is accepted. A NULL error is allowed.
- * Sizes and strides are int64_t and count elements, never bytes, unless a name says so.
+ * Errors: every fallible function returns a bsrg_status and, on failure, writes one sentence into the caller's
+ * bsrg_error that names the argument, what was given and what is accepted. A NULL error is allowed. Arguments are checked
+ * before anything is written; a call that fails later, for want of memory or by an error of the driver, may leave part of
+ * a result in its output. Inputs and structures are as they were then, nothing is left allocated that a structure does
+ * not own, and the call can be repeated. Functions that hand out a pointer set it to NULL when they fail.
+ *
+ * Units: sizes and strides are int64_t and count elements, never bytes, unless a name says so. Strides may be 0 or
+ * negative; no two elements of an output may share an address.
+ *
+ * Ownership: the caller owns all operands and the structures that it has created, and must keep them until a call
+ * returns or, on a GPU, until the work that it has put on the stream is done. Nothing else has to be freed.
+ *
+ * Threads: all functions may be called from any thread at any time. Any number of calls may share a structure and inputs
+ * while none of them writes what another one reads; only bsrg_structure_destroy needs the structure for itself. Patterns
+ * of dynamic structures change in the order of the device's streams. After fork() the child may go on with the
+ * CPU, not with GPUs that the parent has used.
+ *
+ * GPUs: calls put work on `stream` (NULL: the default one) of the device and return without waiting for it, but for what
+ * is made once: the first call on a device loads kernels, the first one with a structure uploads its plan. They work in
+ * the device's primary context, which other libraries use too, and leave the caller's current context as it was.
  */
 #ifndef BSRGEMM_H
 #define BSRGEMM_H
@@ -48,8 +65,10 @@ typedef struct bsrg_device {
   int index; /* CUDA device ordinal; 0 for the CPU */
 } bsrg_device;
 
+/* In bytes; 0 for a number that is no dtype. */
 size_t bsrg_dtype_size(bsrg_dtype dtype);
-/* "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2" */
+/* "float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"; "unknown" for other numbers. The text is
+ * static, as are those of the other names. */
 const char *bsrg_dtype_name(bsrg_dtype dtype);
 
 /* ---- Structure: which blocks a matrix stores ------------------------------------------------- */
@@ -73,11 +92,15 @@ typedef struct bsrg_pattern {
  * Safe to share between threads. */
 typedef struct bsrg_structure bsrg_structure;
 
-/* Block columns must ascend strictly within a row; check = 0 trusts the caller in that alone. Sizes, indptr and
- * the range of indices are checked always, so that nothing later reaches outside its arrays. */
+/* Copies a pattern. Block columns must ascend strictly within a row; check = 0 trusts the caller in that alone. Sizes,
+ * indptr and the range of indices are checked always, so that nothing later reaches outside its arrays. There are at most
+ * 2^31 - 1 block rows and as many block columns, and block sides are from 1 to 2^31 - 1.
+ * *out belongs to the caller, who frees it with bsrg_structure_destroy.
+ * BSRG_ERR_VALUE: the pattern is not valid; BSRG_ERR_TYPE: index_type; BSRG_ERR_MEMORY. */
 bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_structure **out,
                                   bsrg_error *error);
-/* No product with the structure may be under way on the host; ones queued on a GPU are waited for. */
+/* Frees a structure, its transposed one, its plans and their copies on GPUs; NULL is allowed. No call with the structure
+ * may be under way on the host; work queued on a GPU is waited for. */
 void bsrg_structure_destroy(bsrg_structure *structure);
 
 /* The copy inside, valid while the structure lives. indices are 32-bit, indptr 64-bit. */
@@ -91,14 +114,17 @@ typedef struct bsrg_structure_view {
    * as the other has it, [block_width][block_height]. */
   const int64_t *order;
 } bsrg_structure_view;
+/* Of any structure; it costs nothing. */
 bsrg_structure_view bsrg_structure_get(const bsrg_structure *structure);
 
 /* The transposed matrix around the same values: its view has an order. Made at the first call; it belongs to the
- * structure, lives as long as that and must not be destroyed. Transposed again, it is the structure. */
+ * structure, lives as long as that and must not be destroyed. Transposed again, it is the structure.
+ * BSRG_ERR_MEMORY. */
 bsrg_status bsrg_structure_transposed(bsrg_structure *structure, bsrg_structure **out, bsrg_error *error);
 
-/* The transposed pattern by itself, and for each of its blocks the index of the block in the original (order has nnzb
- * entries). */
+/* The transposed pattern as a structure of its own, which the caller destroys, and for each of its blocks the index of the
+ * block in the original, written into order, the caller's array of nnzb entries. Not for dynamic structures.
+ * BSRG_ERR_MEMORY. */
 bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_structure **out, int64_t *order,
                                      bsrg_error *error);
 
@@ -210,6 +236,9 @@ typedef struct bsrg_matmul_args {
   bsrg_question *question;    /* or NULL; device is any BSRG_CUDA then, here and below */
 } bsrg_matmul_args;
 
+/* BSRG_ERR_VALUE: shapes, strides, alignment, overlap, or a family that cannot compute it (the message says what it needs);
+ * BSRG_ERR_TYPE: dtypes and devices; BSRG_ERR_MEMORY: plans, or scratch memory of the host or the GPU;
+ * BSRG_ERR_UNAVAILABLE, BSRG_ERR_CUDA: see bsrg_status. The same holds for the other products, softmax and attention. */
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 
 /* Y = alpha * A @ B + beta * C with A and B block-sparse and Y dense; all operands of one dtype, float32 accumulation for
@@ -229,6 +258,7 @@ typedef struct bsrg_matmul_sparse_args {
 } bsrg_matmul_sparse_args;
 
 bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
+
 /* out = alpha * (A @ B at the stored blocks of the pattern) + beta * values, blocks laid out as those of any matrix of the
  * pattern: of a transposed one as its original has them. One dtype, float32 accumulation for 16-bit dtypes. */
 typedef struct bsrg_sampled_args {
@@ -271,7 +301,9 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
  * while the host waits for nothing; all that can be captured in a graph, which then makes the pattern of the mask that
  * it finds when it is replayed. Blocks divide the matrix. It has room for `capacity` blocks, and none at first. bsrg_matmul takes it and its
  * transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
- * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once. */
+ * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once.
+ * rows and cols are in elements and multiples of the block sides; capacity is from 1 to the number of places of blocks,
+ * below 2^31; device is the GPU's ordinal. *out belongs to the caller, who frees it with bsrg_structure_destroy. */
 bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                                 int64_t capacity, int device, bsrg_structure **out, bsrg_error *error);
 /* The same as far as it can be had without a device, for questions about products on such a chip. What fills it or its
@@ -294,13 +326,14 @@ bsrg_status bsrg_dynamic_update_topk(bsrg_structure *structure, const bsrg_dense
 bsrg_status bsrg_dynamic_gather(bsrg_structure *structure, const bsrg_dense *dense, bsrg_dtype dtype,
                                 void *values, void *stream, bsrg_error *error);
 
-/* Device memory of the structure, to be read behind an update. */
+/* Device memory of the structure, to be read behind an update. It belongs to the structure and lives as long as that. */
 typedef struct bsrg_dynamic_arrays {
   int device;
   const int64_t *indptr;  /* [block rows + 1] */
   const int32_t *indices; /* [capacity]; undefined behind the last block */
   const int64_t *counts;  /* blocks that are stored, and that were dropped */
 } bsrg_dynamic_arrays;
+/* BSRG_ERR_VALUE: the structure is not dynamic. */
 bsrg_status bsrg_dynamic_get(const bsrg_structure *structure, bsrg_dynamic_arrays *out, bsrg_error *error);
 
 /* ---- Attention ------------------------------------------------------------------------------- */
@@ -393,6 +426,7 @@ struct bsrg_chip {
   double hbm_bytes_per_s, l2_bytes_per_s, l2_bytes;
   double mma_flops_per_s; /* dense float16 rate that a good kernel sustains */
 };
+/* An NVIDIA H200, for which the cost model has been fitted. */
 bsrg_chip bsrg_chip_h200(void);
 
 typedef struct bsrg_candidate {
@@ -412,7 +446,9 @@ typedef struct bsrg_plan_info {
   bsrg_candidate candidates[BSRG_FAMILY_COUNT];
 } bsrg_plan_info;
 
-/* Of a product with a row-major dense operand and, of 8-bit dtypes, a result of BSRG_BF16. */
+/* What the families would take for a product with n columns of a row-major dense operand and, of 8-bit dtypes, a result of
+ * BSRG_BF16, on a chip that need not be there. Makes the plans that such a product would, which stay with the structure.
+ * BSRG_ERR_VALUE: n is not from 1 to 2^56, or no family computes it on this chip; BSRG_ERR_MEMORY. */
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
                               int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error);
 /* Of the product that args describe. Nothing is read through their pointers, which may be NULL: addresses count as
@@ -429,9 +465,11 @@ bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsr
 
 /* ---- CPU threads ----------------------------------------------------------------------------- */
 
-/* 0 restores the default: BSRGEMM_NUM_THREADS, else OMP_NUM_THREADS, else the processors this process may
- * run on. */
+/* How many threads a call on the CPU may use, the caller's included, from 1 to 1024; of all threads' calls to come. 0
+ * restores the default: BSRGEMM_NUM_THREADS, else OMP_NUM_THREADS, else the processors this process may run on. Results
+ * have the same bits with any number. BSRG_ERR_VALUE: count. */
 bsrg_status bsrg_set_num_threads(int count, bsrg_error *error);
+/* The number in force, at least 1. */
 int bsrg_get_num_threads(void);
 /* "avx512", "avx2" or "generic": what the CPU backend chose for this processor. */
 const char *bsrg_cpu_isa(void);
@@ -446,17 +484,22 @@ typedef struct bsrg_gpu_info {
 
 /* Number of CUDA devices. BSRG_ERR_UNAVAILABLE says why there is none. */
 bsrg_status bsrg_gpu_count(int *count, bsrg_error *error);
+/* BSRG_ERR_VALUE: there is no GPU of that ordinal. The same holds for the functions below. */
 bsrg_status bsrg_gpu_get_info(int index, bsrg_gpu_info *out, bsrg_error *error);
-/* Plain device memory, allocated and freed in stream order on the device's default pool. */
+/* Plain device memory, allocated and freed in stream order on the device's default pool: who works on another stream
+ * orders the two first. Any number of bytes, 0 included, gives an address of its own, aligned to 256 bytes;
+ * BSRG_ERR_MEMORY: there is no room. Freeing NULL does nothing. */
 bsrg_status bsrg_gpu_alloc(int index, size_t bytes, void *stream, void **out, bsrg_error *error);
 bsrg_status bsrg_gpu_free(int index, void *pointer, void *stream, bsrg_error *error);
-/* Copies that return when the copy is done. direction: 0 host to device, 1 device to host. */
+/* Copies that return when the copy, and what is before it on the stream, is done. direction: 0 host to device, 1 device to
+ * host. */
 bsrg_status bsrg_gpu_copy(int index, void *destination, const void *source, size_t bytes, int direction,
                           void *stream, bsrg_error *error);
 /* Makes work later put on consumer wait for what producer holds now. Never blocks the host. */
 bsrg_status bsrg_gpu_order_streams(int index, void *producer, void *consumer, bsrg_error *error);
+/* Waits for all that is on the stream, and reports its errors. */
 bsrg_status bsrg_gpu_synchronize(int index, void *stream, bsrg_error *error);
-/* The device that holds a pointer, for imports that do not say. */
+/* The ordinal of the device that holds a pointer. BSRG_ERR_CUDA: it is no device memory. */
 bsrg_status bsrg_gpu_pointer_device(const void *pointer, int *index, bsrg_error *error);
 /* One m64n64k16 WGMMA on shared-memory images given byte for byte; see kernels/sm90/probe.cu. The descriptor
  * words are those of PTX without the address. d receives 64 x 64 floats. Pointers are host memory. */

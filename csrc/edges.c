@@ -120,8 +120,12 @@ bsrg_dense bsrg_whole_dense(const bsrg_dense *d, int64_t rows, int64_t cols, int
 static bool by_columns(const bsrg_dense *whole) { return whole->col_stride != 1; }
 
 size_t bsrg_whole_bytes(const bsrg_dense *whole, int64_t size) {
-  return (size_t)((by_columns(whole) ? whole->cols * whole->col_stride : whole->rows * whole->row_stride) *
-                  size);
+  const int64_t lines = by_columns(whole) ? whole->cols : whole->rows;
+  const int64_t pitch = by_columns(whole) ? whole->col_stride : whole->row_stride;
+  int64_t elements, bytes;
+  /* A matrix that repeats an element can be larger than any memory, of which there is not so much then. */
+  if (!bsrg_mul_ok(lines, pitch, &elements) || !bsrg_mul_ok(elements, size, &bytes)) return INT64_MAX;
+  return (size_t)bytes;
 }
 
 /* What is beyond, where it is whole lines that follow all others, or else everything. */

@@ -21,7 +21,8 @@ static inline bool bsrg_mul_ok(int64_t a, int64_t b, int64_t *out) {
   return !__builtin_mul_overflow(a, b, out);
 }
 
-static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* a + b - 1 may not fit: a number of columns can be any. */
+static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 

@@ -193,6 +193,10 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
   const int64_t n = args->x.cols;
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
+  /* More than any memory has, so that predictions can round up to tiles without a second thought. */
+  if (n > INT64_C(1) << 56)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan is for at most 2**56 columns",
+                     (long long)n);
   const bsrg_structure_view *v = &args->a->view;
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * bsrg_stored_elements(v) * (double)n;

@@ -266,7 +266,10 @@ SAMPLED = (
         ("a is a bsr_array", "a.todense()"),
     ),
     Bad(
-        "a is a vector", lambda: sampled(x(5)), ValueError, ("a has shape (5,)", "accepted: (..., 4, K)")
+        "a is a vector",
+        lambda: sampled(x(5)),
+        ValueError,
+        ("a has shape (5,)", "accepted: (..., 4, K)"),
     ),
     Bad(
         "a of other rows",

@@ -123,7 +123,7 @@ class OwnDevice(Space):
     strided = False
 
     def array(self, x: np.ndarray) -> Any:
-        return bsrgemm.DeviceArray.from_host(np.ascontiguousarray(x))
+        return bsrgemm.DeviceArray.from_host(np.asarray(x, order="C"))
 
     def host(self, x: Any) -> np.ndarray:
         assert isinstance(x, bsrgemm.DeviceArray)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # PyPI takes 100 MB; this is what the kernels need, with room for more of them.
 MAX_WHEEL_BYTES = 20e6
 # What is in the repository and not in the sdist: it is of no use outside of the repository.
-NOT_IN_SDIST = (".ci/", ".gitignore")
+NOT_IN_SDIST = (".ci/", ".gitattributes", ".gitignore")
 
 
 class IncompletePackage(Exception):

@@ -5,6 +5,10 @@ breaks kernels with TMA that it does not watch. Several processes share the test
 since most of the time goes into the sanitizer's work on the host. The log of each shard names every
 test as it runs. The tests take less of everything (--brief); those of more than 2**31 elements are
 left out.
+
+With --host, and no GPU, the C core's tests run instead: all of them under AddressSanitizer,
+UndefinedBehaviorSanitizer and LeakSanitizer, every operation from several threads under
+ThreadSanitizer, and the fuzzer's corpus. It needs a C compiler and pytest, nothing of this package.
 """
 
 from __future__ import annotations
@@ -19,8 +23,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-
-from bsrgemm import DeviceUnavailableError, _core
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -73,6 +75,14 @@ def check(
     return good
 
 
+def host(arguments: list[str]) -> int:
+    """The tests of CI, but with many more rounds of each operation under ThreadSanitizer."""
+    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=5"]
+    command = [*pytest, str(ROOT / "tests" / "test_c_core.py"), *arguments]
+    environment = {**os.environ, "BSRGEMM_TEST_ROUNDS": "50"}
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tools", default="memcheck,racecheck", help=f"of {','.join(TOOLS)}")
@@ -80,8 +90,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2))
     parser.add_argument("--gpus", type=int, help="how many to use (default: all)")
     parser.add_argument("--logs", type=Path, help="folder for a log of each shard")
+    parser.add_argument("--host", action="store_true", help="the C core's tests, without a GPU")
     parser.add_argument("arguments", nargs="*", help="for pytest, after --")
     options = parser.parse_args()
+    if options.host:
+        return host(options.arguments)
     tools = options.tools.split(",")
     if unknown := [tool for tool in tools if tool not in TOOLS]:
         parser.error(f"--tools has {', '.join(unknown)}, but there are {', '.join(TOOLS)}")
@@ -91,6 +104,8 @@ def main() -> int:
     if shutil.which("compute-sanitizer") is None:
         print("no compute-sanitizer on PATH: it comes with the CUDA toolkit", file=sys.stderr)
         return 2
+    from bsrgemm import DeviceUnavailableError, _core
+
     try:
         gpus = options.gpus or len(_core.cuda_devices())
     except DeviceUnavailableError as error:

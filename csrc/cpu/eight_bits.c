@@ -111,12 +111,19 @@ static bsrg_status multiply(const bsrg_matmul_args *args, float *memory, bsrg_er
 
 bsrg_status bsrg_eight_bit_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  /* Far below 2^63: the operands themselves are in memory, or Y is. */
-  int64_t count = a.nnzb * a.block_height * a.block_width + args->x.rows * args->x.cols;
-  if (args->out_dtype != BSRG_F32) count += args->y.rows * args->y.cols;
-  float *memory = malloc(sizeof(float) * (size_t)(count + 1));
+  const bsrg_dense *x = &args->x, *y = &args->y;
+  /* X may be one element that stands for any number of them. The blocks and Y are in memory as they are. */
+  int64_t count;
+  float *memory = NULL;
+  if (bsrg_mul_ok(x->rows, x->cols, &count) && count < INT64_MAX / 16) {
+    count += a.nnzb * a.block_height * a.block_width + 1; /* never 0 */
+    if (args->out_dtype != BSRG_F32) count += y->rows * y->cols;
+    memory = malloc(sizeof(float) * (size_t)count);
+  }
   if (!memory)
-    return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %lld operands as float32", (long long)count);
+    return bsrg_fail(error, BSRG_ERR_MEMORY,
+                     "no memory for %lld blocks and a dense operand of %lld x %lld as float32",
+                     (long long)a.nnzb, (long long)x->rows, (long long)x->cols);
   const bsrg_status status = multiply(args, memory, error);
   free(memory);
   return status;

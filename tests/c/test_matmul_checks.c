@@ -59,7 +59,7 @@ static void refuse(int line, const bsrg_matmul_args *args, bsrg_status status, c
 static void test_arguments(void) {
   REFUSE(args.batch.ndim = -1, BSRG_ERR_VALUE, "batch has -1 dimensions, but must have 0 to 6");
   REFUSE(args.batch.ndim = 7, BSRG_ERR_VALUE, "batch has 7 dimensions");
-  REFUSE((args.batch.ndim = 1, args.batch.shape[0] = -1), BSRG_ERR_VALUE, "b has shape (-1, 6, 3)");
+  REFUSE((args.batch.ndim = 1, args.batch.shape[0] = -1), BSRG_ERR_VALUE, "a.data has shape (-1, 1, 12)");
   REFUSE((args.batch.ndim = 1, args.batch.shape[0] = 2), BSRG_ERR_VALUE, "several elements at one address");
   ACCEPT((args.batch.ndim = 1, args.batch.shape[0] = 2, args.batch.y_strides[0] = M * PITCH));
   ACCEPT((args.batch.ndim = 1, args.batch.shape[0] = 0));
