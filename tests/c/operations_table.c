@@ -47,7 +47,7 @@ const operation kOperations[] = {
     {"kmajor 8 bits", MATMUL, BSRG_KMAJOR, BSRG_F8_E4M3, ON_GPU | SCALES, 8, 8, 64, 64, 4, 128},
     {"align partial", MATMUL, BSRG_ALIGN, BSRG_F16, ON_GPU | COLUMNS | PARTIAL, 9, 12, 64, 64, 6, 100},
     {"narrow partial", MATMUL, BSRG_NARROW, BSRG_F16, ON_GPU | PARTIAL, 9, 30, 64, 64, 3, 8},
-    {"portable partial", MATMUL, BSRG_PORTABLE, BSRG_F64, ON_GPU | PARTIAL | EPILOGUE, 20, 9, 5, 7, 6, 33},
+    {"portable partial", MATMUL, BSRG_PORTABLE, BSRG_F32, ON_GPU | PARTIAL | EPILOGUE, 20, 9, 5, 7, 6, 33},
     {"kmajor partial", MATMUL, BSRG_KMAJOR, BSRG_F32, ON_GPU | PARTIAL, 8, 8, 64, 32, 4, 128},
     {"auto", MATMUL, BSRG_AUTO, BSRG_F16, ON_GPU, 20, 20, 16, 16, 6, 512},
     {"pairs", MATMUL_SPARSE, BSRG_PAIRS, BSRG_F16, ON_GPU | SKEWED, 9, 9, 64, 64, 4, 0},
