@@ -299,8 +299,8 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 
 /* A structure whose pattern lies on a GPU, where bsrg_dynamic_update makes it anew, and the plans of products with it,
  * while the host waits for nothing; all that can be captured in a graph, which then makes the pattern of the mask that
- * it finds when it is replayed. Blocks divide the matrix. It has room for `capacity` blocks, and none at first. bsrg_matmul takes it and its
- * transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
+ * it finds when it is replayed. Blocks divide the matrix. It has room for `capacity` blocks, and none at first.
+ * bsrg_matmul takes it and its transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
  * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once.
  * rows and cols are in elements and multiples of the block sides; capacity is from 1 to the number of places of blocks,
  * below 2^31; device is the GPU's ordinal. *out belongs to the caller, who frees it with bsrg_structure_destroy. */
