@@ -1,5 +1,6 @@
 /* The align family: dense operands that TMA cannot address are copied into row-major memory that it can, the best of
  * the Hopper families computes there, and the result is copied out. Kernels in kernels/sm80/align_copy.cu. */
+#include "copy.h"
 #include "dynamic.h"
 #include "family.h"
 #include "tensor_map.h"
@@ -121,47 +122,6 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
 
 /* ---- launch ------------------------------------------------------------------------------------- */
 
-static void swap(int64_t *a, int64_t *b) {
-  const int64_t old = *a;
-  *a = *b;
-  *b = old;
-}
-
-/* Copies a matrix onto one of the same or more columns. */
-static bsrg_status copy(const bsrg_dense *source, const bsrg_dense *target, int64_t columns, bsrg_gpu gpu,
-                        CUstream stream, bsrg_error *error) {
-  bsrg_copy_params p = {.source = source->data,
-                        .target = target->data,
-                        .rows = source->rows,
-                        .cols = columns,
-                        .source_row_stride = source->row_stride,
-                        .source_col_stride = source->col_stride,
-                        .target_row_stride = target->row_stride,
-                        .target_col_stride = target->col_stride};
-  /* Seen so that neighbours in the target's rows are the closest. */
-  if (llabs(p.target_row_stride) < llabs(p.target_col_stride)) {
-    swap(&p.rows, &p.cols);
-    swap(&p.source_row_stride, &p.source_col_stride);
-    swap(&p.target_row_stride, &p.target_col_stride);
-  }
-  const int64_t most_y = 65535; /* of a grid; the kernels walk over the rest */
-  if (llabs(p.source_row_stride) < llabs(p.source_col_stride)) {
-    p.vector_source =
-        p.source_row_stride == 1 && p.source_col_stride % 8 == 0 && (uintptr_t)p.source % 16 == 0;
-    p.vector_target =
-        p.target_col_stride == 1 && p.target_row_stride % 4 == 0 && (uintptr_t)p.target % 8 == 0;
-    return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ALIGN_COPY_TRANSPOSED,
-                       bsrg_ceil_div(p.rows, BSRG_COPY_SIDE),
-                       bsrg_min(bsrg_ceil_div(p.cols, BSRG_COPY_SIDE), most_y), stream, &p, error);
-  }
-  const bool adjacent = p.source_col_stride == 1 && p.target_col_stride == 1;
-  /* Vectors of the target begin up to 7 elements before a row. */
-  return bsrg_launch(gpu.api, gpu.device,
-                     adjacent ? BSRG_KERNEL_ALIGN_COPY_ROWS : BSRG_KERNEL_ALIGN_COPY_ELEMENTS,
-                     bsrg_ceil_div(p.cols + 7, BSRG_COPY_COLUMNS),
-                     bsrg_min(bsrg_ceil_div(p.rows, BSRG_COPY_ROWS), most_y), stream, &p, error);
-}
-
 static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product *p, const align_plan *plan,
                             bsrg_gpu gpu, bsrg_error *error) {
   const CUstream stream = (CUstream)args->stream;
@@ -171,10 +131,10 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product 
   bsrg_candidate product;
   const int chosen = choose(&p->args, plan, &chip, false, &product);
   bsrg_status status = BSRG_OK;
-  if (p->copy_x) status = copy(&args->x, &p->args.x, n, gpu, stream, error);
-  if (status == BSRG_OK && p->copy_c) status = copy(&args->c, &p->args.c, n, gpu, stream, error);
+  if (p->copy_x) status = bsrg_copy_16_bit(&args->x, &p->args.x, n, gpu, stream, error);
+  if (status == BSRG_OK && p->copy_c) status = bsrg_copy_16_bit(&args->c, &p->args.c, n, gpu, stream, error);
   if (status == BSRG_OK) status = plan->ops[chosen]->launch(&p->args, plan->plans[chosen], gpu, error);
-  if (status == BSRG_OK && p->copy_y) status = copy(&p->args.y, &args->y, n, gpu, stream, error);
+  if (status == BSRG_OK && p->copy_y) status = bsrg_copy_16_bit(&p->args.y, &args->y, n, gpu, stream, error);
   return status;
 }
 
@@ -205,4 +165,6 @@ const bsrg_family_ops bsrg_align_family = {.family = BSRG_ALIGN,
                                            .make_plan = make_plan,
                                            .free_plan = free,
                                            .predict = predict,
+                                           .clips_x = true,
+                                           .clips_y = true,
                                            .launch = launch};

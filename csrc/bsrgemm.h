@@ -75,7 +75,9 @@ const char *bsrg_dtype_name(bsrg_dtype dtype);
 
 /* What the caller has: a matrix of rows x cols elements in blocks of block_height x block_width, block row i
  * storing the block columns indices[indptr[i]] .. indices[indptr[i+1] - 1]. Pointers are host memory and are
- * only read during bsrg_structure_create. */
+ * only read during bsrg_structure_create.
+ * Where blocks do not divide the matrix the last block row and column reach beyond it. Values have zeros there: all that is
+ * written has them, and what is read must have them on a GPU; on the CPU it is not looked at. */
 typedef struct bsrg_pattern {
   int64_t rows, cols;
   int64_t block_height, block_width;
@@ -103,7 +105,8 @@ void bsrg_structure_destroy(bsrg_structure *structure);
 
 /* The copy inside, valid while the structure lives. indices are 32-bit, indptr 64-bit. */
 typedef struct bsrg_structure_view {
-  int64_t rows, cols, block_height, block_width, block_rows, block_cols, nnzb;
+  int64_t rows, cols, block_height, block_width, block_rows, block_cols,
+      nnzb; /* block rows and columns: rounded up */
   const int32_t *indices;
   const int64_t *indptr;
   int64_t longest_row; /* blocks in the longest block row */
@@ -296,8 +299,8 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 
 /* A structure whose pattern lies on a GPU, where bsrg_dynamic_update makes it anew, and the plans of products with it,
  * while the host waits for nothing; all that can be captured in a graph, which then makes the pattern of the mask that
- * it finds when it is replayed. It has room for `capacity` blocks, and none at first. bsrg_matmul takes it and its
- * transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
+ * it finds when it is replayed. Blocks divide the matrix. It has room for `capacity` blocks, and none at first.
+ * bsrg_matmul takes it and its transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
  * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once.
  * rows and cols are in elements and multiples of the block sides; capacity is from 1 to the number of places of blocks,
  * below 2^31; device is the GPU's ordinal. *out belongs to the caller, who frees it with bsrg_structure_destroy. */
@@ -437,7 +440,7 @@ typedef struct bsrg_candidate {
 } bsrg_candidate;
 
 typedef struct bsrg_plan_info {
-  double useful_flops; /* 2 * nnzb * block_height * block_width * n */
+  double useful_flops; /* 2 * elements of stored blocks within the matrix * n */
   int count;
   int chosen; /* index into candidates */
   bsrg_candidate candidates[BSRG_FAMILY_COUNT];

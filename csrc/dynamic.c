@@ -216,9 +216,17 @@ static bsrg_status check_view(int64_t rows, int64_t cols, int64_t block_height, 
                               .block_height = block_height,
                               .block_width = block_width,
                               .nnzb = bsrg_max(capacity, 0),
-                              .indptr_len = block_height > 0 ? rows / block_height + 1 : 0};
+                              .indptr_len = block_height > 0 ? bsrg_ceil_div(rows, block_height) + 1 : 0};
   bsrg_status status = bsrg_check_sizes(&sizes, error);
   if (status != BSRG_OK) return status;
+  if (rows % block_height != 0 || cols % block_width != 0)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "shape is (%" PRId64 ", %" PRId64 ") and blocksize (%" PRId64 ", %" PRId64
+        "), but a dynamic pattern takes whole blocks alone: the number of %s must be a multiple of "
+        "the block %s",
+        rows, cols, block_height, block_width, rows % block_height ? "rows" : "columns",
+        rows % block_height ? "height" : "width");
   *out = (bsrg_structure_view){.rows = rows,
                                .cols = cols,
                                .block_height = block_height,

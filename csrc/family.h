@@ -30,6 +30,9 @@ typedef struct bsrg_family_ops {
   void (*predict)(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                   bsrg_candidate *candidate);
   bsrg_status (*launch)(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error);
+  /* Of matrices whose last blocks are partial (edges.h): the kernels read zeros where X ends before the last block column
+   * does, and write nothing where Y ends before the last block row. Others get operands of whole blocks. */
+  bool clips_x, clips_y;
 } bsrg_family_ops;
 
 extern const bsrg_family_ops bsrg_tall_family;     /* tall_plan.c, tall_launch.c */

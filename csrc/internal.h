@@ -26,6 +26,27 @@ static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return a / b + (a % 
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t bsrg_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* The last block row and the last block column may reach beyond the matrix: sizes with all of their blocks, and how much
+ * of a block row or column belongs to the matrix. */
+static inline int64_t bsrg_whole_rows(const bsrg_structure_view *v) {
+  return v->block_rows * v->block_height;
+}
+static inline int64_t bsrg_whole_cols(const bsrg_structure_view *v) { return v->block_cols * v->block_width; }
+static inline int64_t bsrg_rows_of(const bsrg_structure_view *v, int64_t block_row) {
+  return bsrg_min(v->block_height, v->rows - block_row * v->block_height);
+}
+static inline int64_t bsrg_cols_of(const bsrg_structure_view *v, int64_t block_col) {
+  return bsrg_min(v->block_width, v->cols - block_col * v->block_width);
+}
+/* The length of a run of blocks from block p on, at most count, that all lie inside the matrix across, or 1 where block p
+ * is partial. */
+static inline int64_t bsrg_whole_run(const bsrg_structure_view *v, int64_t p, int64_t count) {
+  if (v->cols == bsrg_whole_cols(v)) return count;
+  for (int64_t i = 0; i < count; ++i)
+    if (v->indices[p + i] == v->block_cols - 1) return bsrg_max(i, 1);
+  return count;
+}
+
 static inline bool bsrg_is_8_bit(bsrg_dtype dtype) { return dtype == BSRG_F8_E4M3 || dtype == BSRG_F8_E5M2; }
 /* Of C and Y. */
 static inline bsrg_dtype bsrg_out_dtype(const bsrg_matmul_args *args) {

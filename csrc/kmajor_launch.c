@@ -190,4 +190,5 @@ const bsrg_family_ops bsrg_kmajor_family = {.family = BSRG_KMAJOR,
                                             .make_plan = bsrg_kmajor_make_plan,
                                             .free_plan = bsrg_kmajor_free_plan,
                                             .predict = bsrg_kmajor_predict,
+                                            .clips_x = true,
                                             .launch = launch};

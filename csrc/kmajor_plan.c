@@ -16,8 +16,9 @@ const char *bsrg_kmajor_obstacle(const bsrg_structure_view *v, bsrg_dtype dtype,
   if (v->block_width * (int64_t)bsrg_dtype_size(dtype) % BSRG_KMAJOR_STEP_BYTES)
     return eight ? "needs a block width that is a multiple of 32 for 8-bit floats"
                  : "needs a block width that is a multiple of 8 for float32";
-  if (v->rows > INT32_MAX || v->cols > INT32_MAX || !bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) ||
-      !bsrg_mul_ok(v->nnzb, v->block_width, &a_cols) || a_rows > INT32_MAX || a_cols > INT32_MAX)
+  if (bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX ||
+      !bsrg_mul_ok(v->nnzb, v->block_height, &a_rows) || !bsrg_mul_ok(v->nnzb, v->block_width, &a_cols) ||
+      a_rows > INT32_MAX || a_cols > INT32_MAX)
     return "needs fewer than 2^31 rows, columns and stored block rows";
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
   return NULL;

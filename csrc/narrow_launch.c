@@ -11,7 +11,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (v->block_width % BSRG_NARROW_CHUNK) return "needs a block width that is a multiple of 8";
   if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
   if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";
-  if (v->rows > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
+  if (bsrg_whole_rows(v) > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
   return NULL;
 }
 
@@ -108,4 +108,5 @@ const bsrg_family_ops bsrg_narrow_family = {.family = BSRG_NARROW,
                                             .make_plan = bsrg_narrow_make_plan,
                                             .free_plan = bsrg_narrow_free_plan,
                                             .predict = bsrg_narrow_predict,
+                                            .clips_y = true,
                                             .launch = launch};

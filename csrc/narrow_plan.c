@@ -30,7 +30,8 @@ static void append_strip(const bsrg_structure_view *v, int64_t row, int64_t row_
   const int64_t begin = v->indptr[row], blocks = v->indptr[row + 1] - begin;
   const int64_t pieces = piece_count(blocks, most);
   const int32_t y_row = (int32_t)(row * v->block_height + row_in_block);
-  const int32_t rows = (int32_t)bsrg_min(plan->strip, v->block_height - row_in_block);
+  const int32_t rows = (int32_t)bsrg_min(plan->strip, bsrg_rows_of(v, row) - row_in_block);
+  if (rows <= 0) return; /* beyond the matrix */
   if (pieces > 1) {
     plan->splits[plan->split_count++] = (bsrg_narrow_split){y_row, rows, plan->slot_count, (int32_t)pieces};
   }

@@ -1,14 +1,18 @@
 /* Products of two block-sparse matrices on a GPU: from a checked call to the kernels that compute it. */
 #include "pairs.h"
 
+#include "copy.h"
+#include "edges.h"
+
 /* The fastest first. */
 static const struct backend {
   bsrg_family family;
   const char *(*obstacle)(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
   bsrg_status (*launch)(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
+  bool clips_y; /* writes nothing where Y ends before the last blocks do; C is read there always */
 } backends[] = {
-    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch},
-    {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch},
+    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, true},
+    {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch, false},
 };
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
@@ -26,6 +30,30 @@ static bsrg_status turn(bsrg_matmul_sparse_args *args, bsrg_error *error) {
   args->c = (bsrg_dense){args->c.data, args->c.cols, args->c.rows, args->c.col_stride, args->c.row_stride};
   args->y = (bsrg_dense){args->y.data, args->y.cols, args->y.rows, args->y.col_stride, args->y.row_stride};
   return BSRG_OK;
+}
+
+/* With copies of C and Y of whole blocks, where partial ones need them. */
+static bsrg_status launch_whole(const struct backend *backend, const bsrg_matmul_sparse_args *args,
+                                bsrg_gpu gpu, bsrg_error *error) {
+  const int64_t rows = bsrg_whole_rows(&args->a->view), cols = bsrg_whole_cols(&args->b->view);
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  const bool partial = rows != args->y.rows || cols != args->y.cols;
+  const bool copy_y = partial && !backend->clips_y, copy_c = partial && args->beta != 0;
+  if (!copy_y && !copy_c) return backend->launch(args, gpu, error);
+  const CUstream stream = (CUstream)args->stream;
+  bsrg_dense whole = bsrg_whole_dense(&args->y, rows, cols, size);
+  CUdeviceptr scratch;
+  bsrg_status status =
+      bsrg_scratch_alloc(gpu.api, gpu.device, bsrg_whole_bytes(&whole, size), stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  whole.data = (void *)(uintptr_t)scratch;
+  bsrg_matmul_sparse_args of_whole = *args;
+  of_whole.c = whole;
+  if (copy_y) of_whole.y = whole;
+  if (copy_c) status = bsrg_copy(&args->c, &whole, size, gpu, stream, error);
+  if (status == BSRG_OK) status = backend->launch(&of_whole, gpu, error);
+  if (status == BSRG_OK && copy_y) status = bsrg_copy(&whole, &args->y, size, gpu, stream, error);
+  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
 }
 
 static bsrg_status choose(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu,
@@ -61,7 +89,7 @@ static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_error *err
   if (status != BSRG_OK) return status;
   const struct backend *backend = NULL;
   status = choose(args, &device->info, &backend, error);
-  if (status == BSRG_OK) status = backend->launch(args, (bsrg_gpu){api, device}, error);
+  if (status == BSRG_OK) status = launch_whole(backend, args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
 }

@@ -15,7 +15,7 @@ static bool multiple_of_strip(const bsrg_structure_view *v) {
 
 /* What the masks and the maps' coordinates count in 32 bits. */
 static bool is_small(const bsrg_structure_view *v) {
-  return v->rows <= INT32_MAX && v->cols <= INT32_MAX &&
+  return bsrg_whole_rows(v) <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX &&
          v->nnzb * bsrg_max(v->block_height, v->block_width) <= INT32_MAX;
 }
 
@@ -33,7 +33,8 @@ const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, cons
   if ((uintptr_t)args->a_values % 16 || (uintptr_t)args->b_values % 16)
     return "needs a.data and b.data to start at multiples of 16 bytes";
   if (!bsrg_map_can_describe(&args->y)) return "needs out with rows or columns at multiples of 16 bytes";
-  const int64_t tiles = bsrg_ceil_div(a->rows, BSRG_PAIRS_TILE_M) * bsrg_ceil_div(b->cols, BSRG_PAIRS_TILE_N);
+  const int64_t tiles = bsrg_ceil_div(bsrg_whole_rows(a), BSRG_PAIRS_TILE_M) *
+                        bsrg_ceil_div(bsrg_whole_cols(b), BSRG_PAIRS_TILE_N);
   return tiles > INT32_MAX / 2 ? "needs at most 2^30 tiles of 128 rows x 256 columns" : NULL;
 }
 
@@ -61,7 +62,7 @@ static bsrg_status upload(bsrg_structure *structure, bool is_a, bsrg_gpu gpu, bs
       .order = index->order ? (const int32_t *)(uintptr_t)uploads[ORDER] : NULL,
       .tiles =
           index->tiles ? (const int32_t *)(uintptr_t)uploads[TILES] + (is_a ? 0 : index->row_tiles) : NULL,
-      .strips = (int32_t)(v->rows / STRIP),
+      .strips = (int32_t)(bsrg_whole_rows(v) / STRIP),
       .strips_per_block = (int32_t)(v->block_height / STRIP)};
   return BSRG_OK;
 }
@@ -112,10 +113,10 @@ bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_g
       .c_col_stride = args->c.col_stride,
       .words = (int32_t)bsrg_ceil_div(a->block_cols, 32),
       .steps = (int32_t)(a->block_width / STRIP),
-      .row_tiles = (int32_t)bsrg_ceil_div(a->rows, BSRG_PAIRS_TILE_M),
-      .column_tiles = (int32_t)bsrg_ceil_div(bt->rows, BSRG_PAIRS_TILE_N),
-      .rows = (int32_t)a->rows,
-      .columns = (int32_t)bt->rows,
+      .row_tiles = (int32_t)bsrg_ceil_div(bsrg_whole_rows(a), BSRG_PAIRS_TILE_M),
+      .column_tiles = (int32_t)bsrg_ceil_div(bsrg_whole_rows(bt), BSRG_PAIRS_TILE_N),
+      .rows = (int32_t)bsrg_whole_rows(a),
+      .columns = (int32_t)bsrg_whole_rows(bt),
       .c_in_pairs = c_in_pairs,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta};

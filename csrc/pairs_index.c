@@ -58,7 +58,7 @@ static bool order_tiles(const bsrg_structure_view *v, bsrg_pair_index *index) {
     ROW_STRIPS = BSRG_PAIRS_TILE_M / BSRG_PAIRS_STRIP,
     COLUMN_STRIPS = BSRG_PAIRS_TILE_N / BSRG_PAIRS_STRIP
   };
-  const int64_t strips = v->rows / BSRG_PAIRS_STRIP;
+  const int64_t strips = bsrg_whole_rows(v) / BSRG_PAIRS_STRIP;
   index->row_tiles = bsrg_ceil_div(strips, ROW_STRIPS);
   index->column_tiles = bsrg_ceil_div(strips, COLUMN_STRIPS);
   if (!bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows)) return true;

@@ -87,7 +87,7 @@ const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, co
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (most_side(a) > 1 << 24 || most_side(b) > 1 << 24) return "needs block sides of at most 2^24";
-  return a->rows > INT32_MAX ? "needs fewer than 2^31 rows of a" : NULL;
+  return bsrg_whole_rows(a) > INT32_MAX ? "needs fewer than 2^31 rows of a" : NULL;
 }
 
 /* Whether rows of these elements can be read 16 bytes at a time from any multiple of 16 bytes on. */

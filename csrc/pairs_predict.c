@@ -1,5 +1,6 @@
 /* What products of two block-sparse matrices cost: predictions alone, since which kernels compute one does not depend on
  * them. */
+#include "edges.h"
 #include "pairs.h"
 
 #include <math.h>
@@ -50,6 +51,29 @@ static double meetings(const bsrg_structure_view *a, const bsrg_structure_view *
   return sum;
 }
 
+/* For each block column, the rows of the matrix in its blocks. */
+static void count_rows(const bsrg_structure_view *v, double *count) {
+  for (int64_t i = 0; i < v->block_rows; ++i)
+    for (int64_t b = v->indptr[i]; b < v->indptr[i + 1]; ++b)
+      count[v->indices[b]] += (double)bsrg_rows_of(v, i);
+}
+
+/* Products of elements, of both matrices, in blocks that meet. Negative: no memory. */
+static double useful_products(const bsrg_structure_view *a, const bsrg_structure_view *bt) {
+  double *of_a = calloc((size_t)a->block_cols + 1, sizeof(*of_a));
+  double *of_b = calloc((size_t)a->block_cols + 1, sizeof(*of_b));
+  double sum = -1;
+  if (of_a && of_b) {
+    count_rows(a, of_a);
+    count_rows(bt, of_b);
+    sum = 0;
+    for (int64_t k = 0; k < a->block_cols; ++k) sum += of_a[k] * of_b[k] * (double)bsrg_cols_of(a, k);
+  }
+  free(of_a);
+  free(of_b);
+  return sum;
+}
+
 /* ---- Hopper ----------------------------------------------------------------------------------- */
 
 /* Fitted on an H200 at densities .125, .25 and .5, within 12%: what a CTA does between two tiles, a stage of 64 k beside
@@ -63,8 +87,8 @@ static void predict_hopper(const bsrg_matmul_sparse_args *args, double pairs, do
                            const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
   const bool joined = a->block_height % BSRG_PAIRS_TILE_M == 0;
-  const double tiles =
-      (double)bsrg_ceil_div(a->rows, BSRG_PAIRS_TILE_M) * (double)bsrg_ceil_div(b->cols, BSRG_PAIRS_TILE_N);
+  const double tiles = (double)bsrg_ceil_div(bsrg_whole_rows(a), BSRG_PAIRS_TILE_M) *
+                       (double)bsrg_ceil_div(bsrg_whole_cols(b), BSRG_PAIRS_TILE_N);
   c->mma_flops = 2 * pairs * (double)(a->block_height * a->block_width) * (double)b->block_width;
   c->l2_bytes = 2 * stages * BSRG_PAIRS_STRIP * (BSRG_PAIRS_TILE_M + BSRG_PAIRS_TILE_N);
   c->hbm_bytes = bsrg_pairs_bytes(args);
@@ -78,6 +102,18 @@ static void predict_hopper(const bsrg_matmul_sparse_args *args, double pairs, do
            : output > cores && output > staging ? "the output of its tiles"
            : staging > cores                    ? "loads for blocks that fill few of their tiles"
                                                 : "the tensor cores");
+}
+
+/* ---- portable --------------------------------------------------------------------------------- */
+
+/* With the copy of Y where its last blocks are partial. */
+static void predict_portable(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
+                             bsrg_candidate *c) {
+  const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
+  bsrg_pairs_portable_predict(args, pairs, chip, c);
+  if (a->rows == bsrg_whole_rows(a) && b->cols == bsrg_whole_cols(b)) return;
+  const double elements = (double)a->rows * (double)b->cols;
+  bsrg_copies_predict(1, 2 * elements * (double)bsrg_dtype_size(args->dtype), "copies of out", chip, c);
 }
 
 /* ---- entry ------------------------------------------------------------------------------------ */
@@ -110,11 +146,11 @@ bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsr
   const double pairs = meetings(&a->view, &bt->view, 0, 0);
   const double stages = meetings(&a->view, &bt->view, BSRG_PAIRS_TILE_M, BSRG_PAIRS_TILE_N) *
                         ((double)a->view.block_width / BSRG_PAIRS_STRIP);
-  if (pairs < 0 || stages < 0)
+  const double products = useful_products(&a->view, &bt->view);
+  if (pairs < 0 || stages < 0 || products < 0)
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to count blocks that meet");
   memset(out, 0, sizeof(*out));
-  out->useful_flops =
-      2 * pairs * (double)(a->view.block_height * a->view.block_width) * (double)b->view.block_width;
+  out->useful_flops = 2 * products;
   out->count = 2;
   out->chosen = -1;
   for (int i = 0; i < out->count; ++i) {
@@ -131,7 +167,7 @@ bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsr
     if (i == 0)
       predict_hopper(&args, pairs, stages, chip, c);
     else
-      bsrg_pairs_portable_predict(&args, pairs, chip, c);
+      predict_portable(&args, pairs, chip, c);
   }
   if (out->chosen < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "no kernel computes this product on %s: 'portable' %s",

@@ -1,5 +1,6 @@
 /* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
 #include "dynamic.h"
+#include "edges.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -126,14 +127,21 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
   const char *obstacle = bsrg_dynamic_obstacle(args->a, ops->family);
   if (!obstacle) obstacle = ops->obstacle(&args->a->view, args->dtype, chip->sm_arch);
   if (!obstacle && ops->columns_obstacle) obstacle = ops->columns_obstacle(args->x.cols);
-  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(args);
+  bsrg_whole_product whole;
+  const bsrg_matmul_args *computed = args;
+  if (!obstacle && bsrg_needs_whole(ops, args)) {
+    whole = bsrg_whole_product_of(ops, args);
+    computed = &whole.args;
+  }
+  if (!obstacle && ops->layout_obstacle) obstacle = ops->layout_obstacle(computed);
   if (obstacle) {
     bsrg_set_reason(candidate, "%s", obstacle);
     return BSRG_OK;
   }
   const bsrg_status status = bsrg_plan_get(args->a, ops, plan, error);
   if (status != BSRG_OK) return status;
-  ops->predict(args, *plan, chip, candidate);
+  ops->predict(computed, *plan, chip, candidate);
+  if (computed != args) bsrg_whole_predict(&whole, args, chip, candidate);
   candidate->supported = 1;
   return BSRG_OK;
 }
@@ -191,7 +199,7 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
                      (long long)n);
   const bsrg_structure_view *v = &args->a->view;
   memset(out, 0, sizeof(*out));
-  out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)n;
+  out->useful_flops = 2 * bsrg_stored_elements(v) * (double)n;
   out->chosen = -1;
   for (int i = 0; i < FAMILIES; ++i) {
     const void *plan = NULL;

@@ -36,7 +36,8 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *v, bsrg_block_shape 
   /* A block of height bh that starts anywhere meets at most this many rows of larger blocks. */
   const int64_t down = shape.height % v->block_height == 0 ? 1 : (v->block_height - 1) / shape.height + 2;
   const int64_t across = shape.width % v->block_width == 0 ? 1 : (v->block_width - 1) / shape.width + 2;
-  const int64_t grid = bsrg_ceil_div(v->rows, shape.height) * bsrg_ceil_div(v->cols, shape.width);
+  const int64_t grid =
+      bsrg_ceil_div(bsrg_whole_rows(v), shape.height) * bsrg_ceil_div(bsrg_whole_cols(v), shape.width);
   int64_t met;
   return bsrg_mul_ok(v->nnzb, down * across, &met) ? bsrg_min(met, grid) : grid;
 }
@@ -75,7 +76,7 @@ double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_sha
                                     int32_t *marks, int32_t *stamp) {
   enum { LEAST_ROWS = 4 };
   const divisor width = make_divisor(shape.width);
-  const int64_t bh = v->block_height, rows = bsrg_ceil_div(v->rows, shape.height);
+  const int64_t bh = v->block_height, rows = bsrg_ceil_div(bsrg_whole_rows(v), shape.height);
   const int64_t met = v->nnzb * bsrg_ceil_div(bh, shape.height);
   int64_t stride = bsrg_max(1, bsrg_min(met / look_at, rows / LEAST_ROWS));
   for (;; stride = bsrg_max(1, stride / 8)) { /* again where the sample has missed the long rows */
@@ -100,7 +101,8 @@ double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_sha
 /* The structure of the larger blocks. Their order in a row comes from two transpositions, which sort in linear
  * time. */
 static bsrg_structure *make_child(const bsrg_structure_view *v, bsrg_block_shape shape) {
-  const int64_t rows = bsrg_ceil_div(v->rows, shape.height), cols = bsrg_ceil_div(v->cols, shape.width);
+  const int64_t rows = bsrg_ceil_div(bsrg_whole_rows(v), shape.height),
+                cols = bsrg_ceil_div(bsrg_whole_cols(v), shape.width);
   const int64_t most = bsrg_regroup_most_blocks(v, shape);
   int32_t *indptr = malloc(sizeof(*indptr) * (size_t)(rows + 1));
   int32_t *indices = malloc(sizeof(*indices) * (size_t)most);

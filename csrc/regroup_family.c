@@ -47,7 +47,8 @@ static double sample(search *s, int32_t height, int32_t width) {
 
 /* A child of about so many blocks; its pattern is missing. */
 static bsrg_structure_view child_view(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks) {
-  const int64_t rows = bsrg_ceil_div(v->rows, shape.height), cols = bsrg_ceil_div(v->cols, shape.width);
+  const int64_t rows = bsrg_ceil_div(bsrg_whole_rows(v), shape.height),
+                cols = bsrg_ceil_div(bsrg_whole_cols(v), shape.width);
   return (bsrg_structure_view){.rows = rows * shape.height,
                                .cols = cols * shape.width,
                                .block_height = shape.height,
@@ -130,7 +131,7 @@ static void search_stream(search *s) {
                              .parts = sample_once(s, mine, shape.height, shape.width),
                              .slots = sample_once(s, mine, tile, shape.width),
                              .steps = sample_once(s, mine, group, shape.width),
-                             .tiles = (double)bsrg_ceil_div(s->v->rows, tile)};
+                             .tiles = (double)bsrg_ceil_div(bsrg_whole_rows(s->v), tile)};
     work.longest_tile = work.parts / work.tiles; /* spread evenly */
     const bsrg_structure_view child = child_view(s->v, shape, work.parts);
     bsrg_candidate product;
@@ -145,7 +146,7 @@ static void search_stream(search *s) {
 static bool choose_shape(search *s, const bsrg_structure_view *v) {
   *s = (search){.v = v,
                 .chip = bsrg_chip_h200(),
-                .marks = calloc((size_t)(v->cols / 16 + 1), sizeof(*s->marks)),
+                .marks = calloc((size_t)(bsrg_whole_cols(v) / 16 + 1), sizeof(*s->marks)),
                 .stamp = 1,
                 .least = INFINITY};
   if (!s->marks) return false;
@@ -166,7 +167,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
     return "needs blocks that gain from being larger: the tall kernels are fast on multiples of (64, 16) "
            "with "
            "more than 32 columns";
-  if (v->rows > INT32_MAX - 128 || v->cols > INT32_MAX - 128 || v->nnzb > INT32_MAX ||
+  if (bsrg_whole_rows(v) > INT32_MAX - 128 || bsrg_whole_cols(v) > INT32_MAX - 128 || v->nnzb > INT32_MAX ||
       !bsrg_mul_ok(v->block_height, v->block_width, &block) || block > INT32_MAX ||
       !fits_tall(v, (bsrg_block_shape){64, 64}))
     return "needs fewer than 2^31 rows, columns, stored blocks and rows of larger blocks";
@@ -287,4 +288,6 @@ const bsrg_family_ops bsrg_regroup_family = {.family = BSRG_REGROUP,
                                              .make_plan = make_plan,
                                              .free_plan = bsrg_regrouped_free,
                                              .predict = predict,
+                                             .clips_x = true,
+                                             .clips_y = true,
                                              .launch = launch};

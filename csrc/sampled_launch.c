@@ -1,5 +1,6 @@
 /* Sampled products on GPUs: the choice between Hopper's kernels and the portable ones, and their launches. */
 #include "dense.h"
+#include "edges.h"
 #include "sampled.h"
 #include "tensor_map.h"
 #include "uploads.h"
@@ -194,6 +195,36 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
                      (CUstream)args->stream, &p, error);
 }
 
+/* With copies of A and B that go on with zeros where partial blocks do. */
+static bsrg_status launch_whole(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
+                                bsrg_error *error) {
+  const bsrg_structure_view *v = &args->pattern->view;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), k = args->a.cols;
+  const int64_t rows = bsrg_whole_rows(v), cols = bsrg_whole_cols(v);
+  const bool copy_a = k > 0 && rows != v->rows, copy_b = k > 0 && cols != v->cols;
+  if (!copy_a && !copy_b) return launch_portable(args, plan, gpu, error);
+  const CUstream stream = (CUstream)args->stream;
+  bsrg_dense a = bsrg_whole_dense(&args->a, rows, k, size), b = bsrg_whole_dense(&args->b, k, cols, size);
+  const size_t a_bytes = copy_a ? bsrg_whole_bytes(&a, size) : 0;
+  const size_t b_bytes = copy_b ? bsrg_whole_bytes(&b, size) : 0;
+  CUdeviceptr scratch;
+  bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, a_bytes + b_bytes, stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  a.data = (void *)(uintptr_t)scratch;
+  b.data = (void *)(uintptr_t)(scratch + a_bytes);
+  bsrg_sampled_args whole = *args;
+  if (copy_a) {
+    whole.a = a;
+    status = bsrg_copy_to_whole(&args->a, &a, size, gpu, stream, error);
+  }
+  if (copy_b && status == BSRG_OK) {
+    whole.b = b;
+    status = bsrg_copy_to_whole(&args->b, &b, size, gpu, stream, error);
+  }
+  if (status == BSRG_OK) status = launch_portable(&whole, plan, gpu, error);
+  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+}
+
 /* ---- entry ------------------------------------------------------------------------------------ */
 
 static bsrg_status choose(const bsrg_sampled_args *args, const bsrg_gpu_info *info,
@@ -214,10 +245,14 @@ static bsrg_status choose(const bsrg_sampled_args *args, const bsrg_gpu_info *in
 static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_sampled_plan *plan = NULL;
   bsrg_family family = BSRG_AUTO;
-  const bsrg_status status = choose(args, &gpu.device->info, &plan, &family, error);
+  bsrg_status status = choose(args, &gpu.device->info, &plan, &family, error);
   if (status != BSRG_OK) return status;
-  return family == BSRG_SAMPLED ? launch_hopper(args, plan, gpu, error)
-                                : launch_portable(args, plan, gpu, error);
+  status =
+      family == BSRG_SAMPLED ? launch_hopper(args, plan, gpu, error) : launch_whole(args, plan, gpu, error);
+  /* Zeros have met an infinity or NaN there. */
+  if (status != BSRG_OK) return status;
+  return bsrg_gpu_clear_edges(&args->pattern->view, args->out, args->dtype, gpu, (CUstream)args->stream,
+                              error);
 }
 
 static bsrg_status answer(const bsrg_sampled_args *args, bsrg_error *error) {

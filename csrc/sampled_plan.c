@@ -87,7 +87,7 @@ static bool plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
   const int strips = v->block_height % (2 * BSRG_SAMPLED_PANEL) == 0 ? 2 : 1;
   const int64_t panels = v->nnzb * (v->block_width / BSRG_SAMPLED_PANEL);
   /* Kernels count rows, columns, panels and tiles in 32 bits, with room for all that draw a tile once more. */
-  if (panels > INT32_MAX || v->rows > INT32_MAX || v->cols > INT32_MAX) return true;
+  if (panels > INT32_MAX || bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX) return true;
   const int64_t most = choose_width(v, strips), tiles = count_tiles(v, strips, most);
   if (tiles > INT32_MAX / 2) return true;
   plan->strips = strips;

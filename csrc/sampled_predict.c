@@ -1,5 +1,6 @@
 /* What sampled products cost: predictions alone, since which kernels compute one does not depend on them. */
 #include "dense.h"
+#include "edges.h"
 #include "sampled.h"
 
 #include <math.h>
@@ -59,6 +60,28 @@ static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_p
   snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > work ? "memory" : "its tiles");
 }
 
+/* ---- partial blocks --------------------------------------------------------------------------- */
+
+/* The portable kernels take copies of A and B; what blocks have beyond the matrix is cleared after all. turned: A and B
+ * are what the caller has as the transposes of b and a. */
+static void predict_edges(const bsrg_sampled_args *args, bool turned, const bsrg_chip *chip,
+                          bsrg_candidate *c) {
+  const bsrg_structure_view *v = &args->pattern->view;
+  const bool copies = c->family == BSRG_PORTABLE;
+  const bool copy_a = copies && v->rows != bsrg_whole_rows(v);
+  const bool copy_b = copies && v->cols != bsrg_whole_cols(v);
+  const int64_t launches = bsrg_clear_launches(v) + 2 * (copy_a + copy_b);
+  if (launches == 0) return;
+  const double lines = (copy_a ? (double)v->rows : 0) + (copy_b ? (double)v->cols : 0);
+  const double bytes = 2 * lines * (double)args->a.cols * (double)bsrg_dtype_size(args->dtype);
+  bsrg_copies_predict(launches, bytes,
+                      copy_a && copy_b             ? "copies of a and b, and zeros beyond the matrix,"
+                      : (turned ? copy_b : copy_a) ? "copies of a, and zeros beyond the matrix,"
+                      : copy_a || copy_b           ? "copies of b, and zeros beyond the matrix,"
+                                                   : "zeros beyond the matrix",
+                      chip, c);
+}
+
 /* ---- entry ------------------------------------------------------------------------------------ */
 
 static double bytes_of(const bsrg_sampled_args *args) {
@@ -99,7 +122,7 @@ bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int6
     args.b = (bsrg_dense){NULL, k, v->rows, 1, k};
   }
   memset(out, 0, sizeof(*out));
-  out->useful_flops = 2 * (double)v->nnzb * (double)(v->block_height * v->block_width) * (double)k;
+  out->useful_flops = 2 * bsrg_stored_elements(v) * (double)k;
   out->count = 2;
   bsrg_candidate *hopper = &out->candidates[0], *portable = &out->candidates[1];
   hopper->family = BSRG_SAMPLED;
@@ -116,14 +139,16 @@ bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int6
   status = bsrg_plan_get(args.pattern, &bsrg_sampled_lists, &plan, error);
   if (status != BSRG_OK) return status;
   predict_portable(&args, plan, chip, portable);
+  predict_edges(&args, v->order != NULL, chip, portable);
   const char *obstacle = bsrg_sampled_obstacle(&args, plan, chip->sm_arch);
   if (obstacle) {
     snprintf(hopper->reason, sizeof(hopper->reason), "%s", obstacle);
     return BSRG_OK;
   }
   hopper->supported = 1;
-  hopper->hbm_bytes = portable->hbm_bytes;
+  hopper->hbm_bytes = bytes_of(&args);
   predict_hopper(&args, plan, chip, hopper);
+  predict_edges(&args, v->order != NULL, chip, hopper);
   out->chosen = 0; /* whatever the predictions: as the launches choose */
   return BSRG_OK;
 }

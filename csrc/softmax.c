@@ -1,6 +1,10 @@
 /* Softmax over the stored elements of each row: checks, and the launch on a GPU. */
+#include "copy.h"
+#include "edges.h"
 #include "portable.h"
 #include "views.h"
+
+#include <float.h>
 
 static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_structure_view *a,
                                 bsrg_error *error) {
@@ -36,8 +40,7 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
   const bsrg_structure_view *v = &args->a->view;
   const void *plan;
   bsrg_portable_uploads uploads;
-  bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
-  if (status == BSRG_OK) status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+  bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
   if (status == BSRG_OK) status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
@@ -77,6 +80,34 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
                      (CUstream)args->stream, &p, error);
 }
 
+/* The kernels take whole blocks: elements beyond the end of a row become -infinity first, which adds nothing to it, and zeros
+ * afterwards. */
+static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  if (v->rows == bsrg_whole_rows(v) && v->cols == bsrg_whole_cols(v)) return launch(args, gpu, error);
+  const bsrg_structure_view *stored = v->order ? &args->a->original->view : v;
+  const CUstream stream = (CUstream)args->stream;
+  bsrg_softmax_args whole = *args;
+  bsrg_status status = BSRG_OK;
+  if (v->cols != bsrg_whole_cols(v)) {
+    whole.values = args->out;
+    /* Of 0 times infinity there is no softmax; the least of numbers makes the others as equal. */
+    if (args->scale == 0) whole.scale = args->dtype == BSRG_F64 ? DBL_TRUE_MIN : FLT_TRUE_MIN;
+    if (args->out != args->values) {
+      const int64_t area = v->block_height * v->block_width;
+      const bsrg_dense from = {(void *)args->values, v->nnzb, area, area, 1},
+                       to = {args->out, v->nnzb, area, area, 1};
+      status = bsrg_copy(&from, &to, (int64_t)bsrg_dtype_size(args->dtype), gpu, stream, error);
+    }
+    if (status == BSRG_OK)
+      status = bsrg_gpu_extend_rows(stored, v->order != NULL, whole.scale > 0, args->out, args->dtype, gpu,
+                                    stream, error);
+  }
+  if (status == BSRG_OK) status = launch(&whole, gpu, error);
+  if (status == BSRG_OK) status = bsrg_gpu_clear_edges(stored, args->out, args->dtype, gpu, stream, error);
+  return status;
+}
+
 static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
@@ -84,7 +115,8 @@ static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
   bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
-  status = launch(args, (bsrg_gpu){api, device}, error);
+  status = bsrg_check_arch(&device->info, error);
+  if (status == BSRG_OK) status = launch_whole(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
 }

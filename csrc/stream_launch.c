@@ -15,7 +15,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (shape.rows > BSRG_STREAM_GROUPS * (BSRG_STREAM_GROUP_ROWS / shape.height))
     return "needs blocks that fit into a tile of 256 rows";
   /* The plan counts parts of at least 8 x 16 elements in 32 bits. */
-  if (v->rows > INT32_MAX || v->cols > INT32_MAX ||
+  if (bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX ||
       !bsrg_mul_ok(v->nnzb, v->block_height * v->block_width, &elements) || elements / 128 > INT32_MAX)
     return "needs fewer than 2^31 rows, columns and parts of 8 x 16 elements";
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
@@ -141,4 +141,6 @@ const bsrg_family_ops bsrg_stream_family = {.family = BSRG_STREAM,
                                             .make_plan = bsrg_stream_make_plan,
                                             .free_plan = bsrg_stream_free_plan,
                                             .predict = bsrg_stream_predict,
+                                            .clips_x = true,
+                                            .clips_y = true,
                                             .launch = launch};

@@ -24,24 +24,19 @@ bsrg_status bsrg_check_sizes(const bsrg_pattern *p, bsrg_error *error) {
                      "shape is (%" PRId64 ", %" PRId64 "), but both numbers must be at least 0", p->rows,
                      p->cols);
   }
-  if (p->rows % bh != 0 || p->cols % bw != 0) {
-    const int by_rows = p->rows % bh != 0;
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "shape is (%" PRId64 ", %" PRId64 ") and blocksize (%" PRId64 ", %" PRId64
-                     "), but the number of %s must be a multiple of the block %s",
-                     p->rows, p->cols, bh, bw, by_rows ? "rows" : "columns", by_rows ? "height" : "width");
-  }
-  if (p->rows / bh > kMaxBlocksAcross || p->cols / bw > kMaxBlocksAcross) {
+  if (p->rows > INT64_MAX - bh || p->cols > INT64_MAX - bw || bsrg_ceil_div(p->rows, bh) > kMaxBlocksAcross ||
+      bsrg_ceil_div(p->cols, bw) > kMaxBlocksAcross) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "shape is (%" PRId64 ", %" PRId64 ") and blocksize (%" PRId64 ", %" PRId64
                      "): at most %" PRId64 " block rows and as many block columns are accepted",
                      p->rows, p->cols, bh, bw, kMaxBlocksAcross);
   }
-  if (p->indptr_len != p->rows / bh + 1) {
+  const int64_t block_rows = bsrg_ceil_div(p->rows, bh);
+  if (p->indptr_len != block_rows + 1) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "indptr has length %" PRId64 ", but %" PRId64 " rows in blocks of height %" PRId64
                      " are %" PRId64 " block rows: indptr must have length %" PRId64,
-                     p->indptr_len, p->rows, bh, p->rows / bh, p->rows / bh + 1);
+                     p->indptr_len, p->rows, bh, block_rows, block_rows + 1);
   }
   if (p->nnzb < 0) {
     return bsrg_fail(error, BSRG_ERR_VALUE, "indices has length %" PRId64 ", which must be at least 0",
@@ -110,7 +105,7 @@ static inline bsrg_status copy_indptr(const bsrg_pattern *p, bsrg_index_type typ
 /* Says which rule entry `at` of a row that begins at `begin` breaks; BSRG_OK when none. */
 static bsrg_status judge_index(const bsrg_pattern *p, int check, int64_t row, int64_t begin, int64_t at,
                                int64_t before, int64_t found, bsrg_error *error) {
-  const int64_t block_cols = p->cols / p->block_width;
+  const int64_t block_cols = bsrg_ceil_div(p->cols, p->block_width);
   if (found < 0 || found >= block_cols) {
     if (block_cols == 0) {
       return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -141,7 +136,7 @@ static bsrg_status judge_index(const bsrg_pattern *p, int check, int64_t row, in
  * to check, so the loop compares each entry once and a defect is named afterwards. */
 static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type type, int check,
                                        const int64_t *indptr, int32_t *indices, bsrg_error *error) {
-  const int64_t block_rows = p->indptr_len - 1, block_cols = p->cols / p->block_width;
+  const int64_t block_rows = p->indptr_len - 1, block_cols = bsrg_ceil_div(p->cols, p->block_width);
   for (int64_t row = 0; row < block_rows; ++row) {
     const int64_t begin = indptr[row], end = indptr[row + 1];
     int64_t previous = -1;
@@ -224,7 +219,7 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
   view->block_height = pattern->block_height;
   view->block_width = pattern->block_width;
   view->block_rows = block_rows;
-  view->block_cols = pattern->cols / pattern->block_width;
+  view->block_cols = bsrg_ceil_div(pattern->cols, pattern->block_width);
   view->nnzb = pattern->nnzb;
   int64_t *indptr = (int64_t *)view->indptr;
   int32_t *indices = (int32_t *)view->indices;

@@ -18,8 +18,8 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (v->nnzb == 0) return "needs at least one block";
   if (v->block_height % BSRG_TALL_STRIP) return "needs a block height that is a multiple of 64";
   if (v->block_width % 16) return "needs a block width that is a multiple of 16";
-  if (v->rows > INT32_MAX || v->cols > INT32_MAX || !bsrg_mul_ok(v->nnzb, stored_height(v), &a_rows) ||
-      a_rows > INT32_MAX)
+  if (bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX ||
+      !bsrg_mul_ok(v->nnzb, stored_height(v), &a_rows) || a_rows > INT32_MAX)
     return "needs fewer than 2^31 rows, columns and stored block rows";
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
   return NULL;
@@ -273,4 +273,6 @@ const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,
                                           .make_plan = bsrg_tall_make_plan,
                                           .free_plan = bsrg_tall_free_plan,
                                           .predict = bsrg_tall_predict,
+                                          .clips_x = true,
+                                          .clips_y = true,
                                           .launch = launch};

@@ -130,7 +130,9 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   /* The kernels for parts have no pairs along rows. */
   const bsrg_tall_cluster across = cluster_along_columns(n);
   const costs cut = costs_for(v, plan, n, across, chip);
-  for (int32_t i = 0; i < plan->level_count; ++i) {
+  /* The second pass of transposed products writes rows in eights, without a look at where Y ends. */
+  const bool uncuttable = transposed_x && v->rows != bsrg_whole_rows(v);
+  for (int32_t i = 0; i < plan->level_count && !uncuttable; ++i) {
     const double seconds = cut_seconds(&cut, plan, &plan->levels[i], n, chip);
     if (seconds >= fmin(needed, s.seconds)) continue;
     s.seconds = seconds;

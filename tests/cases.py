@@ -67,15 +67,31 @@ class Problem:
 def densify(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> np.ndarray:
-    """Block by block in float64, with nothing of the package."""
+    """Block by block in float64, with nothing of the package, cut off at ``shape``."""
     _, height, width = data.shape
-    dense = np.zeros(shape)
+    across = -(-shape[1] // width)
+    dense = np.zeros(((len(indptr) - 1) * height, across * width))
     for i in range(len(indptr) - 1):
         for k in range(indptr[i], indptr[i + 1]):
             rows = slice(i * height, (i + 1) * height)
             cols = slice(indices[k] * width, (indices[k] + 1) * width)
             dense[rows, cols] = data[k].astype(np.float64)
-    return dense
+    return np.ascontiguousarray(dense[: shape[0], : shape[1]])
+
+
+def is_partial(p: Problem) -> bool:
+    """Whether its last blocks reach beyond the matrix, which no pattern of a GPU's own has."""
+    return any(size % block for size, block in zip(p.shape, p.data.shape[1:], strict=True))
+
+
+def fill_beyond(p: Problem, value: float) -> None:
+    """Puts a value into ``p.data``, also of a batch, where blocks reach beyond the matrix."""
+    height, width = p.data.shape[-2:]
+    rows, cols = (size % block for size, block in zip(p.shape, (height, width), strict=True))
+    if rows:
+        p.data[..., p.indptr[-2] :, rows:, :] = value
+    if cols:
+        p.data[..., p.indices == p.shape[1] // width, :, cols:] = value
 
 
 def problem(
@@ -85,13 +101,21 @@ def problem(
     n: int,
     dtype: str,
     index_type: type = np.int32,
+    cut: tuple[int, int] = (0, 0),
 ) -> Problem:
-    """Random values on the blocks that ``mask`` (block rows x block columns) selects."""
+    """Random values on the blocks that ``mask`` (block rows x block columns) selects. ``cut``: rows
+    and columns that the last blocks have beyond the matrix, where they are 0."""
     indptr = np.concatenate([[0], mask.sum(axis=1).cumsum()]).astype(index_type)
     indices = np.nonzero(mask)[1].astype(index_type)
-    shape = (mask.shape[0] * blocksize[0], mask.shape[1] * blocksize[1])
-    data = normal(rng, (len(indices), *blocksize), dtype)
-    return Problem(data, indices, indptr, shape, n, dtype)
+    rows, cols = (
+        blocks * side - (less if blocks else 0)
+        for blocks, side, less in zip(mask.shape, blocksize, cut, strict=True)
+    )
+    p = Problem(
+        normal(rng, (len(indices), *blocksize), dtype), indices, indptr, (rows, cols), n, dtype
+    )
+    fill_beyond(p, 0)
+    return p
 
 
 def uniform(density: float) -> Callable[[np.random.Generator, int, int], np.ndarray]:

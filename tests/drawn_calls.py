@@ -19,7 +19,7 @@ import sampled_cases
 import softmax_cases
 import structure_cases
 import varlen_cases
-from cases import DTYPES, Problem, normal, problem
+from cases import DTYPES, Problem, is_partial, normal, problem
 from drawn_products import Product, Target, products
 from hypothesis import strategies as st
 from operations import dynamic_matrix, matrix
@@ -100,7 +100,7 @@ def sparse_products(draw: st.DrawFn, sides: Any) -> Drawn:
     wrong = draw(
         st.sampled_from((None,) * 15 + ("bias", "activation", "out_dtype", "a_scale", "dynamic"))
     )
-    if wrong == "dynamic" and 0 in pair.a.shape:
+    if wrong == "dynamic" and (0 in pair.a.shape or is_partial(pair.a)):
         wrong = None
     scalars = st.sampled_from((0.0, 1.0, -1.0, 0.5, 3.0))
     by_columns, seed = draw(st.booleans()), int(rng.integers(2**62))
@@ -136,7 +136,7 @@ def _sampled(
 def samples(draw: st.DrawFn, drawn: Any) -> Drawn:
     p, rng = draw(drawn)
     wrong = draw(st.sampled_from((None,) * 15 + ("dynamic", "structure")))
-    if wrong == "dynamic" and 0 in p.shape:
+    if wrong == "dynamic" and (0 in p.shape or is_partial(p)):
         wrong = None
     orders = st.sampled_from(sampled_cases.ORDERS)
     call = sampled_cases.Call(
@@ -169,7 +169,8 @@ def _softmax(p: Problem, scale: float, wrong: str | None, space: Space, _: Any) 
 @st.composite
 def softmaxes(draw: st.DrawFn, drawn: Any) -> Drawn:
     p, _ = draw(drawn)
-    wrong = "dynamic" if draw(st.integers(0, 15)) == 0 and 0 not in p.shape else None
+    may_change = 0 not in p.shape and not is_partial(p)
+    wrong = "dynamic" if draw(st.integers(0, 15)) == 0 and may_change else None
     scale = draw(st.sampled_from((1.0, 0.125, -2.0, 0.0)))
     refusal = "must have dtype float16, bfloat16, float32 or" if p.dtype in EIGHT else None
     if wrong:
@@ -205,7 +206,7 @@ def structures(draw: st.DrawFn, drawn: Any) -> Drawn:
 def _dynamic(p: Problem, seed: int, topk: int | None, dtype: str, space: Space, _: Any) -> None:
     """What is stored after an update of a pattern that had another mask, and its values."""
     rng = ROUNDS(seed)
-    grid = (p.shape[0] // p.data.shape[1], p.shape[1] // p.data.shape[2])
+    grid = structure_cases.mask_of(p).shape
     capacity = int(rng.integers(1, grid[0] * grid[1] + 1))
     pattern = bsrgemm.DynamicPattern(p.shape, p.data.shape[1:], capacity, space.device)
     pattern.update(space.array(rng.random(grid) < 0.5))
@@ -241,6 +242,8 @@ def dynamics(draw: st.DrawFn, drawn: Any) -> Drawn:
     run = partial(_dynamic, p, int(rng.integers(2**62)), topk, dtype)
 
     def refusal(target: Target) -> str | None:
+        if is_partial(p):
+            return "takes whole blocks alone: the number of (rows|columns) must be a multiple of"
         if topk is not None and dtype not in ALL[:3]:
             return "scores has dtype .*; accepted: float16, bfloat16, float32"
         eight = target.on_gpu and p.dtype in EIGHT

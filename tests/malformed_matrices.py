@@ -63,10 +63,10 @@ METHODS = (
     Bad("times a string", lambda: build() * "2", TypeError, ("a str", "accepted: a real number")),
     Bad("divided by a matrix", lambda: build() / build(), TypeError, ("divisor", "accepted")),
     Bad(
-        "other blocks that do not divide",
-        lambda: build().reblock((3, 2)),
+        "other blocks without rows",
+        lambda: build().reblock((0, 2)),
         ValueError,
-        ("blocksize is (3, 2)", "height 3"),
+        ("blocksize is (0, 2)", "accepted: integers that are at least 1"),
     ),
     Bad(
         "other blocks of one number",
@@ -101,9 +101,15 @@ METHODS = (
     ),
     Bad(
         "mask of other blocks",
-        lambda: masked(blocksize=(3, 2)),
+        lambda: masked(blocksize=(3, 4)),
         ValueError,
-        ("blocksize is (3, 2)", "does not divide 4"),
+        ("mask has shape (2, 3)", "accepted: (2, 2), an entry for each block of (3, 4)"),
+    ),
+    Bad(
+        "partial blocks to torch",
+        lambda: bsr_array(x(3, 5), blocksize=(2, 2)).to_torch(),
+        ValueError,
+        ("shape (3, 5) in blocks of (2, 2)", "whole blocks only, so use A.reblock"),
     ),
 )
 
@@ -154,6 +160,12 @@ STACKS = {
             lambda: bsrgemm.vstack([build(), build().T]),
             ValueError,
             ("blocks[1] has 4 columns",),
+        ),
+        Bad(
+            "one below a partial block row",
+            lambda: bsrgemm.vstack([bsr_array(x(3, 6), blocksize=(2, 2)), build()]),
+            ValueError,
+            ("blocks[0] has 3 rows in blocks of 2", "accepted there: a multiple of 2"),
         ),
     ),
     "hstack": (

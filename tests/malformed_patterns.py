@@ -141,7 +141,7 @@ PATTERNS = (
         "blocks that do not divide",
         lambda: pattern(blocksize=(3, 4)),
         ValueError,
-        ("multiple of the block height",),
+        ("takes whole blocks alone: the number of rows must be a multiple of the block height",),
     ),
     Bad("no blocks", lambda: pattern((0, 12)), ValueError, ("at least one block",)),
     Bad(

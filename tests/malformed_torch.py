@@ -64,10 +64,10 @@ MODULE = (
         ("linear is a ReLU",),
     ),
     Bad(
-        "blocks that do not divide",
-        lambda: from_linear(blocksize=(3, 8)),
+        "blocks without rows",
+        lambda: from_linear(blocksize=(0, 8)),
         ValueError,
-        ("blocksize",),
+        ("blocksize is (0, 8)", "accepted: integers that are at least 1"),
     ),
     Bad(
         "density", lambda: BSRLinear(weight()).prune_(1.5), ValueError, ("density is 1.5", "0 to 1")

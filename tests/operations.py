@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
-from cases import Problem, allowed_error, assert_close, normal, problem
+from cases import Problem, allowed_error, assert_close, is_partial, normal, problem
 from spaces import Space
 
 
@@ -269,10 +269,14 @@ def _matvec_out(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
 
 def _other(p: Problem, rng: np.random.Generator, rows: int, depth: int) -> Problem:
     """A block-sparse right operand of so many rows and p.n columns, for blocks as wide as its are
-    high."""
+    high. Where these are partial, so are its block columns."""
     across = 2 if p.n and p.n % 2 == 0 else min(p.n, 1)
-    mask = rng.random((rows // depth, across)) < 0.6
-    return problem(rng, mask, (depth, max(1, p.n // max(1, across))), 0, p.dtype)
+    down = -(-rows // depth)
+    mask = rng.random((down, across)) < 0.6
+    width, less = max(1, p.n // max(1, across)), 0
+    if down * depth != rows and p.n > 2:
+        width, less = width + 1, across
+    return problem(rng, mask, (depth, width), 0, p.dtype, cut=(down * depth - rows, less))
 
 
 def _sparse(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
@@ -294,7 +298,7 @@ def _sparse_transposed(space: Space, p: Problem, rng: np.random.Generator) -> Ou
     other = _other(p, rng, p.shape[0], p.data.shape[1])
     order = np.argsort(other.indices, kind="stable")
     rows = np.repeat(np.arange(len(other.indptr) - 1), np.diff(other.indptr))
-    across = other.shape[1] // other.data.shape[2]
+    across = -(-other.shape[1] // other.data.shape[2])
     turned = Problem(
         np.ascontiguousarray(other.data[order].transpose(0, 2, 1)),
         rows[order].astype(np.int32),
@@ -359,6 +363,8 @@ def _padded(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:
 
 def dynamic_matrix(space: Space, p: Problem) -> Any:
     """The matrix with a pattern of its device and room for two blocks more, which are poison."""
+    if is_partial(p):
+        return matrix(space, p)
     mask = np.zeros(tuple(np.array(p.shape) // p.data.shape[1:]), bool)
     mask[np.repeat(np.arange(len(mask)), np.diff(p.indptr)), p.indices] = True
     capacity = min(len(p.data) + 2, mask.size)

@@ -8,7 +8,7 @@ import numpy as np
 from cases import ROUNDOFF, Problem, problem
 from operations import matrix
 from spaces import Space
-from structure_cases import mask_of, stored
+from structure_cases import covered_by, stored
 
 # name: (pattern, block rows, block columns, block shape)
 SHAPES = {
@@ -24,6 +24,10 @@ SHAPES = {
     "all blocks": (cases.uniform(1.1), 4, 5, (64, 16)),
     "no blocks": (cases.uniform(0.0), 3, 4, (64, 16)),
     "one long row": (cases.one_long_row, 12, 40, (4, 8)),
+    "partial": (cases.uniform(0.6), 4, 5, (16, 24), 3, 10),
+    "partial, tall": (cases.uniform(0.6), 3, 5, (100, 6), 93, 1),
+    "partial, wide": (cases.uniform(0.6), 3, 2, (2, 1000), 1, 900),
+    "partial, long rows": (cases.uniform(0.9), 2, 90, (33, 64), 0, 1),
     "no rows": (cases.uniform(1.0), 0, 3, (4, 4)),
     "no columns": (cases.uniform(1.0), 3, 0, (4, 4)),
 }
@@ -44,7 +48,7 @@ def check(space: Space, p: Problem, scale: float) -> None:
     """Of the matrix and of its transposed view, with the pattern and the library that they have."""
     a = matrix(space, p)
     before = space.host(a.data).copy()
-    covered = np.kron(mask_of(p), np.ones(p.data.shape[1:], bool))
+    covered = covered_by(p)
     for of, dense, seen in ((a, p.dense, covered), (a.T, p.dense.T, covered.T)):
         result = bsrgemm.softmax(of, scale)
         assert result.is_transposed == of.is_transposed and result.shape == of.shape

@@ -34,15 +34,22 @@ def profile(examples: int) -> settings:
 def problems(
     draw: st.DrawFn, heights: Any, widths: Any, columns: Any, dtypes: tuple[str, ...] = DTYPES
 ) -> tuple[Problem, np.random.Generator]:
-    """Any pattern of up to 9 x 9 blocks, and a generator for the values."""
+    """Any pattern of up to 9 x 9 blocks, the last ones perhaps partial, and a generator for the
+    values."""
     rows, cols = draw(st.integers(0, 9)), draw(st.integers(0, 9))
     bits = draw(st.integers(0, 2 ** (rows * cols) - 1))
     mask = np.array([bits >> k & 1 for k in range(rows * cols)], bool).reshape(rows, cols)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     blocksize = (draw(heights), draw(widths))
     index_type = draw(st.sampled_from((np.int32, np.int64)))
-    p = problem(rng, mask, blocksize, draw(columns), draw(st.sampled_from(dtypes)), index_type)
-    return p, rng
+    n, dtype = draw(columns), draw(st.sampled_from(dtypes))
+    return problem(rng, mask, blocksize, n, dtype, index_type, draw(cuts(blocksize))), rng
+
+
+def cuts(blocksize: tuple[int, int]) -> Any:
+    """What the last blocks have beyond the matrix: nothing, as often as not."""
+    partial = st.tuples(*(st.integers(0, side - 1) for side in blocksize))
+    return st.one_of(st.just((0, 0)), partial)
 
 
 def check_product(
@@ -121,12 +128,14 @@ def pairs(
     dtype, density = draw(st.sampled_from(dtypes)), draw(st.floats(0, 1))
     transposed = draw(st.booleans()), draw(st.booleans())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    outer, (inner, _) = draw(cuts((blocks[0], blocks[2]))), draw(cuts((blocks[1], 1)))
+    less = (outer[0], inner, outer[1])
     operands = []
     for i in range(2):
-        mask, block = rng.random(grid[i : i + 2]) < density, blocks[i : i + 2]
+        mask, block, cut = rng.random(grid[i : i + 2]) < density, blocks[i : i + 2], less[i : i + 2]
         if transposed[i]:
-            mask, block = mask.T, block[::-1]
-        operands.append(problem(rng, mask, tuple(block), 0, dtype))
+            mask, block, cut = mask.T, block[::-1], cut[::-1]
+        operands.append(problem(rng, mask, tuple(block), 0, dtype, cut=cut))
     return Pair(*operands, transposed), rng
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import bsrgemm
 import numpy as np
+import pytest
 from bsrgemm import bsr_array
 from cases import ROUNDOFF, Problem, densify, numpy_dtype, problem
 from operations import matrix
@@ -14,7 +15,8 @@ from spaces import Space
 
 
 def stored(space: Space, a: bsr_array) -> np.ndarray:
-    """The matrix in float64, from its arrays alone, which have to be those of a valid matrix."""
+    """The matrix in float64, from its arrays alone, which have to be those of a valid matrix, with
+    zeros beyond it."""
     if a.is_transposed:
         return stored(space, a.T).T
     bsr_array((a.data, a.indices, a.indptr), a.shape)
@@ -35,7 +37,7 @@ def check(space: Space, found: bsr_array, expected: np.ndarray, mask: Any = None
 
 
 def mask_of(p: Problem) -> np.ndarray:
-    rows, cols = len(p.indptr) - 1, p.shape[1] // p.data.shape[2]
+    rows, cols = len(p.indptr) - 1, -(-p.shape[1] // p.data.shape[2])
     mask = np.zeros((rows, cols), bool)
     mask[np.repeat(np.arange(rows), np.diff(p.indptr)), p.indices] = True
     return mask
@@ -43,7 +45,14 @@ def mask_of(p: Problem) -> np.ndarray:
 
 def other_pattern(p: Problem, rng: np.random.Generator) -> Problem:
     mask = mask_of(p) ^ (rng.random(mask_of(p).shape) < 0.4)
-    return problem(rng, mask, p.data.shape[1:], p.n, p.dtype)
+    cut = tuple(np.array(mask.shape) * p.data.shape[1:] - p.shape)
+    return problem(rng, mask, p.data.shape[1:], p.n, p.dtype, cut=cut)
+
+
+def covered_by(p: Problem) -> np.ndarray:
+    """Elements of stored blocks."""
+    rows, cols = p.shape
+    return np.kron(mask_of(p), np.ones(p.data.shape[1:], bool))[:rows, :cols].astype(bool)
 
 
 def orders(space: Space, p: Problem) -> tuple[tuple[bsr_array, np.ndarray, np.ndarray], ...]:
@@ -91,9 +100,10 @@ def parts(space: Space, p: Problem, rng: np.random.Generator) -> None:
         rows = sorted(rng.integers(0, mask.shape[0] + 1, 2))
         cols = sorted(rng.integers(0, mask.shape[1] + 1, 2))
         r, c = (slice(*x) for x in (rows, cols))
+        m, n = a.shape
         elements = (
-            slice(height * rows[0], height * rows[1]),
-            slice(width * cols[0], width * cols[1]),
+            slice(min(height * rows[0], m), min(height * rows[1], m)),
+            slice(min(width * cols[0], n), min(width * cols[1], n)),
         )
         check(space, a[elements], dense[elements], mask[r, c])
         check(space, a[elements[0]], dense[elements[0]], mask[r])
@@ -113,14 +123,22 @@ def stacks(space: Space, p: Problem, rng: np.random.Generator) -> None:
         ([a, view, b], [dense, dense, q.dense], [mask, mask, mask_of(q)]),
         ([a.T, b.T], [turned, q.dense.T], [turned_mask, mask_of(q).T]),
     ):
-        check(space, bsrgemm.vstack(pieces), np.vstack(values), np.vstack(masks))
-        check(space, bsrgemm.hstack(pieces), np.hstack(values), np.hstack(masks))
-        found = bsrgemm.block_diag(pieces)
-        check(space, found, _diagonal(values), _diagonal(masks).astype(bool))
+        whole = [all(m.shape[i] % m.blocksize[i] == 0 for m in pieces[:-1]) for i in range(2)]
+        for stack, dense_stack, fits in (
+            (bsrgemm.vstack, np.vstack, whole[0]),
+            (bsrgemm.hstack, np.hstack, whole[1]),
+            (bsrgemm.block_diag, _diagonal, all(whole)),
+        ):
+            if fits:
+                found = stack(pieces)
+                check(space, found, dense_stack(values), dense_stack(masks).astype(bool))
+                continue
+            with pytest.raises(ValueError, match=r"blocks\[0\] has .* and others follow; accepted"):
+                stack(pieces)
     narrow = problem(rng, rng.random((2, 3)) < 0.5, p.data.shape[1:], 1, p.dtype)
-    both = [dense, narrow.dense]
-    found = bsrgemm.block_diag([a, matrix(space, narrow)])
-    check(space, found, _diagonal(both), _diagonal([mask, mask_of(narrow)]).astype(bool))
+    found = bsrgemm.block_diag([matrix(space, narrow), a])
+    both, masks = [narrow.dense, dense], [mask_of(narrow), mask]
+    check(space, found, _diagonal(both), _diagonal(masks).astype(bool))
 
 
 def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
@@ -133,15 +151,11 @@ def _diagonal(matrices: list[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _divisors(size: int) -> list[int]:
-    return [d for d in range(1, max(size, 1) + 1) if size % d == 0]
-
-
 def reblocks(space: Space, p: Problem, rng: np.random.Generator) -> None:
     for a, dense, mask in orders(space, p):
         for _ in range(3):
-            size = tuple(int(rng.choice(_divisors(s) or [1])) for s in dense.shape)
-            covered = np.kron(mask, np.ones(a.blocksize, bool))
+            size = tuple(int(rng.integers(1, max(s, 1) + 3)) for s in dense.shape)
+            covered = np.kron(mask, np.ones(a.blocksize, bool))[: a.shape[0], : a.shape[1]]
             wanted = _any_of_blocks(covered, size)
             check(space, a.reblock(size), dense, wanted)
             dropped = a.reblock(size, drop_zeros=True)
@@ -150,15 +164,16 @@ def reblocks(space: Space, p: Problem, rng: np.random.Generator) -> None:
 
 
 def _any_of_blocks(elements: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    rows, cols = elements.shape
-    return elements.reshape(rows // size[0], size[0], cols // size[1], size[1]).any(axis=(1, 3))
+    rows, cols = (-(-side // block) for side, block in zip(elements.shape, size, strict=True))
+    whole = np.zeros((rows * size[0], cols * size[1]), bool)
+    whole[: elements.shape[0], : elements.shape[1]] = elements
+    return whole.reshape(rows, size[0], cols, size[1]).any(axis=(1, 3))
 
 
 def masks(space: Space, p: Problem, rng: np.random.Generator) -> None:
     values = rng.standard_normal(p.shape).astype(numpy_dtype(p.dtype))
     mask = mask_of(p)
-    covered = np.kron(mask, np.ones(p.data.shape[1:], bool))
-    expected = np.where(covered, values.astype(np.float64), 0)
+    expected = np.where(covered_by(p), values.astype(np.float64), 0)
     for dense in [space.array(values), space.column_major(values)]:
         found = bsr_array.from_block_mask(dense, mask, p.data.shape[1:])
         check(space, found, expected, mask)
@@ -181,7 +196,8 @@ def prunes(space: Space, p: Problem, rng: np.random.Generator) -> None:
         assert mask.sum() == count
         if 0 < count < norms.size:
             assert norms[mask].min() >= norms[~mask].max() * (1 - 1e-12)
-        check(space, found, np.where(np.kron(mask, np.ones((height, width), bool)), filled, 0))
+        kept = np.where(np.kron(mask, np.ones((height, width), bool)), filled, 0)
+        check(space, found, kept[: shape[0], : shape[1]])
 
 
 Check = Callable[[Space, Problem, np.random.Generator], None]

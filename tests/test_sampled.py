@@ -32,6 +32,9 @@ SHAPES = {
     "all blocks": (cases.uniform(1.1), 4, 5, (12, 16), 24),
     "no blocks": (cases.uniform(0.0), 3, 4, (16, 16), 8),
     "one long row": (cases.one_long_row, 12, 40, (4, 4), 19),
+    "partial": (cases.uniform(0.5), 5, 7, (3, 5), 11, 1, 3),
+    "partial, tall": (cases.uniform(0.6), 3, 4, (150, 6), 9, 140, 1),
+    "partial, wide": (cases.uniform(0.6), 4, 3, (2, 150), 9, 1, 141),
 }
 
 
@@ -40,8 +43,8 @@ SHAPES = {
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
 def test_shapes(space: Space, dtype: str, name: str, rng: np.random.Generator) -> None:
     space.check()
-    pattern, rows, cols, blocksize, k = SHAPES[name]
-    p = problem(rng, pattern(rng, rows, cols), blocksize, 0, dtype)
+    pattern, rows, cols, blocksize, k, *cut = SHAPES[name]
+    p = problem(rng, pattern(rng, rows, cols), blocksize, 0, dtype, cut=tuple(cut or (0, 0)))
     for a, b in itertools.product(ORDERS, ORDERS):
         sampled_cases.check(space, p, k, rng, Call(a=a, b=b))
     for out, transposed in itertools.product(("new", "given", "pattern"), (False, True)):

@@ -24,8 +24,8 @@ from spaces import CPU_SPACES, Space
 @pytest.mark.parametrize("name", softmax_cases.SHAPES)
 def test_shapes(space: Space, dtype: str, name: str, rng: np.random.Generator) -> None:
     space.check()
-    pattern, rows, cols, blocksize = softmax_cases.SHAPES[name]
-    p = problem(rng, pattern(rng, rows, cols), blocksize, 1, dtype)
+    pattern, rows, cols, blocksize, *cut = softmax_cases.SHAPES[name]
+    p = problem(rng, pattern(rng, rows, cols), blocksize, 1, dtype, cut=tuple(cut or (0, 0)))
     for scale in (1.0, -0.75, 0.0):
         softmax_cases.check(space, p, scale)
 
@@ -62,8 +62,10 @@ def test_other_instruction_sets(isa: str) -> None:
         "rng = np.random.default_rng(0)\n"
         "for dtype in ('float16', 'float32', 'float64'):\n"
         "    s.check_special(Space(), dtype)\n"
-        "    for pattern, rows, cols, block in s.SHAPES.values():\n"
-        "        s.check(Space(), problem(rng, pattern(rng, rows, cols), block, 1, dtype), 0.5)\n"
+        "    for pattern, rows, cols, block, *cut in s.SHAPES.values():\n"
+        "        cut = tuple(cut or (0, 0))\n"
+        "        p = problem(rng, pattern(rng, rows, cols), block, 1, dtype, cut=cut)\n"
+        "        s.check(Space(), p, 0.5)\n"
     )
     here = Path(__file__).resolve().parent
     path = os.pathsep.join([str(here), *filter(None, sys.path)])

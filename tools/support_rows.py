@@ -48,19 +48,28 @@ class Operands:
     def grid(self, block: tuple[int, int]) -> tuple[int, int]:
         return max(2, self.side // block[0]), max(2, self.side // block[1])
 
-    def shape(self, block: tuple[int, int]) -> tuple[int, int]:
+    def shape(self, block: tuple[int, int], cut: bool = False) -> tuple[int, int]:
+        """``cut``: half of the last block row and of the last block column is beyond it."""
         rows, cols = self.grid(block)
-        return rows * block[0], cols * block[1]
+        less = (block[0] // 2, block[1] // 2) if cut else (0, 0)
+        return rows * block[0] - less[0], cols * block[1] - less[1]
 
     def batch(self, block: tuple[int, int], transposed: bool = False) -> bsrgemm.bsr_array:
         return self.matrix(block, transposed, (2,))
 
+    def partial(self, block: tuple[int, int], transposed: bool = False) -> bsrgemm.bsr_array:
+        return self.matrix(block, transposed, cut=True)
+
     def matrix(
-        self, block: tuple[int, int], transposed: bool = False, batch: tuple[int, ...] = ()
+        self,
+        block: tuple[int, int],
+        transposed: bool = False,
+        batch: tuple[int, ...] = (),
+        cut: bool = False,
     ) -> bsrgemm.bsr_array:
         indices, indptr = _pattern(self.grid(block))
         values = self.dense((*batch, len(indices), *block))
-        base = _base(self.shape(block), block)
+        base = _base(self.shape(block, cut), block)
         a = bsrgemm.bsr_array(base)._sharing(values, self.device)
         return a.T if transposed else a
 
@@ -85,7 +94,7 @@ def _pattern(grid: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
 @functools.cache
 def _base(shape: tuple[int, int], block: tuple[int, int]) -> bsrgemm.bsr_array:
     """Matrices of all dtypes have its structure, which keeps its plans."""
-    indices, indptr = _pattern((shape[0] // block[0], shape[1] // block[1]))
+    indices, indptr = _pattern((-(-shape[0] // block[0]), -(-shape[1] // block[1])))
     return bsrgemm.bsr_array((np.zeros((len(indices), *block)), indices, indptr), shape)
 
 
@@ -217,7 +226,8 @@ def _pair(
     turned = ["A.T" in form, "B.T" in form]
     inner = block[1]
     a = getattr(o, kind)((inner, block[0]) if turned[0] else (block[0], inner), turned[0])
-    b = o.matrix((block[0], inner) if turned[1] else (inner, block[0]), turned[1])
+    other = o.partial if kind == "partial" else o.matrix
+    b = other((block[0], inner) if turned[1] else (inner, block[0]), turned[1])
     shape = (a.shape[-2], b.shape[1])
     made = {name: value(o, shape) for name, value in options.items()}
     made.setdefault("out", o.dense(shape, layout))
@@ -283,6 +293,35 @@ def _softmaxes() -> Iterator[Row]:
     yield Row("64 × 64: a batch", batch)
     dynamic = partial(_softmax, block=(64, 64), transposed=False, kind="dynamic")
     yield Row("64 × 64: a DynamicArray", dynamic)
+
+
+# ---- blocks that reach beyond the matrix ---------------------------------------------------------
+
+
+def _partial_blocks() -> Iterator[Row]:
+    for block in BLOCKS:
+        name = f"{block[0]} × {block[1]}"
+        for form in FORMS:
+            run = partial(_product, form=form, block=block, kind="partial")
+            yield Row(f"{name}: `{form}`, row-major", run)
+            yield Row(f"{name}: `{form}`, column-major", partial(run, layout="column-major"))
+        few = partial(_product, form="A @ X", block=block, kind="partial", columns=8)
+        yield Row(f"{name}: `A @ X`, row-major, N = 8", few)
+    for block in ((128, 64), (5, 3)):
+        run = partial(_pair, form="A @ B", block=block, layout="row-major", kind="partial")
+        yield Row(f"{block[0]} × {block[1]}: `A @ B` of two block-sparse matrices", run)
+    for block in ((128, 128), (5, 3)):
+        name = f"{block[0]} × {block[1]}"
+        sampled = partial(_sampled, block=block, kind="partial")
+        yield Row(f"{name}: `sampled_matmul(a, b, A)`", sampled)
+        weights = partial(_softmax, block=block, transposed=False, kind="partial")
+        yield Row(f"{name}: `softmax(A)`", weights)
+    yield Row("64 × 64: a DynamicPattern", _partial_pattern)
+
+
+def _partial_pattern(o: Operands) -> None:
+    block = (64, 64)
+    bsrgemm.DynamicPattern(o.shape(block, cut=True), block, 4, o.device)
 
 
 # ---- patterns that change ------------------------------------------------------------------------
@@ -361,10 +400,19 @@ def _structures(library: str, block: tuple[int, int] = (4, 2)) -> Iterator[Row]:
     }
     for label, run in operations.items():
         yield Row(label, partial(_on_matrix, run=run, block=block), library=library)
+    of_partial = ("`A.todense()`", "`A.reblock(blocksize)`", "`A.to_scipy()`", "`A.to_torch()`")
+    for label in (*of_partial, "`vstack`, `hstack`, `block_diag`", "`A.save(path)`, `load(path)`"):
+        run = partial(_on_matrix, run=operations[label], block=block, kind="partial")
+        yield Row(f"partial last blocks: {label}", run, library=library)
 
 
-def _on_matrix(o: Operands, run: Callable[[Operands, Any], Any], block: tuple[int, int]) -> None:
-    run(o, o.matrix(block))
+def _on_matrix(
+    o: Operands,
+    run: Callable[[Operands, Any], Any],
+    block: tuple[int, int],
+    kind: str = "matrix",
+) -> None:
+    run(o, getattr(o, kind)(block))
 
 
 def _round_trip(a: bsrgemm.bsr_array) -> None:
@@ -394,6 +442,11 @@ def sections() -> Iterator[tuple[str, str, list[Row]]]:
     yield "Products of two block-sparse matrices", text, _with_tf32(_pairs())
     yield "Sampled products", "`sampled_matmul(a, b, pattern)`.", list(_samples())
     yield "Softmax over stored elements", "`softmax(A, scale)`.", list(_softmaxes())
+    text = (
+        "Half of the last block row and of the last block column is beyond the matrix. Otherwise "
+        "as above."
+    )
+    yield "Blocks that reach beyond the matrix", text, _with_tf32(_partial_blocks())
     text = "`A = pattern.array(values)`; an eighth of all places for blocks is its capacity."
     yield "Patterns that a GPU makes: DynamicPattern", text, list(_dynamic_products())
     text = "`attention(q, k, v)`: 4 heads of size 64, 1024 queries and keys, unless said otherwise."

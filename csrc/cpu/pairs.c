@@ -133,12 +133,13 @@ static void multiply_column(const worker *w, int64_t block_col) {
   int64_t summed = 0;
   for (int64_t p = job->bt.indptr[block_col]; p < job->bt.indptr[block_col + 1]; p++) {
     if (!find_row_blocks(w, job->bt.indices[p], cursors, found)) continue;
-    for (int64_t k = 0; k < job->depth; k += job->piece_depth) {
+    const int64_t depth = bsrg_cols_of(&job->a, job->bt.indices[p]);
+    for (int64_t k = 0; k < depth; k += job->piece_depth) {
       bsrg_tile_run run = {.count = 1,
                            .begin = &zero,
                            .end = &one,
                            .segment_blocks = 1,
-                           .depth = bsrg_min(job->piece_depth, job->depth - k),
+                           .depth = bsrg_min(job->piece_depth, depth - k),
                            .columns = &only,
                            .sums_stride = w->width,
                            .add = true};
@@ -159,7 +160,7 @@ static void finish(const worker *w, int64_t block_col) {
   bsrg_finish_run run = {
       .sums = w->totals,
       .sums_stride = w->width,
-      .rows = w->blocks * w->rows,
+      .rows = bsrg_min(w->blocks * w->rows, args->y.rows - row),
       .columns = w->columns,
       .alpha = args->alpha,
       .beta = args->beta,
@@ -190,12 +191,15 @@ static void pairs_task(void *context, int slot) {
     w.first_block = group / job->pieces * job->group_blocks;
     w.blocks = bsrg_min(job->group_blocks, job->a.block_rows - w.first_block);
     w.first_row = group % job->pieces * BSRG_GROUP_ROWS;
-    w.rows = bsrg_min(BSRG_GROUP_ROWS, job->height - w.first_row);
+    /* Short block rows come as wholes, with rows beyond the matrix that are not written. */
+    const int64_t height = job->pieces > 1 ? bsrg_rows_of(&job->a, w.first_block) : job->height;
+    w.rows = bsrg_min(BSRG_GROUP_ROWS, height - w.first_row);
     /* The first panels have one vector more when they cannot all have the same. */
     w.panel_vectors = base + (panel < wider);
     w.first_column = (panel * base + bsrg_min(panel, wider)) * job->ops->lanes;
     w.width = w.panel_vectors * job->ops->lanes;
-    w.columns = bsrg_min(w.width, job->width - w.first_column);
+    w.columns = bsrg_min(w.width, bsrg_rows_of(&job->bt, block_col) - w.first_column);
+    if (w.rows <= 0 || w.columns <= 0) continue;
     multiply_column(&w, block_col);
     finish(&w, block_col);
   }

@@ -41,6 +41,7 @@ typedef struct panel_job {
   int64_t vectors, panels;               /* vectors of columns, and the panels they are dealt to */
   int64_t max_width;                     /* sums in a row of the widest panel */
   int64_t chunks, chunk_cols;            /* block columns of a packed chunk */
+  int64_t whole_cols;                    /* block columns without the last one where that is partial */
   int64_t ranges;                        /* of row units, in each panel */
   int64_t pass_units;                    /* units whose sums wait between chunks */
   int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
@@ -65,7 +66,7 @@ typedef struct worker {
 /* Up to BSRG_GROUP_ROWS rows of one block row, and the blocks of it that are multiplied. */
 typedef struct group {
   int64_t unit_end;
-  int64_t block_row, first, rows; /* first: in the block row */
+  int64_t block_row, first, rows; /* first: in the block row; rows: none beyond the matrix */
   int64_t begin, end;
   int64_t next; /* the element of values at which the next group begins */
 } group;
@@ -75,7 +76,8 @@ static group group_at(const bsrg_structure_view *a, int64_t unit, int64_t unit_e
   group g = {.block_row = unit / per_block, .first = unit % per_block * BSRG_UNIT_ROWS};
   g.unit_end = bsrg_min(unit + BSRG_GROUP_ROWS / BSRG_UNIT_ROWS, (g.block_row + 1) * per_block);
   g.unit_end = bsrg_min(g.unit_end, unit_end);
-  g.rows = bsrg_min((g.unit_end - unit) * BSRG_UNIT_ROWS, a->block_height - g.first);
+  g.rows = bsrg_min((g.unit_end - unit) * BSRG_UNIT_ROWS, bsrg_rows_of(a, g.block_row) - g.first);
+  g.rows = bsrg_max(g.rows, 0);
   return g;
 }
 
@@ -203,9 +205,10 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
                        .sums_stride = w->width,
                        .add = add};
   for (int64_t p = g->begin; p < g->end; p += count) {
-    count = bsrg_min(job->segment_blocks, g->end - p);
-    for (int64_t k = 0; k < job->a.block_width; k += run.depth) {
-      run.depth = bsrg_min(job->segment_depth, job->a.block_width - k);
+    count = bsrg_whole_run(&job->a, p, bsrg_min(job->segment_blocks, g->end - p));
+    const int64_t width = bsrg_cols_of(&job->a, job->a.indices[p]);
+    for (int64_t k = 0; k < width; k += run.depth) {
+      run.depth = bsrg_min(job->segment_depth, width - k);
       find_a(w, g, p, count, k, &run);
       run.columns = job->a.indices + p;
       if (job->source == PACKED) {
@@ -234,15 +237,16 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
 }
 
 /* How many block rows from `block_row` on, of at most `count`, can be multiplied by one call of a kernel:
- * those whose rows of X are read where they lie. */
+ * those whose rows of X are read where they lie, whole blocks of them. */
 static int64_t together(const worker *w, int64_t block_row, int64_t count) {
   const panel_job *job = w->job;
   if (!job->small) return 0;
   count = bsrg_min(count, BSRG_GROUP_ROWS / job->a.block_height);
-  if (job->source == PACKED) return count;
+  if (job->source == PACKED && job->whole_cols == job->a.block_cols) return count;
   const int64_t *end = job->a.indptr + block_row + 1;
+  const int64_t last = job->source == PACKED ? job->whole_cols : w->direct_end;
   for (int64_t i = 0; i < count; i++) {
-    if (end[i] > end[i - 1] && job->a.indices[end[i] - 1] >= w->direct_end) return i;
+    if (end[i] > end[i - 1] && job->a.indices[end[i] - 1] >= last) return i;
   }
   return count;
 }
@@ -309,7 +313,8 @@ static void multiply_units(const worker *w, int64_t begin, int64_t end) {
     group g = group_at(a, unit, end);
     const int64_t count = together(w, g.block_row, end - unit);
     if (count > 0) {
-      g.rows = count * a->block_height;
+      /* The last block row, where it is partial, has sums beyond the matrix. */
+      g.rows = bsrg_min(count * a->block_height, a->rows - g.block_row * a->block_height);
       multiply_together(w, g.block_row, count);
       finish_group(w, &g, w->sums);
       unit += count;
@@ -318,9 +323,10 @@ static void multiply_units(const worker *w, int64_t begin, int64_t end) {
     g.begin = a->indptr[g.block_row];
     g.end = a->indptr[g.block_row + 1];
     g.next = element_at(a, g.unit_end, g.unit_end % per_block == 0 ? g.end : g.begin);
+    unit = g.unit_end;
+    if (g.rows == 0) continue;
     multiply_group(w, &g, 0, w->sums, false);
     finish_group(w, &g, w->sums);
-    unit = g.unit_end;
   }
 }
 
@@ -335,7 +341,8 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
   for (int64_t chunk = 0; chunk < job->chunks; chunk++) {
     const int64_t col_begin = chunk * job->chunk_cols;
     const int64_t col_end = bsrg_min(col_begin + job->chunk_cols, a->block_cols);
-    pack_rows(w, w->b, col_begin * a->block_width, (col_end - col_begin) * a->block_width);
+    const int64_t row_begin = col_begin * a->block_width;
+    pack_rows(w, w->b, row_begin, bsrg_min(col_end * a->block_width, a->cols) - row_begin);
     char *sums = w->sums;
     for (int64_t unit = begin; unit < end;) {
       group g = group_at(a, unit, end);
@@ -348,6 +355,7 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
       /* The next group is of this chunk, or of the next one. */
       const int64_t next = unit < end ? unit : begin;
       g.next = element_at(a, next, w->cursors[next / per_block - first_block_row]);
+      if (g.rows == 0) continue;
       multiply_group(w, &g, col_begin, sums, chunk > 0);
       if (chunk == job->chunks - 1) finish_group(w, &g, sums);
       sums += g.rows * w->width * job->ops->sum_size;
@@ -364,7 +372,7 @@ static void enter_panel(worker *w, int64_t panel) {
   w->first_vector = panel * base + bsrg_min(panel, wider);
   w->width = w->panel_vectors * job->ops->lanes;
   w->columns = bsrg_min(w->width, x->cols - w->first_vector * job->ops->lanes);
-  w->direct_end = job->source == DIRECT ? job->a.block_cols : 0;
+  w->direct_end = job->source == DIRECT ? job->whole_cols : 0;
   if (w->columns < w->width && w->direct_end > 0) {
     /* Vectors reach into the rows that follow, which lie next to one another (see plan_source). */
     const int64_t rows_past = bsrg_ceil_div(w->width - w->columns, x->cols);
@@ -527,6 +535,7 @@ bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *
   job.vectors = bsrg_ceil_div(args->x.cols, ops->lanes);
   job.panels = bsrg_ceil_div(job.vectors, ops->tile_vectors);
   job.max_width = bsrg_ceil_div(job.vectors, job.panels) * ops->lanes;
+  job.whole_cols = job.a.cols / job.a.block_width;
   plan_source(&job);
   plan_segments(&job);
   plan_ranges(&job, threads);

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "../edges.h"
 #include "cpu.h"
 
 /* Of a unit: so many use what is packed of B. */
@@ -211,14 +212,17 @@ static void take_unit(const worker *w, int64_t index) {
   const bsrg_structure_view *pattern = &job->pattern;
   const int64_t group = index % job->row_groups, panel = index / job->row_groups;
   unit u = {.first_row = group * UNIT_ROWS};
-  u.rows = bsrg_min(UNIT_ROWS, pattern->block_height - u.first_row);
   set_part(job, panel % job->parts, &u);
+  const int64_t across = u.across;
   const int64_t begin = panel / job->parts * job->blocks;
   const int64_t end = bsrg_min(begin + job->blocks, pattern->nnzb);
   u.block_row = row_of(pattern, begin);
   for (u.block = begin; u.block < end; u.block += u.blocks) {
     while (pattern->indptr[u.block_row + 1] <= u.block) u.block_row++;
-    u.blocks = bsrg_min(end, pattern->indptr[u.block_row + 1]) - u.block;
+    u.blocks = bsrg_whole_run(pattern, u.block, bsrg_min(end, pattern->indptr[u.block_row + 1]) - u.block);
+    u.rows = bsrg_min(UNIT_ROWS, bsrg_rows_of(pattern, u.block_row) - u.first_row);
+    u.across = bsrg_min(across, bsrg_cols_of(pattern, pattern->indices[u.block]) - u.offset);
+    if (u.rows <= 0 || u.across <= 0) continue; /* beyond the matrix */
     u.width = bsrg_ceil_div(u.blocks * u.across, job->ops->lanes) * job->ops->lanes;
     multiply_unit(w, &u);
     finish_unit(w, &u);
@@ -267,5 +271,6 @@ bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
                      threads);
   bsrg_run_parallel(sampled_task, &job, threads);
   bsrg_scratch_give(job.slots);
+  bsrg_cpu_clear_edges(&job.pattern, args->out, ops->element_size);
   return BSRG_OK;
 }

@@ -1,5 +1,6 @@
 /* Softmax over the stored elements of each row on the CPU: panels of rows of a block row, a row to a lane, so that the
  * steps of attention's softmax serve here as well. */
+#include "../edges.h"
 #include "cpu.h"
 
 #include <stdatomic.h>
@@ -21,6 +22,14 @@ typedef struct softmax_job {
   int64_t slot_bytes;
   _Atomic int64_t next;
 } softmax_job;
+
+/* The stored elements of a row of a block row, one after the other: those of whole blocks, then those of blocks in a
+ * partial last column, of which there are several only where a column is stored more than once. */
+typedef struct row_elements {
+  int64_t begin;          /* block */
+  int64_t whole, partial; /* blocks */
+  int64_t partial_width;
+} row_elements;
 
 /* A thread's memory, sums all of it. */
 typedef struct panel {
@@ -64,20 +73,23 @@ static void normalise(const softmax_job *job, panel *p, int64_t count) {
 }
 
 /* Where a panel's element `at` of each row lies, counted from its first one, and how many of the block follow. */
-static int64_t element_at(const softmax_job *job, int64_t first_block, int64_t first_row, int64_t at,
+static int64_t element_at(const softmax_job *job, const row_elements *of, int64_t first_row, int64_t at,
                           int64_t *left) {
   const bsrg_structure_view *a = &job->a;
-  const int64_t block = first_block + at / a->block_width, column = at % a->block_width;
-  *left = a->block_width - column;
+  const int64_t behind = at - of->whole * a->block_width;
+  const int64_t width = behind < 0 ? a->block_width : of->partial_width;
+  const int64_t block = of->begin + (behind < 0 ? at / width : of->whole + behind / width);
+  const int64_t column = (behind < 0 ? at : behind) % width;
+  *left = width - column;
   return (a->order ? a->order[block] : block) * a->block_height * a->block_width +
          first_row * job->row_stride + column * job->col_stride;
 }
 
-static void read_chunk(const softmax_job *job, panel *p, int64_t block, int64_t row, int64_t begin,
+static void read_chunk(const softmax_job *job, panel *p, const row_elements *of, int64_t row, int64_t begin,
                        int64_t count) {
   const bsrg_cpu_ops *ops = job->ops;
   for (int64_t at = 0, left; at < count; at += left) {
-    const int64_t element = element_at(job, block, row, begin + at, &left);
+    const int64_t element = element_at(job, of, row, begin + at, &left);
     left = bsrg_min(left, count - at);
     ops->pack(p->scores + at * job->width * ops->sum_size, job->width,
               (const char *)job->args->values + element * ops->element_size, job->col_stride, job->row_stride,
@@ -86,12 +98,12 @@ static void read_chunk(const softmax_job *job, panel *p, int64_t block, int64_t 
   if (job->args->scale != 1) multiply(job, p->scores, count * job->width, job->args->scale);
 }
 
-static void write_chunk(const softmax_job *job, panel *p, int64_t block, int64_t row, int64_t begin,
+static void write_chunk(const softmax_job *job, panel *p, const row_elements *of, int64_t row, int64_t begin,
                         int64_t count) {
   const bsrg_cpu_ops *ops = job->ops;
   normalise(job, p, count);
   for (int64_t at = 0, left; at < count; at += left) {
-    const int64_t element = element_at(job, block, row, begin + at, &left);
+    const int64_t element = element_at(job, of, row, begin + at, &left);
     left = bsrg_min(bsrg_min(left, count - at), MOST_STORED);
     const bsrg_finish_run run = {.sums = p->scores + at * job->width * ops->sum_size,
                                  .sums_stride = job->width,
@@ -105,13 +117,22 @@ static void write_chunk(const softmax_job *job, panel *p, int64_t block, int64_t
   }
 }
 
+static row_elements elements_of(const bsrg_structure_view *a, int64_t block_row) {
+  const int64_t begin = a->indptr[block_row], last = a->block_cols - 1;
+  row_elements of = {.begin = begin, .whole = a->indptr[block_row + 1] - begin};
+  of.partial_width = bsrg_cols_of(a, last);
+  if (of.partial_width == a->block_width) return of;
+  for (; of.whole > 0 && a->indices[begin + of.whole - 1] == last; --of.whole) ++of.partial;
+  return of;
+}
+
 static void compute_panel(const softmax_job *job, panel *p, int64_t block_row, int64_t row) {
   const bsrg_structure_view *a = &job->a;
   const bsrg_cpu_ops *ops = job->ops;
-  const int64_t block = a->indptr[block_row];
-  const int64_t elements = (a->indptr[block_row + 1] - block) * a->block_width;
-  if (elements == 0) return;
-  p->rows = bsrg_min(job->width, a->block_height - row);
+  const row_elements of = elements_of(a, block_row);
+  const int64_t elements = of.whole * a->block_width + of.partial * of.partial_width;
+  p->rows = bsrg_min(job->width, bsrg_rows_of(a, block_row) - row);
+  if (elements == 0 || p->rows <= 0) return;
   const bsrg_softmax_run run = {.vectors = job->vectors,
                                 .scores = p->scores,
                                 .maximum = p->maximum,
@@ -120,7 +141,7 @@ static void compute_panel(const softmax_job *job, panel *p, int64_t block_row, i
   ops->softmax_begin(&run);
   for (int64_t begin = 0; begin < elements; begin += CHUNK) {
     const int64_t count = bsrg_min(CHUNK, elements - begin);
-    read_chunk(job, p, block, row, begin, count);
+    read_chunk(job, p, &of, row, begin, count);
     ops->softmax(&run, count);
   }
   invert(job, p);
@@ -128,10 +149,10 @@ static void compute_panel(const softmax_job *job, panel *p, int64_t block_row, i
   for (int64_t begin = 0; begin < elements; begin += CHUNK) {
     const int64_t count = bsrg_min(CHUNK, elements - begin);
     if (elements > CHUNK) {
-      read_chunk(job, p, block, row, begin, count);
+      read_chunk(job, p, &of, row, begin, count);
       ops->softmax(&run, count);
     }
-    write_chunk(job, p, block, row, begin, count);
+    write_chunk(job, p, &of, row, begin, count);
   }
 }
 
@@ -168,5 +189,7 @@ bsrg_status bsrg_cpu_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space", bytes);
   bsrg_run_parallel(compute, &job, threads);
   bsrg_scratch_give(job.scratch);
+  const bsrg_structure *stored = a.order ? args->a->original : args->a;
+  bsrg_cpu_clear_edges(&stored->view, args->out, ops->element_size);
   return BSRG_OK;
 }

@@ -306,7 +306,7 @@ static const char structure_doc[] =
     "Which blocks a block-sparse (BSR) matrix stores: an immutable, validated copy.\n\n"
     "indices  block columns, one per stored block, ascending strictly within each block row\n"
     "indptr   block row i stores the blocks indptr[i] .. indptr[i + 1] - 1\n"
-    "shape, blocksize   pairs of integers; blocksize divides shape\n"
+    "shape, blocksize   pairs of integers; the last blocks may reach beyond the matrix\n"
     "check    False skips the check that block columns ascend; sizes, bounds and indptr are checked "
     "always\n\n"
     "indices and indptr may be any arrays with one dimension of int32 or int64. From a GPU they are copied "

@@ -13,7 +13,7 @@ import numpy as np
 from . import _core
 from ._batch import check_single, dense, transposed_values
 from ._blocks import Blocks
-from ._convert import Parts, check_data, check_index, parts_of
+from ._convert import Parts, check_data, check_edges, check_index, grid_of, parts_of, whole_shape
 from ._elementwise import Arithmetic
 from ._interop import (
     NUMPY,
@@ -39,11 +39,11 @@ class bsr_array(Arithmetic, Blocks, Planning):
         - ``(data, indices, indptr)``: ``data`` of shape (nnzb, bh, bw) or, of a batch of matrices
           with one pattern, (..., nnzb, bh, bw), C-contiguous, of dtype
           float16, bfloat16, float32, float64, float8_e4m3fn or float8_e5m2; ``indices`` of shape
-          (nnzb,) and ``indptr`` of shape (M / bh + 1,), int32 or int64. Block row ``i`` stores
-          ``data[indptr[i]:indptr[i + 1]]`` at the block columns ``indices[indptr[i]:indptr[i +
-          1]]``, which ascend strictly. Nothing is copied but the two index arrays. These may lie
-          in host memory whatever the device of ``data``; in device memory they have to be on its
-          device, and making the matrix then waits for them.
+          (nnzb,) and ``indptr`` of shape (ceil(M / bh) + 1,), int32 or int64. Block row ``i``
+          stores ``data[indptr[i]:indptr[i + 1]]`` at the block columns
+          ``indices[indptr[i]:indptr[i + 1]]``, which ascend strictly. Nothing is copied but the
+          two index arrays. These may lie in host memory whatever the device of ``data``; in device
+          memory they have to be on its device, and making the matrix then waits for them.
         - a SciPy sparse matrix or array. BSR is taken without a copy unless its blocks are
           unsorted or duplicated; other formats need ``blocksize``.
         - a torch tensor of layout ``torch.sparse_bsr``, without a copy, or of another sparse
@@ -51,19 +51,20 @@ class bsr_array(Arithmetic, Blocks, Planning):
         - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported)
           with ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
     shape : (int, int), optional
-        (M, K), multiples of (bh, bw), with or without the dimensions of a batch before them.
-        Without it, the smallest matrix that holds all blocks.
+        (M, K), with or without the dimensions of a batch before them. Without it, the smallest
+        matrix that holds all blocks. Where (bh, bw) does not divide it, the last block row or
+        column reaches beyond the matrix: ``data`` must be 0 there.
     blocksize : (int, int), optional
         (bh, bw), needed where the source has none of its own.
     check : bool
-        False trusts the contents of ``indices`` and ``indptr``; dtypes, shapes and lengths are
-        still checked.
+        False trusts the contents of ``indices`` and ``indptr``, and that ``data`` is 0 beyond the
+        matrix; dtypes, shapes and lengths are still checked.
 
     Raises
     ------
     ValueError
         If a shape, a length, the contents of indices or indptr, or the contiguity or alignment of
-        data is not accepted.
+        data is not accepted, or data is not 0 beyond the matrix.
     TypeError
         If a dtype, a device or the kind of ``arg`` is not accepted.
 
@@ -72,6 +73,12 @@ class bsr_array(Arithmetic, Blocks, Planning):
     The pattern is fixed once made, and later changes of ``indices`` and ``indptr`` are not seen;
     values may be changed in place through ``data``. Products may run in several threads at the
     same time.
+
+    What blocks have beyond the matrix is looked at when the matrix is made. Values on a GPU are
+    waited for then, where there are such blocks; of arrays there those of torch, of CuPy and
+    DeviceArrays are looked at, and those of other libraries trusted. All that the library computes
+    has zeros there. Products on the CPU do not read it; on a GPU they multiply it with zeros, so
+    that a NaN that is put there later would spread.
 
     A batch, of values of more than three dimensions, is multiplied as NumPy multiplies stacks of
     matrices, and shares pattern and plan. ``A[i]`` is one of its matrices, which shares the values.
@@ -132,6 +139,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
             for name, array in (("indices", indices), ("indptr", indptr)):
                 check_index(_core.describe(array, name), name, info.device)
             structure = _core.Structure(indices, indptr, shape, info.shape[-2:], check)
+            if check and info.shape[-3] == structure.nnzb:
+                check_edges(data, structure)
         if info.shape[-3] != structure.nnzb:
             raise ValueError(
                 f"data has {info.shape[-3]} blocks (shape {info.shape}) and indices has "
@@ -158,7 +167,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def indptr(self) -> Any:
-        """Where block rows begin, shape (M / bh + 1,), as given or in a host array made here."""
+        """Where block rows begin, shape (ceil(M / bh) + 1,), as given or in a host array."""
         return self._own(self._indptr, "indptr")
 
     def _own(self, array: Any, name: str) -> Any:
@@ -196,10 +205,9 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     @property
     def density(self) -> float:
-        """Stored elements over M * K; 0.0 for a matrix of no elements."""
-        rows, cols = self._structure.shape
-        height, width = self.blocksize
-        return self.nnzb * height * width / (rows * cols) if rows and cols else 0.0
+        """The share of the blocks that are stored; 0.0 for a matrix of no elements."""
+        rows, cols = grid_of(self._structure.shape, self.blocksize)
+        return self.nnzb / (rows * cols) if rows and cols else 0.0
 
     @property
     def dtype(self) -> Any:
@@ -264,6 +272,9 @@ class bsr_array(Arithmetic, Blocks, Planning):
     def to_scipy(self) -> Any:
         """A ``scipy.sparse.bsr_array`` that shares the values; of a transposed view, a copy.
 
+        SciPy's have whole blocks only: where the last blocks of this one reach beyond the matrix,
+        it is a copy as ``scipy.sparse.csr_array``, of the same shape.
+
         Raises
         ------
         TypeError
@@ -287,7 +298,11 @@ class bsr_array(Arithmetic, Blocks, Planning):
         import scipy.sparse
 
         arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
-        return scipy.sparse.bsr_array(tuple(arrays), shape=self.shape, copy=False)
+        whole = whole_shape(self.shape, self.blocksize)
+        blocks = scipy.sparse.bsr_array(tuple(arrays), shape=whole, copy=False)
+        if whole == self.shape:
+            return blocks
+        return blocks.tocsr()[: self.shape[0], : self.shape[1]]
 
     def to_torch(self) -> Any:
         """A torch tensor of layout ``torch.sparse_bsr`` that shares the values.
@@ -299,9 +314,16 @@ class bsr_array(Arithmetic, Blocks, Planning):
         ImportError
             If torch is not installed.
         ValueError
-            If it is a batch.
+            If it is a batch, or the last blocks reach beyond the matrix: torch's have whole blocks
+            only.
         """
         check_single(self, "A")
+        if whole_shape(self.shape, self.blocksize) != self.shape:
+            raise ValueError(
+                f"the matrix has shape {self.shape} in blocks of {self.blocksize}; torch's BSR "
+                "tensors have whole blocks only, so use A.reblock(blocksize) with divisors of the "
+                "shape, or A.todense()"
+            )
         if self.is_transposed:
             return self.copy().to_torch()
         import torch
@@ -421,7 +443,9 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
         ``scipy.sparse.load_npz`` reads the file. Values of 16 and 8 bits are stored as float32,
         which holds them exactly and which SciPy can read, beside an entry ``bsrgemm_dtype`` from
-        which :func:`bsrgemm.load` restores them.
+        which :func:`bsrgemm.load` restores them. SciPy's matrices have whole blocks: where the last
+        ones reach beyond the matrix, it reads zeros there and a shape that is rounded up, while an
+        entry ``bsrgemm_shape`` has the matrix's own.
 
         Parameters
         ----------
@@ -444,7 +468,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         if self._dtype not in ("float32", "float64"):
             data = library.astype(data, "float32")
         indices, indptr = (library_of(x).to_host(x) for x in (self._indices, self._indptr))
-        write(path, library.to_host(data), indices, indptr, self.shape, self._dtype)
+        whole = whole_shape(self.shape, self.blocksize)
+        write(path, library.to_host(data), indices, indptr, whole, self.shape, self._dtype)
 
     def __copy__(self) -> bsr_array:
         return bsr_array(self)
@@ -481,7 +506,7 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     path : str, path or binary file
         An ``.npz`` file.
     check : bool
-        False trusts the contents of indices and indptr.
+        False trusts the contents of indices and indptr, and zeros beyond the matrix.
 
     Returns
     -------

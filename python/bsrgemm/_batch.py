@@ -121,6 +121,7 @@ def transposed_values(a: Any) -> Any:
 def dense(a: Any) -> Any:
     """The dense array of a matrix, or batch, that is no view."""
     indptr, (height, width) = a._structure.indptr, a._structure.shape
+    whole = (len(indptr) - 1) * a.blocksize[0]
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     cols = a._structure.indices.astype(np.int64)
     library = library_of(a._data)
@@ -129,5 +130,10 @@ def dense(a: Any) -> Any:
     # One below the other.
     count = math.prod(a._batch)
     rows = _repeated(rows, len(indptr) - 1, count)
-    found = library.scatter_blocks(_stacked(a), rows, np.tile(cols, count), (count * height, width))
-    return found.reshape(a.shape)
+    found = library.scatter_blocks(_stacked(a), rows, np.tile(cols, count), (count * whole, width))
+    found = found.reshape((*a._batch, whole, width))
+    if whole == height:
+        return found
+    if library in (NUMPY, TORCH, CUPY):
+        return library.copy(found[..., :height, :])
+    return library.from_host(library.to_host(found)[..., :height, :].copy(), found)

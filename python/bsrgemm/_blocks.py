@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._batch import check_single, entry_of
-from ._convert import check_divides, pair_of
+from ._convert import grid_of, pair_of
 from ._elementwise import canonical, keys_of, of_keys
 from ._interop import BlockSparse
 from ._values import Values, dense_values, masked_blocks
@@ -30,9 +30,10 @@ class Blocks(BlockSparse):
         dense : array
             (M, K), of NumPy, torch or CuPy.
         mask : array of bool
-            (M / bh, K / bw): the blocks to be stored. One on a GPU is brought to the host.
+            (ceil(M / bh), ceil(K / bw)): the blocks to be stored. One on a GPU is brought to the
+            host.
         blocksize : (int, int)
-            (bh, bw), divisors of (M, K).
+            (bh, bw). The last blocks may reach beyond the matrix.
 
         Returns
         -------
@@ -42,7 +43,7 @@ class Blocks(BlockSparse):
         Raises
         ------
         ValueError
-            If ``dense`` or ``mask`` has another shape, or ``blocksize`` does not divide (M, K).
+            If ``dense`` or ``mask`` has another shape.
         TypeError
             If ``dense`` is of another library or dtype, or ``mask`` not boolean.
         """
@@ -53,7 +54,7 @@ class Blocks(BlockSparse):
         return of_keys(cls, data, keys, tuple(values.like.shape), blocksize)
 
     def block_mask(self) -> np.ndarray:
-        """Which blocks are stored: a NumPy array of bool, of shape (M / bh, K / bw)."""
+        """Which blocks are stored: of bool and shape (ceil(M / bh), ceil(K / bw)), of NumPy."""
         rows, cols = self._block_shape()
         mask = np.zeros((rows, cols), bool)
         structure = self._structure  # type: ignore[attr-defined]
@@ -61,7 +62,7 @@ class Blocks(BlockSparse):
         return mask
 
     def __getitem__(self, key: Any) -> Any:
-        """The part ``A[r0:r1, c0:c1]``, whose bounds are multiples of the block size.
+        """The part ``A[r0:r1, c0:c1]``, whose bounds are multiples of the block size or the end.
 
         Also ``A[r0:r1]``. Values are copied; the part of a transposed view is one of a copy. Of a
         batch ``A[i]`` is a matrix, or a smaller batch, that shares the values.
@@ -86,14 +87,12 @@ class Blocks(BlockSparse):
         Parameters
         ----------
         blocksize : (int, int)
-            Divisors of the matrix's shape.
+            (bh, bw). The last blocks may reach beyond the matrix.
         drop_zeros : bool
             Leave out blocks that have no non-zero; NaN counts as one. The host waits to see which.
 
         Raises
         ------
-        ValueError
-            If ``blocksize`` does not divide the shape.
         TypeError
             If the values are in no array of NumPy, torch or CuPy.
         """
@@ -101,8 +100,7 @@ class Blocks(BlockSparse):
         return reblocked(self, pair_of(blocksize, "blocksize", 1), drop_zeros)
 
     def _block_shape(self) -> tuple[int, int]:
-        (rows, cols), (height, width) = self.shape[-2:], self.blocksize  # type: ignore[attr-defined]
-        return rows // height, cols // width
+        return grid_of(self.shape[-2:], self.blocksize)  # type: ignore[attr-defined]
 
 
 def part_of(a: Any, key: Any) -> Any:
@@ -110,7 +108,7 @@ def part_of(a: Any, key: Any) -> Any:
     if not 1 <= len(keys) <= 2 or not all(isinstance(k, slice) for k in keys):
         raise TypeError(
             f"the index of a bsr_array is {key!r}; accepted: A[r0:r1, c0:c1] or A[r0:r1], with "
-            f"multiples of the block size {a.blocksize}"
+            f"multiples of the block size {a.blocksize} or the end"
         )
     rows, cols = (
         _block_range(k, size, block, axis)
@@ -127,27 +125,27 @@ def _block_range(key: slice, size: int, block: int, axis: str) -> range:
     except TypeError:
         raise TypeError(f"the {axis} range is {key!r}; accepted: a slice of integers") from None
     end = max(begin, end)
-    if step != 1 or begin % block or end % block:
+    if step != 1 or any(bound % block and bound != size for bound in (begin, end)):
         raise ValueError(
             f"the {axis} range is {begin}:{end} in steps of {step}, in a matrix of {size} {axis}s "
-            f"in blocks of {block}; accepted: multiples of {block} in steps of 1. "
+            f"in blocks of {block}; accepted: multiples of {block}, or the end, in steps of 1. "
             "A.reblock(blocksize) makes smaller blocks"
         )
-    return range(begin // block, end // block)
+    return range(begin, end)
 
 
 def _cut(a: Any, rows: range, cols: range) -> Any:
-    height, width = a.blocksize
-    block_rows, block_cols = np.divmod(keys_of(a), max(a.shape[1] // width, 1))
-    kept = (block_rows >= rows.start) & (block_rows < rows.stop)
-    kept &= (block_cols >= cols.start) & (block_cols < cols.stop)
-    keys = (block_rows[kept] - rows.start) * len(cols) + block_cols[kept] - cols.start
+    first_row, first_col = grid_of((rows.start, cols.start), a.blocksize)
+    end_row, end_col = grid_of((rows.stop, cols.stop), a.blocksize)
+    block_rows, block_cols = np.divmod(keys_of(a), max(grid_of(a.shape, a.blocksize)[1], 1))
+    kept = (block_rows >= first_row) & (block_rows < end_row)
+    kept &= (block_cols >= first_col) & (block_cols < end_col)
+    keys = (block_rows[kept] - first_row) * (end_col - first_col) + block_cols[kept] - first_col
     data = Values(a._data, "a.data").take(np.flatnonzero(kept))
-    return of_keys(type(a), data, keys, (len(rows) * height, len(cols) * width), a.blocksize)
+    return of_keys(type(a), data, keys, (len(rows), len(cols)), a.blocksize)
 
 
 def reblocked(a: Any, blocksize: tuple[int, int], drop_zeros: bool) -> Any:
-    check_divides(a.shape, blocksize)
     if a.is_transposed:
         return reblocked(a.T, blocksize[::-1], drop_zeros).T
     keys, data = canonical(a)
@@ -169,14 +167,16 @@ def _regrouped(
     """Positions and blocks after each old block was cut into parts that belong to one new one."""
     (height, width), (new_height, new_width) = a.blocksize, blocksize
     part = math.gcd(height, new_height), math.gcd(width, new_width)
-    rows, cols = np.divmod(keys, max(a.shape[1] // width, 1))
+    rows, cols = np.divmod(keys, max(grid_of(a.shape, a.blocksize)[1], 1))
     # Of each part, in blocks and row by row within them, the first element.
     first_row = rows[:, None, None] * height + np.arange(0, height, part[0])[:, None]
     first_col = cols[:, None, None] * width + np.arange(0, width, part[1])
     first_row, first_col = (x.ravel() for x in np.broadcast_arrays(first_row, first_col))
-    new_row, row_in_block = np.divmod(first_row, new_height)
-    new_col, col_in_block = np.divmod(first_col, new_width)
-    new_keys, slots = np.unique(new_row * (a.shape[1] // new_width) + new_col, return_inverse=True)
+    kept = (first_row < a.shape[0]) & (first_col < a.shape[1])
+    new_row, row_in_block = np.divmod(first_row[kept], new_height)
+    new_col, col_in_block = np.divmod(first_col[kept], new_width)
+    across = grid_of(a.shape, blocksize)[1]
+    new_keys, slots = np.unique(new_row * across + new_col, return_inverse=True)
     inner = np.array([row_in_block // part[0], col_in_block // part[1]])
     values = Values(data, "a.data")
-    return new_keys, values.rearranged(part, slots, inner, len(new_keys), blocksize)
+    return new_keys, values.rearranged(part, kept, slots, inner, len(new_keys), blocksize)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,19 +121,23 @@ def _inferred_shape(data: Any, indices: Any, indptr: Any) -> tuple[int, int]:
 
 
 def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
+    shape = int(matrix.shape[0]), int(matrix.shape[1])
     if matrix.format != "bsr" or (blocksize or matrix.blocksize) != matrix.blocksize:
         if blocksize is None:
             raise ValueError(
                 f"blocksize is needed for a SciPy matrix of format {matrix.format!r}; accepted: a "
                 "pair (block height, block width)"
             )
-        check_divides(matrix.shape, blocksize)
+        whole = whole_shape(shape, blocksize)
+        if whole != shape:
+            matrix = matrix.tocsr(copy=True)
+            matrix.resize(whole)
         matrix = matrix.tobsr(blocksize=blocksize)
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     data = np.ascontiguousarray(matrix.data)
-    return Parts(data, matrix.indices, matrix.indptr, (int(matrix.shape[0]), int(matrix.shape[1])))
+    return Parts(data, matrix.indices, matrix.indptr, shape)
 
 
 def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
@@ -142,17 +147,26 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
             f"the torch tensor given has {tensor.ndim} dimensions; accepted: 2, so index a batch "
             "first"
         )
+    shape = tuple(tensor.shape)
     if tensor.layout is not torch.sparse_bsr:
         if blocksize is None:
             raise ValueError(
                 f"blocksize is needed for a torch tensor of layout {tensor.layout}; accepted: a "
                 "pair (block height, block width)"
             )
-        check_divides(tensor.shape, blocksize)
+        whole = whole_shape(shape, blocksize)
+        if whole != shape:
+            tensor = tensor.to_sparse_coo().coalesce()
+            with warnings.catch_warnings():
+                # As in bsr_array.to_torch.
+                warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
+                tensor = torch.sparse_coo_tensor(
+                    tensor.indices(), tensor.values(), whole, check_invariants=True
+                )
         tensor = tensor.to_sparse_bsr(blocksize)
     values = tensor.values()
     values = values if values.is_contiguous() else values.contiguous()
-    return Parts(values, tensor.col_indices(), tensor.crow_indices(), tuple(tensor.shape))
+    return Parts(values, tensor.col_indices(), tensor.crow_indices(), shape)
 
 
 def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
@@ -171,7 +185,6 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
         raise ValueError(
             "blocksize is needed for a dense matrix; accepted: a pair (block height, block width)"
         )
-    check_divides(info.shape, blocksize)
     blocks, mask = library.gather_blocks(dense, blocksize)
     counts = mask.sum(axis=1)
     index_type = np.int32 if counts.sum() <= np.iinfo(np.int32).max else np.int64
@@ -181,12 +194,44 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     return Parts(blocks, indices, indptr, (info.shape[0], info.shape[1]))
 
 
-def check_divides(shape: Any, blocksize: tuple[int, int]) -> None:
-    for size, block, axis in zip(shape, blocksize, ("height", "width"), strict=True):
-        if size % block:
+def grid_of(shape: Any, blocksize: Any) -> tuple[int, int]:
+    """Block rows and block columns, the last of which may reach beyond the matrix."""
+    return -(-shape[0] // blocksize[0]), -(-shape[1] // blocksize[1])
+
+
+def whole_shape(shape: Any, blocksize: Any) -> tuple[int, int]:
+    """The shape of all blocks together."""
+    rows, cols = grid_of(shape, blocksize)
+    return rows * blocksize[0], cols * blocksize[1]
+
+
+def edges_of(structure: _core.Structure) -> list[tuple[np.ndarray, slice, slice]]:
+    """Where stored blocks reach beyond the matrix: positions, and the rows and columns of each.
+
+    Blocks are those of the values; the structure is of no transposed view.
+    """
+    (rows, cols), (height, width) = structure.shape, structure.blocksize
+    edges = []
+    if rows % height:
+        below = np.arange(structure.indptr[-2], structure.nnzb)
+        edges.append((below, slice(rows % height, None), slice(None)))
+    if cols % width:
+        beside = np.flatnonzero(structure.indices == cols // width)
+        edges.append((beside, slice(None), slice(cols % width, None)))
+    return [edge for edge in edges if len(edge[0])]
+
+
+def check_edges(data: Any, structure: _core.Structure) -> None:
+    """That values have zeros where blocks reach beyond the matrix."""
+    for blocks, rows, cols in edges_of(structure):
+        if library_of(data).any_nonzero(data, blocks, rows, cols):
+            axis, size, block = ("row", structure.shape[0], structure.blocksize[0])
+            if rows == slice(None):
+                axis, size, block = ("column", structure.shape[1], structure.blocksize[1])
             raise ValueError(
-                f"blocksize is {blocksize}, but its {axis} {block} does not divide {size} of shape "
-                f"{tuple(shape)}; accepted: a divisor, or pad the matrix first"
+                f"data has elements that are not 0 in block {axis} {size // block} beyond {axis} "
+                f"{size - 1}, the last one of a matrix of shape {structure.shape} in blocks of "
+                f"{structure.blocksize}; accepted: zeros there"
             )
 
 

@@ -382,9 +382,21 @@ class _DeviceView:
 
 def _empty_structure(shape: Any, blocksize: Any) -> _core.Structure:
     rows, height = operator.index(shape[0]), operator.index(blocksize[0])
-    count = rows // height if height > 0 and rows >= 0 else 0
+    count = -(-rows // height) if height > 0 and rows >= 0 else 0
     none = np.zeros(0, np.int64)
-    return _core.Structure(none, np.zeros(count + 1, np.int64), shape, blocksize)
+    structure = _core.Structure(none, np.zeros(count + 1, np.int64), shape, blocksize)
+    for axis, what in enumerate(
+        (
+            "rows must be a multiple of the block height",
+            "columns must be a multiple of the block width",
+        )
+    ):
+        if structure.shape[axis] % structure.blocksize[axis]:
+            raise ValueError(
+                f"shape is {structure.shape} and blocksize {structure.blocksize}, but a dynamic "
+                f"pattern takes whole blocks alone: the number of {what}"
+            )
+    return structure
 
 
 def _host_capacity(capacity: Any, structure: _core.Structure) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._batch import check_single
+from ._convert import grid_of
 from ._interop import BlockSparse, library_of
 from ._matmul import matmul
 from ._values import Values, ones_like
@@ -126,7 +128,7 @@ def keys_of(a: Any) -> np.ndarray:
     """Positions of the stored blocks, counted row by row; of a matrix that is no view."""
     indptr = a._structure.indptr
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return rows * (a.shape[1] // a.blocksize[1]) + a._structure.indices
+    return rows * grid_of(a.shape, a.blocksize)[1] + a._structure.indices
 
 
 def canonical(a: Any) -> tuple[np.ndarray, Any]:
@@ -142,7 +144,7 @@ def index_arrays(
     keys: np.ndarray, shape: tuple[int, int], blocksize: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """indices and indptr of ascending positions."""
-    rows, cols = shape[0] // blocksize[0], shape[1] // blocksize[1]
+    rows, cols = grid_of(shape, blocksize)
     dtype = np.int32 if len(keys) <= np.iinfo(np.int32).max else np.int64
     indptr = np.searchsorted(keys, np.arange(rows + 1) * cols)
     return (keys % max(cols, 1)).astype(dtype), indptr.astype(dtype)
@@ -158,7 +160,11 @@ def of_keys(
 def scale(a: Any, factor: Any, divide: bool) -> Any:
     if a.is_transposed:
         return scale(a.T, factor, divide).T
-    return a._with_values(Values(a._data, "a.data").scaled(float(factor), divide))
+    factor = float(factor)
+    data = Values(a._data, "a.data").scaled(factor, divide)
+    if not math.isfinite(factor) or (divide and factor == 0):  # which make NaN of zeros
+        data = Values(data, "a.data").clear_edges(a._structure)
+    return a._with_values(data)
 
 
 def _same_pattern(a: Any, b: Any) -> bool:

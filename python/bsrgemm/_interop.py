@@ -114,9 +114,16 @@ class Library:
         return self.from_host(NUMPY.scatter_blocks(self.to_host(blocks), rows, cols, shape), blocks)
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
-        """The blocks of ``dense`` that have a non-zero, and the mask that says which these are."""
+        """The blocks of ``dense`` that have a non-zero, and the mask that says which these are.
+
+        Blocks that reach beyond the matrix have zeros there.
+        """
         blocks, mask = NUMPY.gather_blocks(self.to_host(dense), blocksize)
         return self.from_host(blocks, dense), mask
+
+    def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
+        """Whether some blocks have a non-zero, or NaN, in these rows and columns."""
+        return NUMPY.any_nonzero(self.to_host(data), blocks, rows, cols)
 
 
 class _ArrayModule(Library):
@@ -139,23 +146,31 @@ class _ArrayModule(Library):
         self, blocks: Any, rows: np.ndarray, cols: np.ndarray, shape: tuple[int, int]
     ) -> Any:
         _, height, width = blocks.shape
-        dense = self.xp.zeros(shape, dtype=blocks.dtype)
-        tiles = dense.reshape(shape[0] // height, height, shape[1] // width, width)
+        down, across = -(-shape[0] // height), -(-shape[1] // width)
+        dense = self.xp.zeros((down * height, across * width), dtype=blocks.dtype)
+        tiles = dense.reshape(down, height, across, width)
         for chosen in without_repeats(rows, cols):
             at_rows, at_cols = self.xp.asarray(rows[chosen]), self.xp.asarray(cols[chosen])
             if isinstance(chosen, slice):
                 tiles[at_rows, :, at_cols, :] = blocks
             else:
                 tiles[at_rows, :, at_cols, :] += blocks[self.xp.asarray(chosen)]
-        return dense
+        return self.xp.ascontiguousarray(dense[: shape[0], : shape[1]])
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         height, width = blocksize
-        rows, cols = dense.shape
-        tiles = dense.reshape(rows // height, height, cols // width, width)
+        rows, cols = (-(-size // block) for size, block in zip(dense.shape, blocksize, strict=True))
+        if dense.shape != (rows * height, cols * width):
+            whole = self.xp.zeros((rows * height, cols * width), dtype=dense.dtype)
+            whole[: dense.shape[0], : dense.shape[1]] = dense
+            dense = whole
+        tiles = dense.reshape(rows, height, cols, width)
         mask = (tiles != 0).any(axis=(1, 3))
         blocks = self.xp.ascontiguousarray(tiles.transpose(0, 2, 1, 3)[mask])
         return blocks, self.to_host(mask)
+
+    def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
+        return bool((data[..., self.xp.asarray(blocks), rows, cols] != 0).any())
 
 
 def without_repeats(rows: np.ndarray, cols: np.ndarray) -> Iterator[slice | np.ndarray]:
@@ -223,6 +238,10 @@ class _CuPy(_ArrayModule):
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         with dense.device:
             return super().gather_blocks(dense, blocksize)
+
+    def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
+        with data.device:
+            return super().any_nonzero(data, blocks, rows, cols)
 
     def to_host(self, x: Any) -> np.ndarray:
         return x.get()
@@ -304,8 +323,10 @@ class _Torch(Library):
         if blocks.dtype.itemsize == 1:  # nor sums of them
             return self.scatter_blocks(blocks.float(), rows, cols, shape).to(blocks.dtype)
         _, height, width = blocks.shape
-        dense = self.torch.zeros(shape, dtype=blocks.dtype, device=blocks.device)
-        tiles = dense.view(shape[0] // height, height, shape[1] // width, width)
+        down, across = -(-shape[0] // height), -(-shape[1] // width)
+        whole = (down * height, across * width)
+        dense = self.torch.zeros(whole, dtype=blocks.dtype, device=blocks.device)
+        tiles = dense.view(down, height, across, width)
         for chosen in without_repeats(rows, cols):
             at_rows = self.torch.as_tensor(rows[chosen], device=blocks.device)
             at_cols = self.torch.as_tensor(cols[chosen], device=blocks.device)
@@ -313,18 +334,28 @@ class _Torch(Library):
                 tiles[at_rows, :, at_cols, :] = blocks.detach()
             else:
                 tiles[at_rows, :, at_cols, :] += blocks.detach()[chosen]
-        return dense
+        return dense[: shape[0], : shape[1]].contiguous()
 
     def gather_blocks(self, dense: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
         if dense.dtype.itemsize == 1:  # nor comparisons of them
             blocks, mask = self.gather_blocks(dense.float(), blocksize)
             return blocks.to(dense.dtype), mask
         height, width = blocksize
-        rows, cols = dense.shape
-        tiles = dense.detach().reshape(rows // height, height, cols // width, width)
+        down, across = dense.shape
+        rows, cols = -(-down // height), -(-across // width)
+        pad = self.torch.nn.functional.pad
+        dense = pad(dense.detach(), (0, cols * width - across, 0, rows * height - down))
+        tiles = dense.reshape(rows, height, cols, width)
         mask = (tiles != 0).any(dim=3).any(dim=1)
         blocks = tiles.permute(0, 2, 1, 3)[mask].contiguous()
         return blocks, self.to_host(mask)
+
+    def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
+        data = data.detach()
+        if data.dtype.itemsize == 1:  # nor selections
+            data = data.float()
+        index = self.torch.as_tensor(blocks, device=data.device)
+        return bool((data[..., rows, cols].index_select(-3, index) != 0).any())
 
 
 class _OwnDevice(Library):
@@ -362,6 +393,11 @@ class _Foreign(Library):
         if hasattr(x, "__array__") or not hasattr(x, "__dlpack__"):
             return np.asarray(x)
         return np.from_dlpack(x)
+
+    def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
+        # There is no way to the host from a GPU.
+        on_host = _core.describe(data, "data").device == "cpu"
+        return on_host and super().any_nonzero(data, blocks, rows, cols)
 
     def from_host(self, x: np.ndarray, like: Any) -> Any:
         device = _core.describe(like).device

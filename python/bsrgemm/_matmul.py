@@ -61,7 +61,9 @@ def matmul(
     and allocate nothing but the result and, in stream order, scratch memory: for a copy of the
     blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, for copies
     of dense operands, and perhaps of the blocks, where it is ``'align'``, and for partial sums of
-    long rows where it is ``'narrow'``. All can be captured in CUDA graphs.
+    long rows where it is ``'narrow'``; where blocks reach beyond the matrix, all choices but
+    ``'tall'``, ``'stream'`` and ``'regroup'`` may copy the dense operands. All can be captured in
+    CUDA graphs.
 
     Blocks that are not stored contribute nothing, whatever the dense operand holds there, with one
     exception: with the choice ``'regroup'``, also within ``'align'``, some of them are multiplied
@@ -70,7 +72,8 @@ def matmul(
 
     Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for
     each stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of
-    ``b`` must be as high as those of ``a`` are wide. Such a product needs no scratch memory.
+    ``b`` must be as high as those of ``a`` are wide. Such a product needs no scratch memory, unless
+    blocks reach beyond the matrices.
 
     Parameters
     ----------

@@ -31,7 +31,8 @@ class Plan:
     seconds : float
         Its predicted time.
     useful_flops : float
-        2 * nnzb * bh * bw * n; of two block-sparse matrices, those of stored blocks that meet.
+        2 * n for each element of a stored block that lies within the matrix; of two block-sparse
+        matrices 2 for each product of elements, within both, of stored blocks that meet.
     candidates : list of dict
         One for every family: ``family``, ``supported``, ``seconds``, ``hbm_bytes``, ``l2_bytes``,
         ``mma_flops`` (issued, with padding) and ``reason``.

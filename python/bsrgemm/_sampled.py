@@ -37,7 +37,8 @@ def sampled_matmul(
     Operands have one dtype and live on one device, which computes the product: nothing is cast or
     moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The first
     product of a pattern on a GPU brings the pattern there; the others never wait for the GPU and
-    allocate nothing but the result. All can be captured in CUDA graphs.
+    allocate nothing but the result and, in stream order where blocks reach beyond the matrix,
+    memory for copies of ``a`` and ``b``. All can be captured in CUDA graphs.
 
     Parameters
     ----------

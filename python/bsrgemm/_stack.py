@@ -9,7 +9,7 @@ import numpy as np
 
 from ._array import bsr_array
 from ._batch import check_single
-from ._convert import pair_of
+from ._convert import grid_of, pair_of
 from ._elementwise import check_alike, keys_of, of_keys, own
 from ._matmul import real_number
 from ._values import Values, dense_values
@@ -22,18 +22,19 @@ def vstack(blocks: Sequence[bsr_array]) -> bsr_array:
     ----------
     blocks : sequence of bsr_array
         At least one; of one width, block size, dtype, device and library, which is NumPy, torch or
-        CuPy. Values are copied.
+        CuPy; all but the last of a whole number of block rows. Values are copied.
 
     Raises
     ------
     ValueError
-        If there is none, or widths or block sizes differ.
+        If there is none, widths or block sizes differ, or one that others follow ends within a
+        block.
     TypeError
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """
     matrices = _checked(blocks, 1)
-    height = matrices[0].blocksize[0]
-    rows = [a.shape[0] // height for a in matrices]
+    _check_whole(matrices, (0,))
+    rows, _ = _grids(matrices)
     return _assembled(matrices, np.cumsum([0, *rows[:-1]]), np.zeros(len(rows), np.int64))
 
 
@@ -44,7 +45,7 @@ def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
     ----------
     blocks : sequence of bsr_array
         At least one; of one height, block size, dtype, device and library, which is NumPy, torch or
-        CuPy. Values are copied.
+        CuPy; all but the last of a whole number of block columns. Values are copied.
 
     Raises
     ------
@@ -54,8 +55,8 @@ def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """
     matrices = _checked(blocks, 0)
-    width = matrices[0].blocksize[1]
-    cols = [a.shape[1] // width for a in matrices]
+    _check_whole(matrices, (1,))
+    _, cols = _grids(matrices)
     return _assembled(matrices, np.zeros(len(cols), np.int64), np.cumsum([0, *cols[:-1]]))
 
 
@@ -65,8 +66,9 @@ def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
     Parameters
     ----------
     mats : sequence of bsr_array
-        At least one, of any shapes; of one block size, dtype, device and library, which is NumPy,
-        torch or CuPy. Values are copied.
+        At least one, of any shapes, all but the last of whole numbers of block rows and columns; of
+        one block size, dtype, device and library, which is NumPy, torch or CuPy. Values are
+        copied.
 
     Raises
     ------
@@ -76,8 +78,8 @@ def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """
     matrices = _checked(mats, None)
-    height, width = matrices[0].blocksize
-    rows, cols = [a.shape[0] // height for a in matrices], [a.shape[1] // width for a in matrices]
+    _check_whole(matrices, (0, 1))
+    rows, cols = _grids(matrices)
     return _assembled(matrices, np.cumsum([0, *rows[:-1]]), np.cumsum([0, *cols[:-1]]))
 
 
@@ -103,18 +105,38 @@ def _checked(blocks: Sequence[Any], axis: int | None) -> list[bsr_array]:
     return [own(matrix) for matrix in blocks]
 
 
+def _grids(matrices: list[bsr_array]) -> tuple[list[int], list[int]]:
+    rows, cols = zip(*(grid_of(a.shape, a.blocksize) for a in matrices), strict=True)
+    return list(rows), list(cols)
+
+
+def _check_whole(matrices: list[bsr_array], axes: tuple[int, ...]) -> None:
+    """That matrices which others follow along these axes end with a block."""
+    for i, a in enumerate(matrices[:-1]):
+        for axis in axes:
+            size, block = a.shape[axis], a.blocksize[axis]
+            if size % block:
+                what = ("rows", "columns")[axis]
+                raise ValueError(
+                    f"blocks[{i}] has {size} {what} in blocks of {block} and others follow; "
+                    f"accepted there: a multiple of {block}, so use smaller blocks, "
+                    f"blocks[{i}].reblock(blocksize)"
+                )
+
+
 def _assembled(matrices: list[bsr_array], rows: np.ndarray, cols: np.ndarray) -> bsr_array:
     """The smallest matrix with each of these at its block row and block column."""
     first = matrices[0]
     height, width = first.blocksize
     ends = [
-        (row + a.shape[0] // height, col + a.shape[1] // width)
+        (row * height + a.shape[0], col * width + a.shape[1])
         for a, row, col in zip(matrices, rows, cols, strict=True)
     ]
-    block_rows, block_cols = (int(max(end)) for end in zip(*ends, strict=True))
+    shape = tuple(int(max(end)) for end in zip(*ends, strict=True))
+    block_cols = grid_of(shape, first.blocksize)[1]
     positions = []
     for a, row, col in zip(matrices, rows, cols, strict=True):
-        at_row, at_col = np.divmod(keys_of(a), max(a.shape[1] // width, 1))
+        at_row, at_col = np.divmod(keys_of(a), max(grid_of(a.shape, a.blocksize)[1], 1))
         positions.append((at_row + row) * block_cols + at_col + col)
     keys = np.concatenate(positions)
     order = np.argsort(keys, kind="stable")
@@ -126,7 +148,6 @@ def _assembled(matrices: list[bsr_array], rows: np.ndarray, cols: np.ndarray) ->
         for a, begin, end in zip(matrices, bounds[:-1], bounds[1:], strict=True)
     )
     data = Values(first._data, "blocks[0].data").join(parts, len(keys))
-    shape = (block_rows * height, block_cols * width)
     return of_keys(bsr_array, data, keys[order], shape, first.blocksize)
 
 
@@ -137,7 +158,7 @@ def prune(dense: Any, blocksize: tuple[int, int], density: float) -> bsr_array:
     ----------
     dense : array
         (M, K), of NumPy, torch or CuPy. If ``blocksize`` does not divide its shape, the last blocks
-        are filled up with zeros, and the result's shape is (M, K) rounded up to whole blocks.
+        reach beyond it.
     blocksize : (int, int)
         (bh, bw), each at least 1.
     density : float
@@ -162,9 +183,9 @@ def prune(dense: Any, blocksize: tuple[int, int], density: float) -> bsr_array:
     density = real_number(density, "density")
     if not 0 <= density <= 1:
         raise ValueError(f"density is {density}; accepted: from 0 to 1")
-    whole = dense_values(dense_values(dense, "dense").padded(blocksize), "dense")
-    norms = whole.norms(blocksize)
+    values = dense_values(dense, "dense")
+    norms = Values(values.padded(blocksize), "dense").norms(blocksize)
     order = np.argsort(-np.where(np.isnan(norms), np.inf, norms).ravel(), kind="stable")
     mask = np.zeros(norms.size, bool)
     mask[order[: int(density * norms.size + 0.5)]] = True
-    return bsr_array.from_block_mask(whole.array(), mask.reshape(norms.shape), blocksize)
+    return bsr_array.from_block_mask(values.array(), mask.reshape(norms.shape), blocksize)

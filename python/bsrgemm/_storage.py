@@ -18,24 +18,28 @@ def write(
     data: np.ndarray,
     indices: np.ndarray,
     indptr: np.ndarray,
+    whole: tuple[int, int],
     shape: tuple[int, int],
     dtype: str,
 ) -> None:
     """Write a matrix of host arrays that is of ``dtype``; see :meth:`bsrgemm.bsr_array.save`.
 
     SciPy has no sparse matrices of 16-bit floats and .npy files have no bfloat16: ``data`` is then
-    float32, which holds both exactly, and an entry of our own says so.
+    float32, which holds both exactly, and an entry of our own says so. Nor has it partial blocks:
+    ``whole`` is the shape with all of the last ones.
     """
     entries: dict[str, Any] = {
         "indices": indices,
         "indptr": indptr,
         "format": np.array(b"bsr"),
-        "shape": np.array(shape, np.int64),
+        "shape": np.array(whole, np.int64),
         "data": data,
         "_is_array": np.array(True),
     }
     if dtype != data.dtype.name:
         entries["bsrgemm_dtype"] = np.array(dtype)
+    if shape != whole:
+        entries["bsrgemm_shape"] = np.array(shape, np.int64)
     np.savez_compressed(path, **entries)
 
 
@@ -57,7 +61,8 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int
         if "bsrgemm_dtype" in archive:
             stored = dtype_name(archive["bsrgemm_dtype"].item(), "the entry bsrgemm_dtype")
             data = data.astype(numpy_dtype(stored))
-        return data, archive["indices"], archive["indptr"], tuple(archive["shape"])
+        shape = archive["bsrgemm_shape" if "bsrgemm_shape" in archive else "shape"]
+        return data, archive["indices"], archive["indptr"], tuple(shape)
 
 
 def format_of(path: Path) -> str | None:

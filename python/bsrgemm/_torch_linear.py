@@ -11,7 +11,7 @@ import torch
 from . import _core
 from ._array import bsr_array
 from ._batch import check_single
-from ._convert import pair_of
+from ._convert import grid_of, pair_of
 from ._matmul import real_number
 from ._stack import prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain
@@ -249,7 +249,8 @@ class BSRLinear(torch.nn.Module):
             Its bias is shared, its weight copied. Of one on the device ``"meta"`` a layer is made
             that is there, too, for ``load_state_dict``: with ``assign=True`` or after ``to_empty``.
         blocksize : (int, int)
-            (bh, bw), which divide out_features and in_features.
+            (bh, bw). Where they do not divide out_features and in_features, the last blocks reach
+            beyond the weight: their values are 0 there, and so are the gradients.
         density : float
             Share of the blocks that is kept, from 0 to 1.
         activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
@@ -263,19 +264,15 @@ class BSRLinear(torch.nn.Module):
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
         blocksize = pair_of(blocksize, "blocksize", 1)
-        reason = _misfit(linear, blocksize)
-        if reason is not None:
-            raise ValueError(f"blocksize is {tuple(blocksize)}, but {reason}; accepted: divisors")
         if not linear.weight.is_meta:
             weight = prune(linear.weight.detach(), blocksize, density)
             return cls(weight, linear.bias, activation=activation)
         if not 0.0 <= density <= 1.0:
             raise ValueError(f"density is {density}; accepted: 0 to 1")
-        height, width = blocksize
         shape = (linear.out_features, linear.in_features)
-        rows = shape[0] // height
-        count = int(density * rows * (shape[1] // width) + 0.5)
-        values = linear.weight.detach().new_empty((count, height, width))
+        rows, cols = grid_of(shape, blocksize)
+        count = int(density * rows * cols + 0.5)
+        values = linear.weight.detach().new_empty((count, *blocksize))
         indices, indptr = (values.new_empty(n, dtype=torch.int32) for n in (count, rows + 1))
         layer = cls.__new__(cls)
         torch.nn.Module.__init__(layer)
@@ -296,8 +293,8 @@ class BSRLinear(torch.nn.Module):
     @property
     def density(self) -> float:
         """Share of the blocks that is stored."""
-        stored = self.values.numel()
-        return stored / max(1, self.out_features * self.in_features)
+        rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
+        return self.values.shape[0] / max(1, rows * cols)
 
     @torch.no_grad()
     def prune_(self, density: float, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -322,8 +319,8 @@ class BSRLinear(torch.nn.Module):
         """
         density = _density(density)
         old = self.values
-        height, width = self.blocksize
-        places = (self.out_features // height) * (self.in_features // width)
+        rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
+        places = rows * cols
         count = round(density * places)
         if count >= old.shape[0]:
             return

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._convert import check_divides
+from ._convert import edges_of, grid_of, whole_shape
 from ._interop import (
     CUPY,
     EIGHT_BIT_DTYPES,
@@ -128,6 +128,13 @@ class Values:
                 return self.xp.ones((count,), device=self.like.device).to(dtype)
             return self.xp.ones((count,), dtype=dtype)
 
+    def clear_edges(self, structure: _core.Structure) -> Any:
+        """The array itself, with zeros put where blocks reach beyond the matrix."""
+        with self.here():
+            for blocks, rows, cols in edges_of(structure):
+                self.like[..., self._index(blocks), rows, cols] = 0
+            return self.like
+
     # ---- blocks --------------------------------------------------------------------------------
 
     def take(self, positions: np.ndarray) -> Any:
@@ -181,12 +188,18 @@ class Values:
             return self.library.to_host((bits.reshape(count, size) != 0).any(1))
 
     def rearranged(
-        self, part: tuple[int, int], slots: np.ndarray, inner: np.ndarray, count: int, shape: tuple
+        self,
+        part: tuple[int, int],
+        kept: np.ndarray,
+        slots: np.ndarray,
+        inner: np.ndarray,
+        count: int,
+        shape: tuple,
     ) -> Any:
-        """``count`` blocks of ``shape``, made of parts of these.
+        """``count`` blocks of ``shape``, made of those parts of these that are kept.
 
-        Every block has its parts in the order of their rows. Part i goes to block slots[i], where
-        ``inner`` has its row and column counted in parts.
+        Every block has its parts in the order of their rows. The i-th that is kept goes to block
+        slots[i], where ``inner`` has its row and column counted in parts.
         """
         with self.here():
             height, width = part
@@ -194,7 +207,9 @@ class Values:
             tiles = self.like.reshape(blocks, rows // height, height, cols // width, width)
             order = (0, 1, 3, 2, 4)
             tiles = tiles.permute(order) if self.library is TORCH else tiles.transpose(order)
-            pieces = tiles.reshape(len(slots), height, width)
+            pieces = tiles.reshape(len(kept), height, width)
+            if not kept.all():
+                pieces = pieces[self._positions(np.flatnonzero(kept))]
             out = self._new((count, shape[0] // height, height, shape[1] // width, width))
             at, i, j = (self._positions(x) for x in (slots, inner[0], inner[1]))
             out[at, i, :, j, :] = pieces
@@ -229,10 +244,8 @@ class Values:
     def padded(self, blocksize: tuple[int, int]) -> Any:
         """A dense matrix filled up with zeros to whole blocks; itself where it has those."""
         rows, cols = self.like.shape
-        whole = [
-            -(-size // block) * block for size, block in zip((rows, cols), blocksize, strict=True)
-        ]
-        if whole == [rows, cols]:
+        whole = whole_shape((rows, cols), blocksize)
+        if whole == (rows, cols):
             return self.array()
         with self.here():
             out = self._new(whole)
@@ -251,17 +264,17 @@ def dense_values(dense: Any, name: str) -> Values:
 def masked_blocks(dense: Values, mask: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
     """The blocks of a dense matrix that ``mask`` chooses, and ``mask`` on the host."""
     shape = tuple(dense.like.shape)
-    check_divides(shape, blocksize)
     chosen = np.asarray(library_of(mask).to_host(mask))
     if chosen.dtype != np.bool_:
         raise TypeError(f"mask has dtype {chosen.dtype}; accepted: bool")
-    wanted = (shape[0] // blocksize[0], shape[1] // blocksize[1])
+    wanted = grid_of(shape, blocksize)
     if chosen.shape != wanted:
         raise ValueError(
             f"mask has shape {chosen.shape}; accepted: {wanted}, an entry for each block of "
             f"{blocksize} in a matrix of shape {shape}"
         )
-    return dense.gathered(*np.nonzero(chosen), blocksize), chosen
+    whole = Values(dense.padded(blocksize), "dense")
+    return whole.gathered(*np.nonzero(chosen), blocksize), chosen
 
 
 def ones_like(data: Any, dtype: str, count: int, name: str) -> Any:

@@ -57,8 +57,9 @@ static void fill_pattern(const operation *o, inputs *in) {
 }
 
 static bsrg_pattern pattern_of(const operation *o, const inputs *in) {
-  return (bsrg_pattern){.rows = o->block_rows * o->height,
-                        .cols = o->block_cols * o->width,
+  const bool partial = o->flags & PARTIAL;
+  return (bsrg_pattern){.rows = o->block_rows * o->height - (partial ? o->height / 2 : 0),
+                        .cols = o->block_cols * o->width - (partial ? o->width / 2 : 0),
                         .block_height = o->height,
                         .block_width = o->width,
                         .nnzb = in->indptr[o->block_rows],

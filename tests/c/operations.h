@@ -32,8 +32,9 @@ enum {
   MASKS = 64,
   SEQUENCES = 128,
   BY_TOPK = 256,
-  SKEWED = 512,  /* the first block row is full */
-  COLUMNS = 1024 /* dense operands in column-major order */
+  SKEWED = 512,   /* the first block row is full */
+  COLUMNS = 1024, /* dense operands in column-major order */
+  PARTIAL = 2048  /* half of the last block row and of the last block column is beyond the matrix */
 };
 
 typedef struct operation {

@@ -48,6 +48,10 @@ SHAPES = {
     "all blocks": (cases.uniform(1.1), 4, 9, (64, 64), 96),
     "no blocks": (cases.uniform(0.0), 3, 4, (64, 64), 8),
     "one long row": (cases.one_long_row, 12, 40, (4, 4), 19),
+    "partial": (cases.uniform(0.5), 5, 7, (3, 5), 11, 1, 3),
+    "partial, 16": (cases.uniform(0.4), 5, 7, (16, 32), 40, 0, 17),
+    "partial, 64": (cases.uniform(0.5), 4, 5, (64, 64), 72, 33, 63),
+    "partial, 128": (cases.uniform(0.6), 3, 4, (128, 192), 64, 127, 65),
 }
 
 
@@ -57,8 +61,8 @@ SHAPES = {
 def test_shapes(space: Space, dtype: str, name: str, rng: np.random.Generator) -> None:
     """Whatever kernel is chosen."""
     space.check()
-    pattern, rows, cols, blocksize, k = SHAPES[name]
-    p = problem(rng, pattern(rng, rows, cols), blocksize, 0, dtype)
+    pattern, rows, cols, blocksize, k, *cut = SHAPES[name]
+    p = problem(rng, pattern(rng, rows, cols), blocksize, 0, dtype, cut=tuple(cut or (0, 0)))
     orders = sampled_cases.ORDERS if space.strided else ("rows",)
     for a, b in combined(rng, orders, orders, drawn=2):
         sampled_cases.check(space, p, k, rng, Call(a=a, b=b))

@@ -1,0 +1,98 @@
+#include "copy.h"
+
+#include <stdlib.h>
+
+static void swap(int64_t *a, int64_t *b) {
+  const int64_t old = *a;
+  *a = *b;
+  *b = old;
+}
+
+bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
+                             bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+  bsrg_copy_params p = {.source = source->data,
+                        .target = target->data,
+                        .rows = source->rows,
+                        .cols = columns,
+                        .source_row_stride = source->row_stride,
+                        .source_col_stride = source->col_stride,
+                        .target_row_stride = target->row_stride,
+                        .target_col_stride = target->col_stride};
+  /* Seen so that neighbours in the target's rows are the closest. */
+  if (llabs(p.target_row_stride) < llabs(p.target_col_stride)) {
+    swap(&p.rows, &p.cols);
+    swap(&p.source_row_stride, &p.source_col_stride);
+    swap(&p.target_row_stride, &p.target_col_stride);
+  }
+  const int64_t most_y = 65535; /* of a grid; the kernels walk over the rest */
+  if (llabs(p.source_row_stride) < llabs(p.source_col_stride)) {
+    p.vector_source =
+        p.source_row_stride == 1 && p.source_col_stride % 8 == 0 && (uintptr_t)p.source % 16 == 0;
+    p.vector_target =
+        p.target_col_stride == 1 && p.target_row_stride % 4 == 0 && (uintptr_t)p.target % 8 == 0;
+    return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ALIGN_COPY_TRANSPOSED,
+                       bsrg_ceil_div(p.rows, BSRG_COPY_SIDE),
+                       bsrg_min(bsrg_ceil_div(p.cols, BSRG_COPY_SIDE), most_y), stream, &p, error);
+  }
+  const bool adjacent = p.source_col_stride == 1 && p.target_col_stride == 1;
+  /* Vectors of the target begin up to 7 elements before a row. */
+  return bsrg_launch(gpu.api, gpu.device,
+                     adjacent ? BSRG_KERNEL_ALIGN_COPY_ROWS : BSRG_KERNEL_ALIGN_COPY_ELEMENTS,
+                     bsrg_ceil_div(p.cols + 7, BSRG_COPY_COLUMNS),
+                     bsrg_min(bsrg_ceil_div(p.rows, BSRG_COPY_ROWS), most_y), stream, &p, error);
+}
+
+/* ---- larger elements, as 16-bit ones ------------------------------------------------------------ */
+
+static bsrg_dense turned(const bsrg_dense *d) {
+  return (bsrg_dense){d->data, d->cols, d->rows, d->col_stride, d->row_stride};
+}
+
+/* All 16-bit parts of elements whose rows are contiguous. */
+static bsrg_dense in_parts(const bsrg_dense *d, int64_t parts) {
+  return (bsrg_dense){d->data, d->rows, d->cols * parts, d->row_stride * parts, 1};
+}
+
+/* One of the parts of every element. */
+static bsrg_dense part_of(const bsrg_dense *d, int64_t part, int64_t parts) {
+  return (bsrg_dense){(char *)d->data + 2 * part, d->rows, d->cols, d->row_stride * parts,
+                      d->col_stride * parts};
+}
+
+bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
+                      CUstream stream, bsrg_error *error) {
+  const int64_t parts = size / 2;
+  bsrg_dense from = *source, to = *target;
+  from.rows = to.rows = bsrg_min(source->rows, target->rows);
+  from.cols = to.cols = bsrg_min(source->cols, target->cols);
+  if (from.row_stride == 1 && to.row_stride == 1) {
+    from = turned(&from);
+    to = turned(&to);
+  }
+  if (parts == 1) return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
+  if (from.col_stride == 1 && to.col_stride == 1) {
+    from = in_parts(&from, parts);
+    to = in_parts(&to, parts);
+    return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
+  }
+  bsrg_status status = BSRG_OK;
+  for (int64_t i = 0; i < parts && status == BSRG_OK; ++i) {
+    const bsrg_dense source_part = part_of(&from, i, parts), target_part = part_of(&to, i, parts);
+    status = bsrg_copy_16_bit(&source_part, &target_part, from.cols, gpu, stream, error);
+  }
+  return status;
+}
+
+bsrg_status bsrg_fill(CUdeviceptr value, bool uniform, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
+                      CUstream stream, bsrg_error *error) {
+  const int64_t parts = size / 2;
+  const bsrg_dense to = target->row_stride == 1 ? turned(target) : *target;
+  const bool at_once = uniform && to.col_stride == 1;
+  bsrg_status status = BSRG_OK;
+  for (int64_t i = 0; i < (at_once ? 1 : parts) && status == BSRG_OK; ++i) {
+    const bsrg_dense part = at_once ? in_parts(&to, parts) : part_of(&to, i, parts);
+    const bsrg_dense from = {(void *)(uintptr_t)(value + 2 * (uint64_t)i), part.rows, part.cols, 0, 0};
+    status = bsrg_copy_16_bit(&from, &part, part.cols, gpu, stream, error);
+  }
+  return status;
+}

@@ -1,0 +1,18 @@
+/* Copies of dense matrices on a GPU, between any strides. Kernels in kernels/sm80/align_copy.cu. */
+#ifndef BSRG_COPY_H
+#define BSRG_COPY_H
+
+#include "family.h"
+
+/* The first `columns` columns of the source, of 16-bit elements, onto a matrix of the same or more columns. */
+bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
+                             bsrg_gpu gpu, CUstream stream, bsrg_error *error);
+/* Elements of 2, 4 or 8 bytes, as many rows and columns as both have. */
+bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
+                      CUstream stream, bsrg_error *error);
+/* Every element of the target becomes the one, in device memory, that value points to. uniform: all 16 bits of that
+ * are equal. */
+bsrg_status bsrg_fill(CUdeviceptr value, bool uniform, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
+                      CUstream stream, bsrg_error *error);
+
+#endif
