@@ -17,6 +17,9 @@ SEED = 20261121
 CROSSOVER_SIDES = (16, 32, 64, 128)
 CROSSOVER_BLOCKS = [(h, w) for h in CROSSOVER_SIDES for w in CROSSOVER_SIDES] + [(96, 96), (48, 80)]
 CROSSOVER_DENSITIES = (0.01, 0.02, 0.05, 0.125, 0.25, 0.5, 0.75, 1.0)
+# Numbers of columns of X, odd ones among them.
+SIZES_COLUMNS = (1, 8, 64, 128, 333, 512, 2048, 8191, 8192, 16384)
+
 # The groups of other products than A @ X, for an A of M x K and N columns or rows of X.
 FORMS = {
     "transposed": "bsr.T @ dense",
@@ -214,7 +217,7 @@ def _sizes(dtype: str) -> Iterator[Case]:
     """Other shapes than 8192 x 8192 x 8192."""
     for block in (128, 64, 32, 16):
         for m, n, k, density in (
-            *((8192, n, 8192, 0.125) for n in (128, 333, 512, 2048, 8191, 16384)),
+            *((8192, n, 8192, 0.125) for n in SIZES_COLUMNS),
             (4096, 8192, 11008, 0.125),
             (14336, 8192, 4096, 0.125),
             (16384, 8192, 16384, 0.03),

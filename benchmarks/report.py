@@ -13,6 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from .families import tally
 from .records import ROOT, Row
 from .report_cells import Made, Run, block_of, both_rates, number, obstacle, ours, rate, ratio
 from .report_host import host, training
-from .report_products import dynamic, fused, linear, products
+from .report_products import dynamic, fused, linear, products, sizes
 
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
@@ -146,9 +147,11 @@ def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
     return header, lines, [run for run, _ in found]
 
 
-def _gpu_patterns(runs: list[Run]) -> Made:
+def _gpu_patterns(runs: list[Run], **fields: str) -> Made:
     found = [
-        (run, row) for run, row in ours(runs, "sustained") if row["case"].startswith("patterns/")
+        (run, row)
+        for run, row in ours(runs, "sustained", **fields)
+        if row["case"].startswith("patterns/")
     ]
     header = ["block", "pattern", "dtype", "µs", "TF/s (burst)", "of uniform"]
     header += ["of cuBLAS, equal FLOP", "Triton TF/s", "predicted / measured µs"]
@@ -318,6 +321,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-bfloat16": (lambda runs: _gpu_blocks(runs, "bfloat16"), GPU_SLUG, "gpu"),
     "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG, "gpu"),
     "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
+    "gpu-patterns-float16": (partial(_gpu_patterns, dtype="float16"), GPU_SLUG, "gpu"),
     "gpu-columns": (_gpu_columns, GPU_SLUG, "gpu"),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),
@@ -326,6 +330,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-products": (products, GPU_SLUG, "gpu|sampled|precision"),
     "gpu-fused": (fused, GPU_SLUG, "gpu --select ^fused"),
     "gpu-linear": (linear, GPU_SLUG, "gpu --select ^linear"),
+    "gpu-sizes": (sizes, GPU_SLUG, "gpu --select ^sizes"),
     "gpu-dynamic": (dynamic, GPU_SLUG, "dynamic"),
     "gpu-host": (host, GPU_SLUG, "host"),
     "gpu-training": (training, GPU_SLUG, "training"),

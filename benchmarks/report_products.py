@@ -91,15 +91,24 @@ def fused(runs: list[Run]) -> Made:
 
 def linear(runs: list[Run]) -> Made:
     """How many times faster than the dense layer, by tokens."""
-    found = _in_groups(runs, ("linear",), "cold")
-    tokens = sorted({row["N"] for _, row in found})
-    header = ["block", "dtype", "weight", "density", *(f"{n} tokens" for n in tokens)]
+    return _by_columns(runs, "linear", "cold", "weight", "{} tokens")
+
+
+def sizes(runs: list[Run]) -> Made:
+    """How many times faster than the whole dense product, by columns of X."""
+    return _by_columns(runs, "sizes", "sustained", "A", "N = {}")
+
+
+def _by_columns(runs: list[Run], group: str, timing: str, matrix: str, count: str) -> Made:
+    found = _in_groups(runs, (group,), timing)
+    numbers = sorted({row["N"] for _, row in found})
+    header = ["block", "dtype", matrix, "density", *(count.format(n) for n in numbers)]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for run, row in found:
         key = (block_of(row), row["dtype"], f"{row['M']} × {row['K']}", f"{row['density']:.3g}")
         faster = ratio(row, run.rival(row, "cublas_dense"), of="us")
         rows.setdefault(key, {})[row["N"]] = f"{faster} ({number(row['us'])} µs)"
-    lines = [[*key, *(cells.get(n, "-") for n in tokens)] for key, cells in rows.items()]
+    lines = [[*key, *(cells.get(n, "-") for n in numbers)] for key, cells in rows.items()]
     return header, lines, [run for run, _ in found]
 
 

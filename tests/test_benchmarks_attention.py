@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_benchmarks import ROOT, HostTimer, write_run
+from test_benchmarks import ROOT, HostTimer
+from test_benchmarks_tables import write_run
 
 from benchmarks import attention_peers, attention_suite, cpu_attention, records, report
 from benchmarks.attention_cases import AttentionCase, cpu_attention_cases, gpu_attention_cases

@@ -1,0 +1,215 @@
+"""The tables that are made of committed results, and whether the documents show them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import records, report  # noqa: E402
+from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
+from benchmarks.dynamic import dynamic_cases  # noqa: E402
+from benchmarks.families import describe, tally  # noqa: E402
+
+
+def result(case: Case, who: str, timing: str | None, us: float | None, **extra: Any) -> Any:
+    flops = case.useful_flops if who != "cublas_dense" else 2.0 * case.m * case.n * case.k
+    return records.make_row(case, who, timing, us and us * 1e-6, flops, **extra)
+
+
+def write_run(root: Path, slug: str, name: str, date: str, rows: list[Any]) -> None:
+    folder = root / report.RESULTS / slug
+    folder.mkdir(parents=True, exist_ok=True)
+    machine = {"driver": "580.1", "cpu": "A CPU", "isa": "avx2", "threads": 2}
+    facts = {"commit": f"c0ffee-{name}", "date": f"{date}T00:00:00Z", "machine": machine}
+    facts["gpu"] = None if slug == "cpu" else "NVIDIA H200"
+    facts["software"] = {"bsrgemm": "0.1.0", "torch": "2.11.0", "numpy": "2.4"}
+    (folder / f"{name}.json").write_text(records.dump(facts, rows))
+
+
+def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
+    cases = list(gpu_cases(["float16"]))
+    narrow = select(cases, "^columns/float16/64x64/d0.25/uniform/8192x(1|16)x")
+    half, full = (select(cases, f"^crossover/float16/32x64/d{d}/")[0] for d in (0.5, 1))
+    write_run(
+        tmp_path,
+        "h200",
+        "one",
+        "2026-01-01",
+        [
+            *(result(case, "bsrgemm", "cold", 10.0 + case.n) for case in narrow),
+            result(half, "bsrgemm", "sustained", 400.0),
+            result(half, "cublas_dense", "sustained", 1000.0),
+            result(full, "bsrgemm", "sustained", 800.0),
+            result(full, "cublas_dense", "sustained", 1200.0),
+        ],
+    )
+    columns = report.table(tmp_path / report.RESULTS, "gpu-columns").splitlines()
+    assert columns[2] == "| 8192 × 8192 | 0.25 | 64×64 | 11.0 | 26.0 | 7.9 |"
+    crossover = report.table(tmp_path / report.RESULTS, "gpu-crossover").splitlines()
+    assert crossover[2] == "| 32×64 | - | - | - | - | - | 2.50 | - | 1.50 |"
+
+
+def test_tables_of_other_products(tmp_path: Path) -> None:
+    cases = list(gpu_cases(["float16"]))
+    turned, fused = (
+        select(cases, f"^{g}/float16/64x64/d0.125")[0] for g in ("transposed", "fused")
+    )
+    tokens = select(cases, "^linear/float16/64x64/.*/14336x(1|16)x")
+    sizes = select(cases, "^sizes/float16/64x64/d0.125/.*/8192x(1|8192)x8192")
+    dynamic = next(iter(dynamic_cases()))
+    seconds = turned.useful_flops / 400e12
+    rows = [
+        *(result(turned, "bsrgemm", timing, seconds * 1e6) for timing in ("sustained", "burst")),
+        result(turned, "bsrgemm_plain", "sustained", 0.9 * seconds * 1e6),
+        result(fused, "bsrgemm", "sustained", fused.useful_flops / 500e6),
+        result(fused, "fused_bias", "sustained", fused.useful_flops / 480e6),
+        result(fused, "separate_bias_gelu", "sustained", fused.useful_flops / 250e6),
+        *(result(case, "bsrgemm", "cold", 10.0) for case in tokens),
+        *(result(case, "cublas_dense", "cold", 32.0 + case.n) for case in tokens),
+        *(result(case, "bsrgemm", "sustained", 20.0 + case.n) for case in sizes),
+        result(sizes[1], "cublas_dense", "sustained", 24636.0),
+        result(dynamic, "update", "sustained", 18.3),
+        result(dynamic, "product", "sustained", 343.0),
+    ]
+    write_run(tmp_path, "h200", "one", "2026-01-01", rows)
+
+    def first_line(name: str) -> str:
+        return report.table(tmp_path / report.RESULTS, name).splitlines()[2]
+
+    assert first_line("gpu-products") == (
+        "| A.T @ X | float16 | 64×64 | uniform | 0.125 | 400 (400) | A @ X 0.90 |"
+    )
+    assert first_line("gpu-fused") == "| 64×64 | float16 | 500 | 480 | - | - | - | - | 250 |"
+    assert first_line("gpu-linear") == (
+        "| 64×64 | float16 | 14336 × 4096 | 0.125 | 3.30 (10.0 µs) | 4.80 (10.0 µs) |"
+    )
+    assert first_line("gpu-sizes") == (
+        "| 64×64 | float16 | 8192 × 8192 | 0.125 | - (21.0 µs) | 3.00 (8212 µs) |"
+    )
+    assert first_line("gpu-dynamic") == "| 64×64 | uniform | 18.3 | - | - | 343 | - | - | - |"
+
+
+def test_table_of_families(tmp_path: Path) -> None:
+    cases = select(gpu_cases(["float16"]), "^blocks/float16/64x64/")[:3]
+    measured = [  # of the choice and of another family, then predicted for both
+        (100.0, 98.0, 110.0, 130.0),
+        (100.0, 80.0, 130.0, 80.0),
+        (100.0, None, 100.0, 100.0),
+    ]
+    rows = []
+    for case, (chosen, other, *predicted) in zip(cases, measured, strict=True):
+        for us, which, family in ((chosen, 0, "tall"), (other, 1, "stream")):
+            extra = {"family": family, "predicted_us": predicted[which], "chosen": not which}
+            rows.append(result(case, f"bsrgemm:{family}", "short", us, **extra))
+    groups = tally(rows)
+    assert groups.keys() == {"blocks"}
+    assert (groups["blocks"]["cases"], groups["blocks"]["best"]) == (3, 2)
+    assert groups["blocks"]["worst"] == 1.25 and groups["blocks"]["worst_case"] == cases[1].name
+    assert "best in 2 of 3 cases, at worst 1.25 times" in describe(rows)[0]
+    assert "3 of 5 predictions within 25%" in describe(rows)[0]
+
+    assert "No committed measurement" in report.table(tmp_path / report.RESULTS, "gpu-families")
+    write_run(tmp_path, "h200", "families", "2026-01-01", rows)
+    text = report.table(tmp_path / report.RESULTS, "gpu-families")
+    worst = cases[1].name.removeprefix("blocks/")
+    assert f"| blocks | 3 | 2 | 25% | {worst} | 3 of 5 |" in text
+
+
+def test_gpu_tables_show_the_newest_run_with_its_own_peers(tmp_path: Path) -> None:
+    dense, sparse = next(gpu_cases(["float16"])), select(gpu_cases(["float16"]), "256x256")[0]
+    pattern = select(gpu_cases(["float16"]), "patterns/float16/128x128.*banded")[0]
+    uniform = select(gpu_cases(["float16"]), "blocks/float16/128x128/d0.125")[0]
+    ours = {"predicted_us": 110.0, "plan_us": 1500.0, "rel_err": 1e-4}
+    write_run(
+        tmp_path,
+        "h200",
+        "old",
+        "2026-01-01",
+        [
+            result(dense, "bsrgemm", "sustained", 999.0, **ours),
+            result(dense, "torch_triton", "sustained", 500.0),
+            result(sparse, "bsrgemm", "sustained", 200.0, **ours),
+            result(sparse, "torch_triton", None, None, error="OutOfResources: shared memory"),
+        ],
+    )
+    write_run(
+        tmp_path,
+        "h200",
+        "new",
+        "2026-02-01",
+        [
+            result(dense, "bsrgemm", "sustained", 100.0, **ours),
+            result(dense, "bsrgemm", "burst", 80.0, **ours),
+            result(dense, "cublas_dense", "sustained", 1000.0),
+            result(dense, "cublas_equal_flop", "sustained", 90.0),
+            result(dense, "stk", "sustained", 200.0, wrong=True),
+            result(uniform, "bsrgemm", "sustained", 250.0, **ours),
+            result(pattern, "bsrgemm", "sustained", 200.0, **ours),
+        ],
+    )
+    assert report.table(tmp_path / report.RESULTS, "gpu-float16").splitlines() == [
+        "| block | density | TF/s (burst) | of cuBLAS, equal FLOP | times faster than dense | "
+        "Triton TF/s | stk TF/s | predicted / measured µs | plan ms |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| 128×128 | 0.0469 | 515 (644) | 0.90 | 10.00 | - | wrong | 110 / 100 | 1.50 |",
+        "| 128×128 | 0.125 | 550 (-) | - | 4.00 | - | - | 110 / 250 | 1.50 |",
+        "| 256×256 | 0.125 | 687 (-) | - | - | fails | - | 110 / 200 | 1.50 |",
+        "",
+        "*NVIDIA H200, driver 580.1; PyTorch 2.11.0; bsrgemm 0.1.0 at c0ffee-new, 2026-02-01.*",
+        "*NVIDIA H200, driver 580.1; PyTorch 2.11.0; bsrgemm 0.1.0 at c0ffee-old, 2026-01-01.*",
+    ]
+    lines = report.table(tmp_path / report.RESULTS, "gpu-patterns").splitlines()
+    assert lines[2] == "| 128×128 | banded | float16 | 200 | 687 (-) | 1.25 | - | - | 110 / 200 |"
+    nothing = report.table(tmp_path / report.RESULTS, "gpu-bfloat16")
+    assert nothing == "*No committed measurement yet; `python -m benchmarks gpu` makes one.*\n"
+
+
+def test_results_of_a_machine_have_a_folder_of_their_own() -> None:
+    names = {None: "cpu", "NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100-80gb-hbm3"}
+    assert {name: records.slug(name) for name in names} == names
+
+
+def test_cpu_table(tmp_path: Path) -> None:
+    single, half = (next(cpu_cases([dtype])) for dtype in ("float32", "float16"))
+    rows = [
+        result(single, "bsrgemm", "rounds", 200e3, peak_memory=1.02, rel_err=1e-7),
+        result(single, "scipy_bsr", "rounds", 20e6),
+        records.make_row(single, "numpy_dense", "rounds", 1.0, 2.0 * 4096**3),
+        result(half, "bsrgemm", "rounds", 400e3, rel_err=1e-4),
+        result(half, "torch_bsr", None, None, error="NotImplementedError: no"),
+    ]
+    write_run(tmp_path, "cpu", "cpu", "2026-01-01", rows)
+    lines = report.table(tmp_path / report.RESULTS, "cpu").splitlines()
+    assert lines[2] == "| float32 | 16×16 | 85.9 | 137 | 0.63 | 1.00 | 100.0 | - | 1.020 |"
+    assert lines[3] == "| float16 | 16×16 | 43.0 | - | - | 0.50 | - | fails | - |"
+    assert lines[-1] == "*A CPU, avx2, 2 threads; NumPy 2.4, PyTorch 2.11.0; bsrgemm 0.1.0 at " + (
+        "c0ffee-cpu, 2026-01-01.*"
+    )
+
+
+def test_documents_are_updated_and_checked(tmp_path: Path) -> None:
+    case = next(cpu_cases(["float32"]))
+    write_run(tmp_path, "cpu", "cpu", "2026-01-01", [result(case, "bsrgemm", "rounds", 200e3)])
+    readme, page = tmp_path / "README.md", tmp_path / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text("no table here\n")
+    readme.write_text("before\n<!-- table:cpu -->\nold\n<!-- end -->\nafter\n")
+    assert report.update(tmp_path, write=False) == [readme]
+    assert report.update(tmp_path, write=True) == [readme]
+    assert report.update(tmp_path, write=False) == []
+    text = readme.read_text()
+    assert text.startswith("before\n<!-- table:cpu -->\n| dtype |") and "old" not in text
+    assert text.endswith(".*\n<!-- end -->\nafter\n")
+    readme.write_text("<!-- table:gpu-float61 -->\n<!-- end -->\n")
+    with pytest.raises(report.UnknownTable, match="gpu-float61"):
+        report.update(tmp_path, write=False)
+
+
+def test_tables_of_the_repository_are_those_of_its_results() -> None:
+    assert report.update(ROOT, write=False) == [], "run: python -m benchmarks tables"
