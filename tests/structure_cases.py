@@ -19,7 +19,10 @@ def stored(space: Space, a: bsr_array) -> np.ndarray:
     zeros beyond it."""
     if a.is_transposed:
         return stored(space, a.T).T
-    bsr_array((a.data, a.indices, a.indptr), a.shape)
+    try:
+        bsr_array((a.data, a.indices, a.indptr), a.shape)
+    except ValueError as error:
+        raise AssertionError(f"the result is no matrix: {error}") from error
     indptr = a._structure.indptr
     return densify(space.host(a.data), a._structure.indices, indptr, a.shape)
 
