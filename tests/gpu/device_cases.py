@@ -36,6 +36,12 @@ def repeats(count: int) -> range:
     return range(3 if brief else count)
 
 
+def threads(count: int) -> int:
+    """How many launch at a time. In brief form one: compute-sanitizer loses track of launches of
+    several threads and then waits for ever, or reports an error of its own."""
+    return 1 if brief else count
+
+
 def reduced(number: int) -> int:
     """The side of a large problem, or how many problems there are."""
     return number // 4 if brief else number

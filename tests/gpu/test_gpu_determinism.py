@@ -8,14 +8,14 @@ import calls
 import numpy as np
 import pytest
 from calls import BLOCKSIZES
-from device_cases import few, reduced, repeats
+from device_cases import few, repeats, threads
 from spaces import GPU_SPACES
 
 pytestmark = pytest.mark.gpu
 
 SPACE = GPU_SPACES[0]
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-THREADS, STREAMS = reduced(16), 8
+THREADS, STREAMS = threads(16), 8
 
 
 def parts(result: Any) -> list[Any]:
