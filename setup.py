@@ -3,8 +3,10 @@
 Metadata is in pyproject.toml.
 """
 
+import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 if "t" in sys.abiflags:
@@ -43,6 +45,18 @@ class BuildExt(build_ext):
             extension.include_dirs += [numpy.get_include(), str(build_kernels.IMAGE_LIST.parent)]
             extension.depends += [str(build_kernels.IMAGE_LIST), *(str(i.fatbin) for i in images)]
         super().run()
+
+    def build_extensions(self):
+        """Several files at a time: setuptools compiles them one after the other."""
+        compile_in_order = self.compiler.compile
+
+        def compile_together(sources, **options):
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                made = pool.map(lambda source: compile_in_order([source], **options), sources)
+                return [path for objects in made for path in objects]
+
+        self.compiler.compile = compile_together
+        super().build_extensions()
 
 
 core = Extension(

@@ -11,7 +11,7 @@ import cases
 import numpy as np
 import operations
 import pytest
-from cases import DTYPES, FLOOR, ROUNDOFF, normal, problem, relative_error
+from cases import DTYPES, ROUNDOFF, cancellation, least_error, normal, problem, relative_error
 from spaces import CPU_SPACES
 
 _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
@@ -63,8 +63,9 @@ def vector(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
 
 def multiply(
     p: cases.Problem, rng: np.random.Generator, form: int, keywords: dict[str, Any], c: Any, **more
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """found, the product in float64, and the same with the roundings of the operands' precision."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """found, the product in float64, the same with the roundings of the operands' precision, and
+    the sums of the terms' absolute values."""
     a, dense = operations.matrix(CPU_SPACES[0], p), p.dense
     if form % 2:
         a, dense = a.T, dense.T
@@ -80,6 +81,7 @@ def multiply(
         found,
         left.astype(np.float64) @ other.astype(np.float64),
         left.astype(work) @ other.astype(work),
+        np.abs(left.astype(np.float64)) @ np.abs(other.astype(np.float64)),
     )
 
 
@@ -121,11 +123,18 @@ def test_fused(name: str, activation: str | None, dtype: str, rng: np.random.Gen
         if added and rng.integers(2):
             c = np.asfortranarray(c)
         print(form, bias, scaled, added)
-        found, product, same = multiply(p, rng, form, keywords, c, alpha=0.75, beta=2.0 * added)
+        found, product, same, terms = multiply(
+            p, rng, form, keywords, c, alpha=0.75, beta=2.0 * added
+        )
         expected = finish(product, keywords, c, 0.75, 2.0)
         rounded = finish(same, keywords, c, 0.75, 2.0).astype(found.dtype)
         lost = relative_error(rounded, expected)
-        allowed = SLACK[dtype] * max(2.0 * lost, FLOOR[dtype] * ROUNDOFF[dtype])
+        sizes = {k: np.abs(v) for k, v in keywords.items() if isinstance(v, np.ndarray)}
+        terms = finish(terms, sizes, None if c is None else np.abs(c), 0.75, 2.0)
+        count = (m if free == k else k) + 2
+        # Where ReLU leaves nothing, nothing is lost.
+        cancelled = cancellation(expected, terms * (expected != 0), count)
+        allowed = SLACK[dtype] * max(2.0 * lost, least_error(dtype, count, cancelled))
         cases.assert_close(found, expected, allowed)
 
 
