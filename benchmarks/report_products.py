@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .cases import FEW_COLUMNS
 from .report_cells import Made, Run, block_of, both_rates, number, ours, rate, ratio
 
 # Groups of cases, what the table calls them, and whom ours is compared with.
@@ -91,16 +92,21 @@ def fused(runs: list[Run]) -> Made:
 
 def linear(runs: list[Run]) -> Made:
     """How many times faster than the dense layer, by tokens."""
-    return _by_columns(runs, "linear", "cold", "weight", "{} tokens")
+    return _by_columns(_in_groups(runs, ("linear",), "cold"), "weight", "{} tokens")
 
 
 def sizes(runs: list[Run]) -> Made:
     """How many times faster than the whole dense product, by columns of X."""
-    return _by_columns(runs, "sizes", "sustained", "A", "N = {}")
+    found = [
+        (run, row)
+        for timing in ("cold", "sustained")
+        for run, row in _in_groups(runs, ("sizes",), timing)
+        if (row["N"] <= FEW_COLUMNS) == (timing == "cold")
+    ]
+    return _by_columns(found, "A", "N = {}")
 
 
-def _by_columns(runs: list[Run], group: str, timing: str, matrix: str, count: str) -> Made:
-    found = _in_groups(runs, (group,), timing)
+def _by_columns(found: list[tuple[Run, dict[str, Any]]], matrix: str, count: str) -> Made:
     numbers = sorted({row["N"] for _, row in found})
     header = ["block", "dtype", matrix, "density", *(count.format(n) for n in numbers)]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
