@@ -244,8 +244,13 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_masks(args, error);
   if (status == BSRG_OK) status = check_topk(args, error);
   const bsrg_tensor *q = &args->q;
-  const bool nothing = q->batch == 0 || q->heads == 0 || q->rows == 0;
-  if (status != BSRG_OK || nothing || (args->sequences && args->sequences->count == 0)) return status;
+  const bool nothing = q->batch == 0 || q->heads == 0 || q->rows == 0 ||
+                       (args->sequences != NULL && args->sequences->count == 0);
+  /* A dtype that a GPU does not take is refused also where there is nothing to compute. */
+  if (status == BSRG_OK && nothing && args->device.kind != BSRG_CPU &&
+      (args->dtype == BSRG_F32 || args->dtype == BSRG_F64))
+    status = bsrg_fail(error, BSRG_ERR_TYPE, "attention on a GPU %s", BSRG_ATTENTION_GPU_DTYPES);
+  if (status != BSRG_OK || nothing) return status;
 
   bsrg_attention_args settled = *args;
   settle_strides(&settled.q);

@@ -11,6 +11,8 @@ bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *erro
 /* attention_gpu.c */
 bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error);
 
+#define BSRG_ATTENTION_GPU_DTYPES "needs float16 or bfloat16; the CPU computes it in float32 and float64 too"
+
 /* The Hopper kernels (attention_plan.c, attention_launch.c): NULL when they can compute it, else what they need. */
 const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
 bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);

@@ -202,7 +202,7 @@ static bool make_pieces(const bsrg_structure_view *v, const int32_t *place, bsrg
   bool done = slot && r->tile_begin;
   /* Counts stand two places further along, so that after the sums next[t] is where tile t begins and, once its
    * pieces are written, where tile t + 1 does. */
-  int64_t *const next = r->tile_begin + 1;
+  int64_t *const next = done ? r->tile_begin + 1 : NULL;
   for (int pass = 0; pass < 2 && done; ++pass) {
     for (int64_t row = 0; row < child->block_rows; ++row) {
       for (int64_t s = child->indptr[row]; s < child->indptr[row + 1]; ++s)

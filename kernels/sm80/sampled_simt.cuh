@@ -1,20 +1,19 @@
 // Sampled products for float32 and float64 with IEEE fused multiply-adds: any block shape and strides.
 //
 // The same tiles and walk along K as sampled.cuh. cp.async has 4- and 8-byte copies, so operands of any order reach shared
-// memory in one, without passing registers: A [tile rows][stage k + 16 bytes], then B [stage k][tile columns]. Threads
-// and sums are those of simt.cuh, which says why: a thread multiplies rows 4 apart by vectors of columns 8 vectors apart,
-// and a chain of kChunkK multiply-adds starts at zero and is then added to the totals.
+// memory in one, without passing registers. simt_threads.cuh says how threads share a tile.
 #pragma once
 
 #include "params.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/sampled_columns.cuh"
+#include "sm80/simt_threads.cuh"
 
 namespace bsrg::sampled {
 
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
-class SimtKernel {
+class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
  public:
   __device__ __forceinline__ SimtKernel(const bsrg_sampled_portable_params &p, unsigned char *shared)
       : p_(p),
@@ -22,8 +21,8 @@ class SimtKernel {
         rows_(tile_rows<kTileM>(p)),
         columns_{reinterpret_cast<int64_t *>(shared_ + kStages * kStageElements),
                  reinterpret_cast<int64_t *>(shared_ + kStages * kStageElements) + kTileN},
-        first_row_(ptx::warp_index() / kWarpsN * (4 * kRows) + threadIdx.x % 32 / 16 * 2 + threadIdx.x % 2),
-        first_column_(ptx::warp_index() % kWarpsN * (8 * kColumns) + threadIdx.x / 2 % 8 * kVector) {}
+        first_row_(Base::first_row()),
+        first_column_(Base::first_column()) {}
 
   __device__ __forceinline__ void run() {
     T totals[kRows][kColumns] = {}, sums[kRows][kColumns] = {};
@@ -41,7 +40,7 @@ class SimtKernel {
         copy_b_elements(a + kElementsA, step * kStageK);
     };
     walk_k<kStages>((p_.k + kStageK - 1) / kStageK, load, [&](int slot) {
-      multiply_stage(shared_ + slot * kStageElements, sums);
+      multiply_stage(shared_ + slot * kStageElements, first_row_, first_column_, sums);
       if (++stages % (kChunkK / kStageK) == 0) add_chunk(sums, totals);
     });
     add_chunk(sums, totals);
@@ -49,22 +48,21 @@ class SimtKernel {
   }
 
  private:
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kVector = 16 / sizeof(T);
-  static constexpr int kChunkK = 128;
-  static constexpr int kRows = kTileM / (4 * kWarpsM), kColumns = kTileN / (8 * kWarpsN);  // of a thread
-  static constexpr int kPitchA = kStageK + kVector;
-  static constexpr int kElementsA = kTileM * kPitchA;
-  static constexpr int kStageElements = kElementsA + kStageK * kTileN;
+  using Base = simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK>;
+  using Base::add_chunk;
+  using Base::kChunkK;
+  using Base::kColumns;
+  using Base::kElementsA;
+  using Base::kPitchA;
+  using Base::kRows;
+  using Base::kStageElements;
+  using Base::kThreads;
+  using Base::kVector;
+  using Base::multiply_stage;
 
-  static_assert(kColumns % kVector == 0 && kStageK % kVector == 0 && kChunkK % kStageK == 0, "whole vectors");
   static_assert(kStages * kStageElements * sizeof(T) + 16 * kTileN ==
                     BSRG_SAMPLED_SIMT_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages),
                 "what the host reserves");
-
-  struct alignas(16) Vector {
-    T v[kVector];
-  };
 
   // ---- loads; k0 is the stage's first k ----------------------------------------------------------
 
@@ -120,42 +118,6 @@ class SimtKernel {
       ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kTileN + n),
                                exists ? b + (k0 + k) * p_.b_row_stride + column * p_.b_col_stride : b,
                                exists);
-    }
-  }
-
-  // ---- multiply ---------------------------------------------------------------------------------
-
-  __device__ __forceinline__ void multiply_stage(const T *stage, T (&sums)[kRows][kColumns]) const {
-    const T *const a_stage = stage + first_row_ * kPitchA;
-    const T *const b_stage = stage + kElementsA + first_column_;
-#pragma unroll
-    for (int k = 0; k < kStageK; k += kVector) {
-      Vector a[kRows];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) a[i] = *reinterpret_cast<const Vector *>(a_stage + i * 4 * kPitchA + k);
-#pragma unroll
-      for (int e = 0; e < kVector; ++e) {
-#pragma unroll
-        for (int j = 0; j < kColumns; j += kVector) {
-          const Vector b = *reinterpret_cast<const Vector *>(b_stage + (k + e) * kTileN + j * 8);
-#pragma unroll
-          for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-            for (int v = 0; v < kVector; ++v) sums[i][j + v] = fma(a[i].v[e], b.v[v], sums[i][j + v]);
-          }
-        }
-      }
-    }
-  }
-
-  static __device__ __forceinline__ void add_chunk(T (&sums)[kRows][kColumns], T (&totals)[kRows][kColumns]) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        totals[i][j] += sums[i][j];
-        sums[i][j] = 0;
-      }
     }
   }
 

@@ -1,17 +1,8 @@
 // BSR x dense for float32 and float64 with IEEE fused multiply-adds: any block shape, N and strides.
 //
 // The same walk over the flattened K of a block row as portable.cuh. cp.async has 4- and 8-byte copies, so
-// operands of any alignment and stride reach shared memory without passing registers. A thread multiplies
-// rows 4 apart by vectors of columns 8 vectors apart: a warp, 4 x 8 threads, then reads 64 bytes of A and
-// 128 of X at a time. Lanes that differ in bit 0 read the same X, lanes that differ in bit 1 the same A:
-// only then does a 16-byte read take two passes over shared memory instead of four.
-//
-// Sums have two levels: a chain of multiply-adds over kChunkK k starts at zero and is then added to the
-// totals. The relative error grows like sqrt(chunk + K / chunk) instead of sqrt(K); with chunks of 128 it is
-// at most 1.2 times that of OpenBLAS and MKL up to a K of 100,000.
-//
-// Shared memory of a stage: A [tile rows][stage k + 16 bytes], the pad spreading rows over the banks, then
-// X [stage k][tile columns].
+// operands of any alignment and stride reach shared memory without passing registers. simt_threads.cuh says how threads
+// share a tile; B there is X here.
 #pragma once
 
 #include "output.cuh"
@@ -19,6 +10,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/pipeline.cuh"
+#include "sm80/simt_threads.cuh"
 
 namespace bsrg::simt {
 
@@ -27,14 +19,14 @@ using portable::KEntry;
 // kTransposed: A is the transposed of what is stored; the copies turn it.
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages,
           bool kTransposed>
-class Kernel {
+class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
  public:
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
       : p_(p),
         shared_(shared),
         tile_(portable::row_tile(p, kTileM)),
-        first_row_(ptx::warp_index() / kWarpsN * (4 * kRows) + threadIdx.x % 32 / 16 * 2 + threadIdx.x % 2),
-        first_column_(ptx::warp_index() % kWarpsN * (8 * kColumns) + threadIdx.x / 2 % 8 * kVector) {}
+        first_row_(Base::first_row()),
+        first_column_(Base::first_column()) {}
 
   __device__ __forceinline__ void run() {
     const int64_t column_tiles = (p_.n + kTileN - 1) / kTileN;
@@ -62,24 +54,24 @@ class Kernel {
   }
 
  private:
-  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
-  static constexpr int kVector = 16 / sizeof(T);
-  static constexpr int kChunkK = 128;
-  static constexpr int kRows = kTileM / (4 * kWarpsM), kColumns = kTileN / (8 * kWarpsN);  // of a thread
-  static constexpr int kPitchA = kStageK + kVector;
-  static constexpr int kElementsA = kTileM * kPitchA;
-  static constexpr int kStageElements = kElementsA + kStageK * kTileN;
+  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK>;
+  using Base::add_chunk;
+  using Base::kChunkK;
+  using Base::kColumns;
+  using Base::kElementsA;
+  using Base::kPitchA;
+  using Base::kRows;
+  using Base::kStageElements;
+  using Base::kThreads;
+  using Base::kVector;
+  using Base::multiply_stage;
+  using typename Base::Vector;
   static constexpr int kTableBytes = 2 * kStageK * sizeof(KEntry);
 
-  static_assert(kColumns % kVector == 0 && kStageK % kVector == 0, "whole vectors");
-  static_assert(kChunkK % kStageK == 0 && kThreads % kStageK == 0, "whole stages, and a thread for each k");
+  static_assert(kThreads % kStageK == 0, "a thread for each k");
   static_assert(kStages * kStageElements * sizeof(T) + kTableBytes ==
                     BSRG_SIMT_SHARED_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages),
                 "what the host reserves");
-
-  struct alignas(16) Vector {
-    T v[kVector];
-  };
 
   __device__ __forceinline__ T *stage_a(int slot) const {
     return reinterpret_cast<T *>(shared_) + slot * kStageElements;
@@ -106,7 +98,7 @@ class Kernel {
         copy_x_vectors<false>(x, entries);
     };
     const auto multiply = [&](int slot) {
-      multiply_stage(stage_a(slot), sums);
+      multiply_stage(stage_a(slot), first_row_, first_column_, sums);
       if (++stages % (kChunkK / kStageK) == 0) add_chunk(sums, totals);
     };
     portable::walk_k<kStages, kStageK, kTransposed>(p_, tile, reinterpret_cast<KEntry *>(stage_a(kStages)),
@@ -179,42 +171,6 @@ class Kernel {
       ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kTileN + n),
                                static_cast<const T *>(p_.x) + entry.x + column * p_.x_col_stride,
                                entry.a >= 0 && column < p_.n);
-    }
-  }
-
-  // ---- multiply ---------------------------------------------------------------------------------
-
-  __device__ __forceinline__ void multiply_stage(const T *stage, T (&sums)[kRows][kColumns]) const {
-    const T *const a_stage = stage + first_row_ * kPitchA;
-    const T *const x_stage = stage + kElementsA + first_column_;
-#pragma unroll
-    for (int k = 0; k < kStageK; k += kVector) {
-      Vector a[kRows];
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) a[i] = *reinterpret_cast<const Vector *>(a_stage + i * 4 * kPitchA + k);
-#pragma unroll
-      for (int e = 0; e < kVector; ++e) {
-#pragma unroll
-        for (int j = 0; j < kColumns; j += kVector) {
-          const Vector x = *reinterpret_cast<const Vector *>(x_stage + (k + e) * kTileN + j * 8);
-#pragma unroll
-          for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-            for (int v = 0; v < kVector; ++v) sums[i][j + v] = fma(a[i].v[e], x.v[v], sums[i][j + v]);
-          }
-        }
-      }
-    }
-  }
-
-  static __device__ __forceinline__ void add_chunk(T (&sums)[kRows][kColumns], T (&totals)[kRows][kColumns]) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-#pragma unroll
-      for (int j = 0; j < kColumns; ++j) {
-        totals[i][j] += sums[i][j];
-        sums[i][j] = 0;
-      }
     }
   }
 
