@@ -17,6 +17,7 @@
 #include "sm90/kmajor_output.cuh"
 #include "sm90/persistent.cuh"
 #include "sm90/tall_layout.cuh"
+#include "sm90/tall_messages.cuh"
 
 namespace bsrg::kmajor {
 
@@ -81,43 +82,10 @@ struct Kernel {
     ptx::barrier_init_fence();
   }
 
-  // ---- messages: from one lane of rank 0 to the others -------------------------------------------
+  // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
 
-  // By one lane, when the slot is full.
-  __device__ Message take(const Slot &slot) const {
-    const int4 head = ptx::load_shared_int4(message(slot.slot));
-    const int n_tile = ptx::load_shared_int(message(slot.slot) + 16);
-    if constexpr (kPair)
-      ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
-    else
-      ptx::barrier_arrive(tile_empty(slot.slot));
-    return {head.x, head.y, head.z, head.w, n_tile, -1};
-  }
-
-  // By a warp, all lanes of which wait, as in the tall kernels.
-  __device__ Message receive_by_warp(const Slot &slot) const {
-    Message m = {};
-    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-    __syncwarp();
-    if (lane == 0) m = take(slot);
-    return {__shfl_sync(~0u, m.strip0, 0),      __shfl_sync(~0u, m.strip1, 0),
-            __shfl_sync(~0u, m.entry_begin, 0), __shfl_sync(~0u, m.entry_count, 0),
-            __shfl_sync(~0u, m.n_tile, 0),      -1};
-  }
-
-  __device__ void send(const Slot &slot, int r, const int4 &head, int n_tile) const {
-    const int4 tail = make_int4(n_tile, 0, 0, 0);
-    if constexpr (kPair) {
-      const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
-      const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
-      ptx::barrier_arrive_expect_cluster(barrier, 32);
-      ptx::store_async(target, head, barrier);
-      ptx::store_async(target + 16, tail, barrier);
-    } else {
-      ptx::store_shared(message(slot.slot), head);
-      ptx::store_shared(message(slot.slot) + 16, tail);
-      ptx::barrier_arrive(tile_full(slot.slot));
-    }
+  __device__ tall::MessageSlot<kCluster, false> at(const Slot &slot) const {
+    return {message(slot.slot), tile_full(slot.slot), tile_empty(slot.slot)};
   }
 
   __device__ void schedule() const {
@@ -128,12 +96,13 @@ struct Kernel {
     for (;; slot.advance()) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
-      const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
-      const int4 head = __ldg(reinterpret_cast<const int4 *>(p.tiles + at.row));
-      for (int r = 0; r < kCluster; ++r) send(slot, r, head, kCluster * at.column + r);
+      const TilePosition position = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
+      const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles + position.row));
+      for (int r = 0; r < kCluster; ++r)
+        at(slot).send(r, {rows.x, rows.y, rows.z, rows.w, kCluster * position.column + r, 0});
       t = next_tile(p.counter, t, clusters, tiles);
     }
-    for (int r = 0; r < kCluster; ++r) send(slot, r, make_int4(0, 0, 0, 0), -1);
+    for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, 0});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
@@ -168,7 +137,7 @@ struct Kernel {
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
       ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-      const Message m = take(slot);
+      const Message m = at(slot).take();
       if (m.last()) break;
       const int column = m.n_tile * kTileN;
       const int offset0 = m.strip0 * kStrip % p.block_height, offset1 = m.strip1 * kStrip % p.block_height;
@@ -336,7 +305,7 @@ struct Kernel {
     float d[kTileN / 2];
     Stage stage;
     for (Slot slot;; slot.advance()) {
-      const Message m = receive_by_warp(slot);
+      const Message m = at(slot).receive_by_warp(slot.parity, lane);
       if (m.last()) break;
       if constexpr (kEight)
         accumulate_promoted(d, m, strip, stage);

@@ -21,6 +21,7 @@
 #include "ptx/wgmma.cuh"
 #include "sm90/persistent.cuh"
 #include "sm90/tall_layout.cuh"
+#include "sm90/tall_messages.cuh"
 #include "sm90/tall_output.cuh"
 
 namespace bsrg::tall {
@@ -70,34 +71,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     ptx::barrier_init_fence();
   }
 
-  // By one lane, when the slot is full.
-  __device__ Message take(const Slot &slot) const {
-    const int4 head = ptx::load_shared_int4(message(slot.slot));
-    const int n_tile = ptx::load_shared_int(message(slot.slot) + 16);
-    const int part_slot = kParts ? ptx::load_shared_int(message(slot.slot) + 20) : -1;
-    // The scheduler sits in rank 0 and waits there for all readers.
-    if constexpr (kCluster > 1)
-      ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
-    else
-      ptx::barrier_arrive(tile_empty(slot.slot));
-    return {head.x, head.y, head.z, head.w, n_tile, part_slot};
+  __device__ MessageSlot<kCluster, kParts> at(const Slot &slot) const {
+    return {message(slot.slot), tile_full(slot.slot), tile_empty(slot.slot)};
   }
 
   __device__ Message receive(const Slot &slot) const {
     ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-    return take(slot);
-  }
-
-  // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before. All
-  // wait: after a loop of one lane's, ptxas takes nothing for uniform any more and the main loop grows by a third.
-  __device__ Message receive_by_warp(const Slot &slot) const {
-    Message m = {};
-    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-    __syncwarp();
-    if (lane == 0) m = take(slot);
-    return {__shfl_sync(~0u, m.strip0, 0),      __shfl_sync(~0u, m.strip1, 0),
-            __shfl_sync(~0u, m.entry_begin, 0), __shfl_sync(~0u, m.entry_count, 0),
-            __shfl_sync(~0u, m.n_tile, 0),      kParts ? __shfl_sync(~0u, m.slot, 0) : -1};
+    return at(slot).take();
   }
 
   // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
@@ -129,22 +109,6 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     return {rows.x, rows.y, rows.z, rows.w, column, slot};
   }
 
-  __device__ void send(const Slot &slot, int r, const Message &m) const {
-    const int4 head = make_int4(m.strip0, m.strip1, m.entry_begin, m.entry_count);
-    const int4 tail = make_int4(m.n_tile, m.slot, 0, 0);
-    if constexpr (kCluster > 1) {
-      const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), r);
-      const uint32_t target = ptx::map_to_rank(message(slot.slot), r);
-      ptx::barrier_arrive_expect_cluster(barrier, 32);
-      ptx::store_async(target, head, barrier);
-      ptx::store_async(target + 16, tail, barrier);
-    } else {
-      ptx::store_shared(message(slot.slot), head);
-      ptx::store_shared(message(slot.slot) + 16, tail);
-      ptx::barrier_arrive(tile_full(slot.slot));
-    }
-  }
-
   __device__ void schedule() const {
     const int clusters = gridDim.x / kCluster;
     const int rows = p.tile_count / kRowTiles;
@@ -155,11 +119,11 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     for (;; slot.advance()) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
-      const TilePosition at = position(t, rows);
-      for (int r = 0; r < kCluster; ++r) send(slot, r, tile(at, r));
+      const TilePosition position = this->position(t, rows);
+      for (int r = 0; r < kCluster; ++r) at(slot).send(r, tile(position, r));
       t = next_tile(p.counter, t, clusters, tiles);
     }
-    for (int r = 0; r < kCluster; ++r) send(slot, r, {0, 0, 0, 0, -1, -1});
+    for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
@@ -349,7 +313,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     // The slot from a count: a register less than its position, which fused output needs.
     for (unsigned taken = 0;; ++taken) {
       const Slot slot = {static_cast<int>(taken % kMessageSlots), taken / kMessageSlots % 2};
-      const Message m = receive_by_warp(slot);
+      const Message m = at(slot).receive_by_warp(slot.parity, lane);
       if (m.last()) break;
 
       const bool started = accumulate(d, m, strip, stage, held);
