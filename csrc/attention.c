@@ -206,7 +206,7 @@ static bsrg_status check_memory(const bsrg_attention_args *args, bsrg_error *err
                                  .ndim = 3,
                                  .item = (int64_t)sizeof(float),
                                  .shape = {q->batch, q->heads, q->rows},
-                                 .strides = {q->heads * q->rows, q->rows, 1}};
+                                 .strides = {bsrg_mul_saturated(q->heads, q->rows), q->rows, 1}};
   }
   bsrg_status status = BSRG_OK;
   for (int i = 0; i < inputs && status == BSRG_OK; ++i) status = bsrg_view_check(&in[i], error);
@@ -230,8 +230,9 @@ static void settle_strides(bsrg_tensor *t) {
   const bool empty = t->batch == 0 || t->heads == 0 || t->rows == 0 || t->size == 0;
   if (empty || t->size == 1) t->element_stride = 1;
   if (empty || t->rows == 1) t->row_stride = t->size;
-  if (empty || t->heads == 1) t->head_stride = t->rows * t->size;
-  if (empty || t->batch == 1) t->batch_stride = t->heads * t->rows * t->size;
+  if (empty || t->heads == 1) t->head_stride = bsrg_mul_saturated(t->rows, t->size);
+  if (empty || t->batch == 1)
+    t->batch_stride = bsrg_mul_saturated(bsrg_mul_saturated(t->heads, t->rows), t->size);
 }
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {

@@ -21,6 +21,12 @@ static inline bool bsrg_mul_ok(int64_t a, int64_t b, int64_t *out) {
   return !__builtin_mul_overflow(a, b, out);
 }
 
+/* Of sizes; the greatest number where the product does not fit. */
+static inline int64_t bsrg_mul_saturated(int64_t a, int64_t b) {
+  int64_t product;
+  return bsrg_mul_ok(a, b, &product) ? product : INT64_MAX;
+}
+
 /* a + b - 1 may not fit: a number of columns can be any. */
 static inline int64_t bsrg_ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
 static inline int64_t bsrg_min(int64_t a, int64_t b) { return a < b ? a : b; }

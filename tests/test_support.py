@@ -100,3 +100,14 @@ def test_old_gpus_are_refused() -> None:
     q = np.zeros((1, 1, 4, 8), np.float16)
     with pytest.raises(bsrgemm.DeviceUnavailableError, match="8.0 or later"):
         _core.attention(q, q, q, q.copy(), chip=old)
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 8, 16), (1, 2, 0, 16)])
+def test_dtypes_are_refused_without_elements_too(shape: tuple[int, ...]) -> None:
+    nothing = np.empty(shape, np.float32)
+    assert bsrgemm.attention(nothing, nothing, nothing).shape == shape
+    with (
+        support.rehearsal(support.CHIPS["Hopper"]),
+        pytest.raises(TypeError, match="on a GPU needs float16 or bfloat16"),
+    ):
+        bsrgemm.attention(nothing, nothing, nothing)
