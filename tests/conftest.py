@@ -38,3 +38,19 @@ def repeats(pytestconfig: pytest.Config) -> int:
     if pytestconfig.getoption("--brief"):
         return 20
     return 1000 if pytestconfig.getoption("--thorough") else 100
+
+
+@pytest.fixture
+def seeded_torch(
+    rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """PyTorch as it starts, with random numbers of that seed."""
+    import torch
+
+    torch.manual_seed(int(rng.integers(2**62)))
+    torch._dynamo.reset()
+    # Elsewhere lies what was compiled with other versions of an operator, taken for this one's.
+    folder = tmp_path_factory.getbasetemp() / "inductor"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))

@@ -20,7 +20,10 @@ import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
 attention = bsrgemm.torch.attention
 
 # Inductor's own modules use what torch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("seeded_torch"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+]
 
 
 def operands(size: int = 16, queries: int = 100, keys: int = 120, heads: int = 4) -> list[Any]:
@@ -44,19 +47,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"window": (20, 5), "softcap": 3.0},
     "scale": {"scale": 0.25, "backend": "cpu"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _seeded(
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    torch.manual_seed(int(rng.integers(2**62)))
-    torch._dynamo.reset()
-    # Elsewhere lies what was compiled with other versions of the operator, taken for this one's.
-    folder = tmp_path_factory.getbasetemp() / "inductor"
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def test_package_alone_does_not_import_torch() -> None:

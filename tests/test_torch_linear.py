@@ -18,7 +18,10 @@ import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
 from bsrgemm.torch import BSRLinear, linear, sparsify_  # noqa: E402
 
 # Inductor's own modules use what torch has deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("seeded_torch"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+]
 
 ACTIVATIONS = {
     None: lambda y: y,
@@ -28,18 +31,6 @@ ACTIVATIONS = {
     "silu": torch.nn.functional.silu,
 }
 BLOCK, OUT, IN = (4, 8), 12, 32
-
-
-@pytest.fixture(autouse=True)
-def _seeded(
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    torch.manual_seed(int(rng.integers(2**62)))
-    torch._dynamo.reset()
-    folder = tmp_path_factory.getbasetemp() / "inductor"
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
 
 
 def make_weight(dtype: Any = torch.float64, empty_row: bool = True) -> Any:
