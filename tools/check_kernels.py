@@ -1,7 +1,9 @@
 """Checks what the compiler made of the kernels, without a GPU: python tools/check_kernels.py
 
 Nothing spills or touches local memory, and the kernels that live from tensor cores use them. The
-facts come from the report of ptxas and from the SASS, which must agree on which kernels there are.
+facts come from the report of ptxas, from the machine code's resources and from its SASS, which must
+agree on which kernels there are. Disassembling takes longest: of an image for several architectures
+it is done for the newest one.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import build_kernels
@@ -36,6 +38,9 @@ _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
+_USAGE_ARCH = re.compile(r"^arch = (sm_\w+)")
+_USAGE_FUNCTION = re.compile(r"^\s*Function (\S+):")
+_USAGE = re.compile(r"\bSTACK:(\d+) .*\bLOCAL:(\d+)")
 _SASS_ARCH = re.compile(r"^\s*code for (\w+)")
 _SASS_FUNCTION = re.compile(r"^\s*Function : (\S+)")
 # An instruction's line is /*address*/, a predicate or none, and the opcode with its modifiers.
@@ -51,7 +56,8 @@ class Kernel:
     shared_bytes: int = 0  # static; dynamic shared memory is the launch's
     stack_bytes: int = 0
     spill_bytes: int = 0
-    opcodes: Counter[str] = field(default_factory=Counter)
+    local_bytes: int = 0  # of the machine code, stack included
+    opcodes: Counter[str] | None = None  # where it was disassembled
 
     def problems(self) -> list[str]:
         found = []
@@ -59,16 +65,23 @@ class Kernel:
             found.append(f"spills {self.spill_bytes} bytes")
         if self.stack_bytes:
             found.append(f"has a stack frame of {self.stack_bytes} bytes")
-        found += [
-            f"uses local memory: {self.opcodes[opcode]} {opcode}"
+        if self.local_bytes:
+            found.append(f"has {self.local_bytes} bytes of local memory")
+        if self.opcodes is not None:
+            found += self._problems_of_opcodes(self.opcodes)
+        return [f"{self.image}: {self.name} ({self.arch}) {problem}" for problem in found]
+
+    def _problems_of_opcodes(self, opcodes: Counter[str]) -> list[str]:
+        found = [
+            f"uses local memory: {opcodes[opcode]} {opcode}"
             for opcode in ("LDL", "STL")
-            if self.opcodes[opcode]
+            if opcodes[opcode]
         ]
         fitting = (op for prefix, op in REQUIRED.items() if self.image.startswith(prefix))
         opcode = next(fitting, None)
-        if opcode is not None and not self.opcodes[opcode]:
+        if opcode is not None and not opcodes[opcode]:
             found.append(f"has no {opcode}")
-        return [f"{self.image}: {self.name} ({self.arch}) {problem}" for problem in found]
+        return found
 
 
 def parse_report(image: Image) -> dict[tuple[str, str], Kernel]:
@@ -105,25 +118,38 @@ def _cuobjdump() -> tuple[str, dict[str, str]]:
     return tool, {**os.environ, "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])}
 
 
-def _dump(what: str, image: Image) -> list[str]:
+def _dump(image: Image, *what: str) -> list[str]:
     tool, environment = _cuobjdump()
-    dump = subprocess.run(
-        [tool, what, image.fatbin], capture_output=True, text=True, check=False, env=environment
-    )
+    command = [tool, *what, str(image.fatbin)]
+    dump = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if dump.returncode != 0:
-        raise KernelBuildError(f"{tool} {what} {image.fatbin} failed: {dump.stderr.strip()}")
+        raise KernelBuildError(f"{' '.join(command)} failed: {dump.stderr.strip()}")
     return dump.stdout.splitlines()
 
 
 def has_ptx(image: Image) -> bool:
     """Whether the driver can compile the image for GPUs that it has no machine code for."""
-    return any(line.startswith("PTX file") for line in _dump("-lptx", image))
+    return any(line.startswith("PTX file") for line in _dump(image, "-lptx"))
 
 
-def _disassemble(image: Image) -> dict[tuple[str, str], Counter[str]]:
+def _local_memory(image: Image) -> dict[tuple[str, str], int]:
+    """Bytes of each kernel, for each architecture."""
+    found: dict[tuple[str, str], int] = {}
+    arch = name = ""
+    for line in _dump(image, "-res-usage"):
+        if code := _USAGE_ARCH.match(line):
+            arch = code[1]
+        elif function := _USAGE_FUNCTION.match(line):
+            name = function[1]
+        elif usage := _USAGE.search(line):
+            found[arch, name] = int(usage[1]) + int(usage[2])
+    return found
+
+
+def _disassemble(image: Image, only: str) -> dict[tuple[str, str], Counter[str]]:
     functions: dict[tuple[str, str], Counter[str]] = {}
     arch, opcodes = "", Counter[str]()
-    for line in _dump("-sass", image):
+    for line in _dump(image, "-sass", "-arch", only):
         if opcode := _SASS_OPCODE.match(line):
             opcodes[opcode[1]] += 1
         elif function := _SASS_FUNCTION.match(line):
@@ -135,14 +161,18 @@ def _disassemble(image: Image) -> dict[tuple[str, str], Counter[str]]:
 
 def inspect(image: Image) -> list[Kernel]:
     """Every kernel of an image, for each architecture that has machine code."""
-    kernels = parse_report(image)
-    functions = _disassemble(image)
-    if kernels.keys() != functions.keys() or not kernels:
+    kernels, local = parse_report(image), _local_memory(image)
+    newest = max((arch for arch, _ in kernels), default="")
+    functions = _disassemble(image, newest)
+    of_newest = {key for key in kernels if key[0] == newest}
+    if not kernels.keys() == local.keys() or not functions.keys() == of_newest or not kernels:
         raise KernelBuildError(
-            f"{image.name}: ptxas reports {sorted(kernels)}, the SASS has {sorted(functions)}"
+            f"{image.name}: ptxas reports {sorted(kernels)}, the machine code has {sorted(local)}, "
+            f"its SASS {sorted(functions)}"
         )
     for key, kernel in kernels.items():
-        kernel.opcodes = functions[key]
+        kernel.local_bytes = local[key]
+        kernel.opcodes = functions.get(key)
     return [kernels[key] for key in sorted(kernels)]
 
 
@@ -150,7 +180,7 @@ def table(kernels: list[Kernel]) -> str:
     opcodes = ("HGMMA", "QGMMA", "HMMA")
     rows = [("kernel", "arch", "registers", "shared", *opcodes)]
     for kernel in kernels:
-        counts = (kernel.opcodes[opcode] for opcode in opcodes)
+        counts = ("" if kernel.opcodes is None else kernel.opcodes[opcode] for opcode in opcodes)
         numbers = (kernel.registers, kernel.shared_bytes, *counts)
         rows.append((kernel.name, kernel.arch, *map(str, numbers)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
