@@ -13,7 +13,6 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +320,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-bfloat16": (lambda runs: _gpu_blocks(runs, "bfloat16"), GPU_SLUG, "gpu"),
     "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG, "gpu"),
     "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
-    "gpu-patterns-float16": (partial(_gpu_patterns, dtype="float16"), GPU_SLUG, "gpu"),
+    "gpu-patterns-float16": (lambda runs: _gpu_patterns(runs, dtype="float16"), GPU_SLUG, "gpu"),
     "gpu-columns": (_gpu_columns, GPU_SLUG, "gpu"),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),

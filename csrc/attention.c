@@ -33,6 +33,15 @@ static bsrg_status check_family(const bsrg_attention_args *args, bsrg_error *err
   return BSRG_OK;
 }
 
+static bsrg_status check_dtype(const bsrg_attention_args *args, bsrg_error *error) {
+  if (args->device.kind == BSRG_CPU || (args->dtype != BSRG_F32 && args->dtype != BSRG_F64)) return BSRG_OK;
+  return bsrg_fail(
+      error, BSRG_ERR_TYPE,
+      "q has dtype %s, but attention on a GPU needs float16 or bfloat16; the CPU computes it in float32 and "
+      "float64 too",
+      bsrg_dtype_name(args->dtype));
+}
+
 static bsrg_numbers_text shape_of(const bsrg_tensor *t) {
   return bsrg_format_numbers((int64_t[]){t->batch, t->heads, t->rows, t->size}, 4);
 }
@@ -238,6 +247,7 @@ static void settle_strides(bsrg_tensor *t) {
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_E4M3, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = check_dtype(args, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_numbers(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);
@@ -247,10 +257,6 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   const bsrg_tensor *q = &args->q;
   const bool nothing = q->batch == 0 || q->heads == 0 || q->rows == 0 ||
                        (args->sequences != NULL && args->sequences->count == 0);
-  /* A dtype that a GPU does not take is refused also where there is nothing to compute. */
-  if (status == BSRG_OK && nothing && args->device.kind != BSRG_CPU &&
-      (args->dtype == BSRG_F32 || args->dtype == BSRG_F64))
-    status = bsrg_fail(error, BSRG_ERR_TYPE, "attention on a GPU %s", BSRG_ATTENTION_GPU_DTYPES);
   if (status != BSRG_OK || nothing) return status;
 
   bsrg_attention_args settled = *args;

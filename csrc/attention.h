@@ -4,14 +4,13 @@
 
 #include "uploads.h"
 
-/* The functions below get args that bsrg_attention has checked, with at least one query. There may be no keys. */
+/* The functions below get args that bsrg_attention has checked, with at least one query. There may be no keys. On a GPU
+ * elements have 16 or 8 bits. */
 
 /* cpu/attention.c */
 bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error);
 /* attention_gpu.c */
 bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error);
-
-#define BSRG_ATTENTION_GPU_DTYPES "needs float16 or bfloat16; the CPU computes it in float32 and float64 too"
 
 /* The Hopper kernels (attention_plan.c, attention_launch.c): NULL when they can compute it, else what they need. */
 const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);

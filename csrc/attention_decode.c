@@ -48,7 +48,6 @@ const char *bsrg_attention_decode_obstacle(const bsrg_attention_args *args, cons
   int64_t units, ctas;
   if (args->dtype == BSRG_F8_E4M3)
     return "needs float16 or bfloat16; float8_e4m3fn is computed by 'hopper' and 'cpu'";
-  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (bsrg_attention_is_masked(args)) return "needs a call without block_mask";
   if (args->sequences != NULL) return "needs a call without cu_seqlens_q";

@@ -33,9 +33,7 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
     }
   }
   /* The last one takes the most, so what it lacks is what there is to say. */
-  const bsrg_status status =
-      args->dtype == BSRG_F32 || args->dtype == BSRG_F64 ? BSRG_ERR_TYPE : BSRG_ERR_VALUE;
-  return bsrg_fail(error, status, "attention on %s with family '%s' %s", gpu->name,
+  return bsrg_fail(error, BSRG_ERR_VALUE, "attention on %s with family '%s' %s", gpu->name,
                    bsrg_family_name(args->family), obstacle);
 }
 

@@ -75,8 +75,6 @@ static bool too_many_tiles(const bsrg_attention_args *args) {
 const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
   const double scale = args->softcap > 0 ? args->softcap : args->scale;
   if (gpu->sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
-  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16 && args->dtype != BSRG_F8_E4M3)
-    return "needs float16, bfloat16 or float8_e4m3fn";
   if (args->dtype == BSRG_F8_E4M3 && (args->q.size % 16 || args->v.size % 16))
     return "needs head sizes that are multiples of 16 for float8_e4m3fn";
   if (args->dtype == BSRG_F8_E4M3 && args->sequences != NULL)

@@ -14,7 +14,6 @@ const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, co
   const int64_t most = INT64_C(1) << 30; /* sums of a query and a key, rounded up, stay within 32 bits */
   if (args->dtype == BSRG_F8_E4M3)
     return "needs float16 or bfloat16; float8_e4m3fn is computed by 'hopper' and 'cpu'";
-  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return BSRG_ATTENTION_GPU_DTYPES;
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (args->q.size > BSRG_ATTENTION_MAX_SIZE || args->v.size > BSRG_ATTENTION_MAX_SIZE)
     return "needs head sizes of at most 256";

@@ -99,10 +99,10 @@ struct Kernel {
       const TilePosition position = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
       const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles + position.row));
       for (int r = 0; r < kCluster; ++r)
-        at(slot).send(r, {rows.x, rows.y, rows.z, rows.w, kCluster * position.column + r, 0});
+        at(slot).send(r, {rows.x, rows.y, rows.z, rows.w, kCluster * position.column + r, -1});
       t = next_tile(p.counter, t, clusters, tiles);
     }
-    for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, 0});
+    for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
