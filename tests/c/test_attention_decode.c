@@ -78,7 +78,7 @@ static void test_obstacles(void) {
   JUDGE(args.q.rows = 16, NULL);
   JUDGE(args.q.rows = 17, "at most 64 rows");
   JUDGE(args.q.rows = INT64_C(1) << 62, "at most 64 rows");
-  JUDGE(args.dtype = BSRG_F32, "float16 or bfloat16");
+  JUDGE(args.dtype = BSRG_F8_E4M3, "float16 or bfloat16");
   JUDGE(args.masks = masks, "without block_mask");
   JUDGE(args.q.size = 100, "multiples of 8");
   JUDGE(args.v.size = 264, "at most 256");
