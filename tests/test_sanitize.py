@@ -50,6 +50,16 @@ def test_watches_every_kernel_in_every_file(tmp_path: Path) -> None:
     assert (logs / "racecheck-8.log").read_text() == "3 passed in 1 s\n"
 
 
+def test_initcheck_watches_operands_of_the_host(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f'echo "$@" >> {log}; echo; echo "234 cases in 6 s: all are right"'
+    done = run(tmp_path, script, "--tools", "initcheck", "--jobs", "2", "--gpus", "1")
+    assert done.returncode == 0 and "initcheck 1/1: 234 cases in 6 s" in done.stdout
+    (line,) = log.read_text().splitlines()
+    assert "--tool initcheck" in line and "--kernel-name kns=tall_f16 " in line
+    assert " -m bsrgemm check --device cuda:0 " in line and "pytest" not in line
+
+
 def test_fails_with_what_the_sanitizer_said(tmp_path: Path) -> None:
     script = "echo Race reported; exit 9"
     arguments = ("--files", "streams", "--jobs", "2", "--gpus", "1")
