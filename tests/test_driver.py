@@ -43,6 +43,7 @@ def unusable(message: str) -> list[str]:
     return [f"DeviceUnavailableError: {message}"]
 
 
+@fake_cuda.needs_kernels
 def test_it_works_with_the_driver_that_is_made_up() -> None:
     """So that each case below fails for its one defect."""
     script = "print(_core.cuda_devices()[0]['name'], a_product().shape)"
@@ -114,7 +115,7 @@ for name, call in made.items():
     assert len(found) > 12
 
 
-@pytest.mark.skipif(not _core.built_with_cuda, reason="this build has no kernels")
+@fake_cuda.needs_kernels
 @pytest.mark.parametrize(
     ("function", "error"),
     [
@@ -151,6 +152,7 @@ def test_no_memory(function: str, message: str) -> None:
     assert told("told(a_product)", fail=f"{function}:2") == [f"MemoryError: {message}"]
 
 
+@fake_cuda.needs_kernels
 def test_no_memory_for_a_plan() -> None:
     """It runs out after the device has been prepared, and the next product finds some."""
     script = """

@@ -51,6 +51,7 @@ SCRIPT = """
 """
 
 
+@fake_cuda.needs_kernels
 def test_operations() -> None:
     script = """
         made = calls.calls(OwnDevice(), np.random.default_rng(0), "float16", {blocksize})

@@ -159,6 +159,7 @@ def test_multiprocessing(method: str, tmp_path: Path) -> None:
 
 
 # With the driver of tests/c/fake_cuda.c, in which nothing works in a child, as in the real one.
+@fake_cuda.needs_kernels
 def test_cuda_before_the_fork() -> None:
     """The child is told, computes on the CPU, and drops the parent's arrays without harm."""
     script = (

@@ -170,6 +170,7 @@ def test_a_leak_would_be_seen() -> None:
         check(lambda: kept.append(bytearray(64)), windows=2)
 
 
+@fake_cuda.needs_kernels
 def test_device_memory_of_a_made_up_driver(repeats: int) -> None:
     """Arrays, plans, scratch memory, events and patterns, with tests/c/fake_cuda.c."""
     script = f"""

@@ -229,6 +229,7 @@ def test_views_of_device_arrays() -> None:
     fake_cuda.run(script)
 
 
+@fake_cuda.needs_kernels
 def test_plans_go_with_their_matrices() -> None:
     """What a GPU holds of a pattern; shared by matrices, views and results of one structure."""
     script = """
