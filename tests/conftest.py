@@ -5,6 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 
+# Workers of pytest-xdist share the cores, and BLAS's threads spin while they wait for one, which
+# doubles the time of tests. It has to be said before NumPy is loaded. This library's own threads do
+# not spin, and tests are to have some.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(_name, "1")
+    os.environ.setdefault("BSRGEMM_NUM_THREADS", "2")
+
 import numpy as np
 import pytest
 
