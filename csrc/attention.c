@@ -37,8 +37,8 @@ static bsrg_status check_dtype(const bsrg_attention_args *args, bsrg_error *erro
   if (args->device.kind == BSRG_CPU || (args->dtype != BSRG_F32 && args->dtype != BSRG_F64)) return BSRG_OK;
   return bsrg_fail(
       error, BSRG_ERR_TYPE,
-      "q has dtype %s, but attention on a GPU needs float16 or bfloat16; the CPU computes it in float32 and "
-      "float64 too",
+      "q has dtype %s, but attention on a GPU needs float16, bfloat16 or, on Hopper, float8_e4m3fn; the CPU "
+      "computes it in float32 and float64 too",
       bsrg_dtype_name(args->dtype));
 }
 

@@ -268,7 +268,7 @@ class Attention(NamedTuple):
         if self.wrong == "e5m2":
             reasons.append("must have dtype float16, bfloat16, float32, float64 or float8_e4m3fn")
         if target.on_gpu and self.dtype in ("float32", "float64"):
-            reasons.append("needs float16 or bfloat16; the CPU computes it in float32 and float64")
+            reasons.append("on Hopper, float8_e4m3fn; the CPU computes it in float32 and float64")
         if target.on_gpu and self.dtype == "float8_e4m3fn":
             sizes = (case.size, case.value_size or case.size)
             if not target.hopper:
@@ -325,7 +325,7 @@ class Sequences(NamedTuple):
         if self.wrong == "layout":
             reasons.append("accepted: one of them")
         if target.on_gpu and self.dtype in ("float32", "float64"):
-            reasons.append("needs float16 or bfloat16; the CPU computes it in float32 and float64")
+            reasons.append("on Hopper, float8_e4m3fn; the CPU computes it in float32 and float64")
         return "|".join(reasons) or None
 
     def run(self, space: Space, target: Target) -> None:
