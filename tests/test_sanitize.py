@@ -57,6 +57,7 @@ def test_initcheck_watches_operands_of_the_host(tmp_path: Path) -> None:
     assert done.returncode == 0 and "initcheck 1/1: 234 cases in 6 s" in done.stdout
     (line,) = log.read_text().splitlines()
     assert "--tool initcheck" in line and "--kernel-name kns=tall_f16 " in line
+    assert "kns=align_copy " not in line  # it reads what TMA stored
     assert " -m bsrgemm check --device cuda:0 " in line and "pytest" not in line
 
 
