@@ -123,6 +123,13 @@ __device__ __forceinline__ int4 load_shared_int4(uint32_t address) {
   return value;
 }
 
+// Replaces a word that others write too.
+__device__ __forceinline__ int exchange_shared(uint32_t address, int value) {
+  int before;
+  asm volatile("atom.shared.exch.b32 %0, [%1], %2;" : "=r"(before) : "r"(address), "r"(value) : "memory");
+  return before;
+}
+
 __device__ __forceinline__ int load_shared_int(uint32_t address) {
   int value;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");

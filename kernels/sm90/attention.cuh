@@ -110,25 +110,42 @@ struct Producers {
   }
 
   __device__ void schedule() const {
-    MessageSlot slot;
-    slot.parity = 1;  // every slot starts out empty
-    for (int t = blockIdx.x;;) {
-      ptx::barrier_wait(shared.message_empty(), slot.parity);
-      if constexpr (Shape::kSequences) {
-        Message m;
-        while (t < p.tile_count && !sequence_tile(t, m)) t = next_tile(p.counter, t, gridDim.x, p.tile_count);
-        if (t >= p.tile_count) break;
-        shared.write(m);
-      } else {
-        if (t >= p.tile_count) break;
-        shared.write(tile(t));
+    uint32_t parity = 1;  // every slot starts out empty
+    bool ended = false;   // nothing is left but what is computed again
+    for (int t = blockIdx.x;; parity = parity + 1) {
+      ptx::barrier_wait(shared.message_empty(), parity & 1);
+      int next = t;
+      bool again = false;
+      if constexpr (Shape::kAgain) {
+        // Who has taken a tile has stored the one but one before it, and at the end everything.
+        int before = shared.take_again(parity - 4);
+        if (ended && before < 0) before = shared.take_again(parity - 3);
+        again = before >= 0;
+        if (again) next = before;
       }
-      slot.advance();
+      Message m;
+      if constexpr (Shape::kSequences)
+        while (next < p.tile_count && !sequence_tile(next, m))
+          next = next_tile(p.counter, next, gridDim.x, p.tile_count);
+      if (next >= p.tile_count) {
+        Message last;
+        last.begin = ended;
+        shared.write(last);
+        if (!Shape::kAgain || ended) break;
+        ptx::barrier_wait(shared.tiles_done(), 0);
+        ended = true;
+        t = next;
+        continue;
+      }
+      if constexpr (!Shape::kSequences) m = tile(next);
+      m.exact = again;
+      if constexpr (Shape::kAgain) shared.set_tile(parity - 1, next);
+      shared.write(m);
+      if (again) continue;
       // The next tile is drawn when the consumers have taken this one, so that none waits behind a long one.
-      ptx::barrier_wait(shared.message_empty(), slot.parity);
-      t = next_tile(p.counter, t, gridDim.x, p.tile_count);
+      ptx::barrier_wait(shared.message_empty(), parity + 1 & 1);
+      t = next_tile(p.counter, next, gridDim.x, p.tile_count);
     }
-    shared.write(Message{});
   }
 
   // ---- loads: one lane each ---------------------------------------------------------------------
@@ -177,7 +194,10 @@ struct Producers {
       ptx::barrier_wait(shared.message_full(), slot.parity);
       const Message m = shared.read();
       ptx::barrier_arrive(shared.message_empty());
-      if (m.last()) break;
+      if (m.last()) {
+        if (!Shape::kAgain || m.begin != 0) break;
+        continue;
+      }
       if constexpr (kIsKeys) {
         ptx::barrier_wait(shared.query_empty(query.slot), query.parity);
         if constexpr (Shape::kSequences) {

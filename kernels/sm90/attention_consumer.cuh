@@ -12,6 +12,8 @@
 // when the other warpgroup has used them; so nobody waits, and the buffers become free no later than by their user.
 #pragma once
 
+#include <type_traits>
+
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/math.cuh"
@@ -55,23 +57,28 @@ class Consumer {
     if (group == Shape::kGroups - 1) pass_turn();  // the first one begins
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sums[i] = 0.f;
-    bool scored = false;  // the first key tile of m has become exponentials
-    for (Message m = receive(); !m.last();) {
-      if (!scored) start(m);
 #pragma unroll 1
-      for (int i = 1; i < m.steps; ++i) step(m, i);
-      release(shared.query_empty(query.slot));
-      query.advance();
+    for (int phase = 0; phase < Shape::kPhases; ++phase) {
+      bool scored = false;  // the first key tile of m has become exponentials
+      for (Message m = receive(); !m.last();) {
+        if (!scored) start(m);
+#pragma unroll 1
+        for (int i = 1; i < m.steps; ++i) step(m, i);
+        release(shared.query_empty(query.slot));
+        query.advance();
 
-      const Message next = receive();
-      if (Shape::kQueryBuffers > 1 && !next.last()) {
-        finish_and_start(m, next);
-        scored = true;
-      } else {
-        finish(m);
-        scored = false;
+        const Message next = receive();
+        if (Shape::kQueryBuffers > 1 && !next.last()) {
+          finish_and_start(m, next);
+          scored = true;
+        } else {
+          finish(m);
+          scored = false;
+        }
+        m = next;
       }
-      m = next;
+      if constexpr (Shape::kAgain)
+        if (phase == 0) release(shared.tiles_done());
     }
     if (group == 0) take_turn();  // the one that is passed last: no barrier is left half full
     if (lane == 0) ptx::bulk_wait<0>();
@@ -81,7 +88,7 @@ class Consumer {
   const bsrg_attention_params &p;
   const Shared<Shape> shared;
   const int warp, group, lane;
-  Softmax<kScores, kEight> softmax;
+  std::conditional_t<Shape::kAgain, KeptShift<kScores>, LazyShift<kScores, kEight>> softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
   float scores[kScores], sums[kSums];
   uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
@@ -91,6 +98,7 @@ class Consumer {
   bool passes_value = false, passes_value_later = false;
   QuerySlot<Shape> query;
   MessageSlot message;
+  int tiles = 0;  // that were stored
 
   // ---- barriers ---------------------------------------------------------------------------------
 
@@ -279,12 +287,16 @@ class Consumer {
 
   // ---- steps ------------------------------------------------------------------------------------
 
-  // Before the first softmax of m. Capped scores have their factor already. A scale of 0 would make NaN of what is masked.
-  __device__ void set_scale(const Message &m) {
+  // Of m. Capped scores have their factor already. A scale of 0 would make NaN of what is masked.
+  __device__ void first_softmax(const Message &m) {
     if constexpr (kEight && !Shape::kCapped) {
       const float scale = p.scale_log2 * m.score_factor;
       softmax.set_scale(scale < 1e-30f ? 1e-30f : scale);
     }
+    if constexpr (Shape::kAgain)
+      softmax.first(scores, m.exact);
+    else
+      softmax.first(scores);
   }
 
   // The first scores of a query tile, with nothing else under way.
@@ -300,8 +312,7 @@ class Consumer {
     const KeyTile tile = key_tile(m, 0);
     release_keys();
     mask(m, tile);
-    set_scale(m);
-    softmax.first(scores);
+    first_softmax(m);
     pass_next_key(tile.flags);
     round_probabilities();
     accumulate = 0;
@@ -369,8 +380,7 @@ class Consumer {
     release_keys();
     mask(next, tile);
     const float shift[2] = {softmax.shift[0], softmax.shift[1]}, sum[2] = {softmax.sum[0], softmax.sum[1]};
-    set_scale(next);
-    softmax.first(scores);
+    first_softmax(next);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
     ptx::warpgroup_wait<0>();
@@ -385,7 +395,7 @@ class Consumer {
 
   // Divides by the sums of exponentials and stores, each warp for itself. TMA clips what lies beyond the last row or
   // element. A row that sees no key has the sum 0: it becomes zeros, whatever is in V.
-  __device__ void store(const Message &m, const float (&shift)[2], const float (&partial_sum)[2]) const {
+  __device__ void store(const Message &m, const float (&shift)[2], const float (&partial_sum)[2]) {
     const int row = first_row(m);
     float sum[2], inverse[2];
 #pragma unroll
@@ -394,6 +404,12 @@ class Consumer {
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
       inverse[r] = ptx::reciprocal(sum[r]);
       if constexpr (kEight) inverse[r] *= m.value_factor;
+    }
+    if constexpr (Shape::kAgain) {
+      // What is stored now will be stored again, by this warp.
+      if (!m.exact && softmax.overflowed(sum) && lane == 0) shared.set_overflow(tiles);
+      if (m.exact && lane == 0) ptx::bulk_wait<0>();
+      ++tiles;
     }
     if constexpr (Shape::kParts) {
       if (m.slot >= 0) {

@@ -25,6 +25,9 @@ struct Shape {
   static constexpr bool kCapped = kCapped_;
   // float8_e4m3fn: operands come with factors, values packed by attention_values.cu, and results are bfloat16.
   static constexpr bool kEight = sizeof(T) == 1;
+  // Exponentials may overflow: those query tiles are computed again, exactly (KeptShift). Larger heads gain nothing.
+  static constexpr bool kAgain = !kEight && kSize <= 128;
+  static constexpr int kPhases = kAgain ? 2 : 1;  // the second: of the last tiles, what must be
   using Output = std::conditional_t<kEight, __nv_bfloat16, T>;
   static constexpr int kRowBytes = kSize * static_cast<int>(sizeof(T));
   static constexpr int kSpan = kRowBytes % 128 == 0 ? 128 : 64;  // bytes of a row that are swizzled together
@@ -34,8 +37,8 @@ struct Shape {
   static constexpr int kGroups = kRows / 64;  // consumer warpgroups
   static constexpr int kQueryBuffers = BSRG_ATTENTION_QUERY_BUFFERS(kSize);
   // What 65536 registers allow; the launch gives 168 or 128 to every thread.
-  static constexpr int kConsumerRegisters = kGroups == 2 ? 240 : 160;
-  static constexpr int kProducerRegisters = kGroups == 2 ? 24 : 32;
+  static constexpr int kConsumerRegisters = kGroups == 3 ? 160 : kAgain ? 232 : 240;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kAgain ? 40 : 24;
   static_assert(!kBlocks || (kRows == BSRG_ATTENTION_LIST_ROWS && kKeys <= 8 * BSRG_ATTENTION_GROUP),
                 "an entry has bits for 128 rows and 128 keys");
   static_assert(!kSequences || !kEight,
@@ -48,6 +51,9 @@ using Stage = RingPosition<BSRG_ATTENTION_STAGES>;
 using MessageSlot = RingPosition<1>;
 template <typename Shape>
 using QuerySlot = RingPosition<Shape::kQueryBuffers>;
+
+// Of the last query tiles that this CTA was given: which they are, and whether exponentials overflowed.
+constexpr int kTileWords = 4;
 
 // Bytes from a 1024-byte boundary. Tiles come first: their swizzle needs the alignment. A tile of r rows is panels of
 // [r][kPanel] elements.
@@ -63,9 +69,10 @@ struct Layout {
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kOutput = kValues + kStages * kKeyBytes;
   static constexpr int kMessage = kOutput + Shape::kRows / 16 * kPieces * kPieceBytes;
-  static constexpr int kEntry = kMessage + 48;
-  static constexpr int kBarriers = kEntry + 16 * kStages;
-  static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 2);
+  static constexpr int kEntry = kMessage + 64;
+  static constexpr int kTiles = kEntry + 16 * kStages;
+  static constexpr int kBarriers = kTiles + 8 * kTileWords;
+  static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 3);
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0, "every tile begins where a swizzle does");
   static_assert(kEnd + 1024 <= BSRG_ATTENTION_HOPPER_BYTES(sizeof(typename Shape::Element), Shape::kSize,
@@ -89,6 +96,8 @@ struct Message {
   int end_row, low_offset, high_offset, first_key, keys;
   // Parts: as in bsrg_attention_item.
   int slot;
+  // 16 bits: 1 where the query tile is computed again.
+  int exact;
   __device__ bool last() const { return count == 0; }
 };
 
@@ -116,6 +125,16 @@ struct Shared {
   __device__ uint32_t value_empty(int stage) const { return barrier(2 * kBuffers + 3 * kStages + stage); }
   __device__ uint32_t message_full() const { return barrier(2 * kBuffers + 4 * kStages); }
   __device__ uint32_t message_empty() const { return barrier(2 * kBuffers + 4 * kStages + 1); }
+  __device__ uint32_t tiles_done() const { return barrier(2 * kBuffers + 4 * kStages + 2); }  // first phase
+
+  // Of query tile i of this CTA: the scheduler notes which it is, consumers that exponentials overflowed in it, and the
+  // scheduler asks once: its number then, or -1.
+  __device__ void set_tile(int i, int t) const { ptx::store_shared(tile_word(i), t); }
+  __device__ void set_overflow(int i) const { ptx::exchange_shared(tile_word(i) + 4 * kTileWords, 1); }
+  __device__ int take_again(int i) const {
+    return ptx::exchange_shared(tile_word(i) + 4 * kTileWords, 0) ? ptx::load_shared_int(tile_word(i)) : -1;
+  }
+  __device__ uint32_t tile_word(int i) const { return base + L::kTiles + (i & (kTileWords - 1)) * 4; }
 
   __device__ void init_barriers() const {
     constexpr int kWarps = 4 * Shape::kGroups;  // each consumer warp releases for itself
@@ -131,6 +150,8 @@ struct Shared {
     }
     ptx::barrier_init(message_full(), 1);
     ptx::barrier_init(message_empty(), 2 + kWarps);  // both loading lanes and the consumers
+    ptx::barrier_init(tiles_done(), kWarps);
+    ptx::store_shared(base + L::kTiles + 4 * kTileWords, make_int4(0, 0, 0, 0));
     ptx::barrier_init_fence();
   }
 
@@ -146,6 +167,7 @@ struct Shared {
                     Shape::kEight ? __float_as_int(m.value_factor) : 0));
     if constexpr (Shape::kSequences)
       ptx::store_shared(base + L::kMessage + 32, make_int4(m.low_offset, m.high_offset, m.first_key, m.keys));
+    if constexpr (Shape::kAgain) ptx::store_shared(base + L::kMessage + 48, m.exact);
     ptx::barrier_arrive(message_full());
   }
 
@@ -178,6 +200,7 @@ struct Shared {
       m.first_key = c.z;
       m.keys = c.w;
     }
+    if constexpr (Shape::kAgain) m.exact = ptx::load_shared_int(base + L::kMessage + 48);
     return m;
   }
 
@@ -200,6 +223,7 @@ struct Shared {
     m.count = __shfl_sync(~0u, read.count, 0);
     m.begin = __shfl_sync(~0u, read.begin, 0);
     m.above_begin = __shfl_sync(~0u, read.above_begin, 0);
+    if constexpr (Shape::kAgain) m.exact = __shfl_sync(~0u, read.exact, 0);
     if constexpr (Shape::kParts) m.slot = __shfl_sync(~0u, read.slot, 0);
     m.below_end = __shfl_sync(~0u, read.below_end, 0);
     if constexpr (Shape::kEight) {

@@ -4,6 +4,7 @@
 // next: score 4 * j + 2 * r + e is row r, key 8 * j + 2 * (lane % 4) + e. The four lanes of a quad share their rows.
 #pragma once
 
+#include <cfloat>
 #include <climits>
 #include <cmath>
 #include <cstdint>
@@ -88,21 +89,150 @@ __device__ __forceinline__ void keep_before_wait(uint16_t (&rounded)[kRounded], 
 // ---- online softmax ------------------------------------------------------------------------------
 
 // A row's exponentials are 2^(score * scale - shift). The exact softmax takes the largest score so far as the shift and
-// rescales all sums whenever it grows. Here it may grow by a factor of 2^kSlack before anything happens: results are
-// the same up to rounding, since the shift cancels, and nothing can overflow.
+// rescales all sums whenever it grows. The shift cancels, so any other gives the same up to rounding, as long as nothing
+// overflows or vanishes. There are two classes that use this.
+
+// The largest of m and the first kCount scores of each row, the same in the four lanes that share it.
+template <int kCount, int kScores>
+__device__ __forceinline__ void row_maximum(const float (&s)[kScores], float (&m)[2]) {
+  float other[2] = {m[0], m[1]};
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      m[r] = fmaxf(m[r], s[i + 2 * r]);
+      other[r] = fmaxf(other[r], s[i + 2 * r + 1]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    m[r] = fmaxf(m[r], other[r]);
+    m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 1));
+    m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 2));
+  }
+}
+
+// Scores become exponentials, which are also added to this thread's share of the sums; the shares of a quad are added at
+// the end.
+template <int kScores>
+__device__ __forceinline__ void exponentials(float (&s)[kScores], float scale, const float (&shift)[2],
+                                             float (&sum)[2]) {
+  float partial[4] = {};
+#pragma unroll
+  for (int i = 0; i < kScores; ++i) {
+    s[i] = ptx::exp2(fmaf(s[i], scale, -shift[i / 2 % 2]));
+    partial[i % 4] += s[i];
+  }
+  sum[0] += partial[0] + partial[1];
+  sum[1] += partial[2] + partial[3];
+}
+
+// For 16 bits: the shift is the largest score among the first keys that the row meets, and stays until a thread's sum
+// exceeds 2^14, the most that float16 is given. To look at two sums after the exponentials takes less than to look for
+// the maximum before them, which everything would wait for.
+//
+// Where exponentials grow by more than 2^100 from one key tile to the next, they may overflow before anybody has looked.
+// The sum is infinite or no number then, and the query tile must be computed again, exactly.
+template <int kScores>
+class KeptShift {
+ public:
+  using Scores = float[kScores];
+
+  float sum[2];
+  float shift[2];  // kUnseen while the row has seen no key: exponentials of what is masked are 0 all the same
+
+  __device__ explicit KeptShift(float scale_log2) : scale(scale_log2) {}
+
+  // Of a query tile's first key tile: scores become exponentials.
+  __device__ void first(Scores &s, bool is_exact) {
+    exact = is_exact;
+    float m[2] = {-INFINITY, -INFINITY};
+    row_maximum<kScores / 4>(s, m);
+    if (exact || __any_sync(~0u, m[0] == -INFINITY || m[1] == -INFINITY)) row_maximum<kScores>(s, m);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      shift[r] = m[r] == -INFINITY ? kUnseen : m[r] * scale;
+      sum[r] = 0.f;
+    }
+    careful = look_first();
+    exponentials(s, scale, shift, sum);
+    float factor[2];
+    rescale(s, factor);
+  }
+
+  // Of the next ones. True if earlier sums, those here excepted, must be multiplied by factor[r].
+  __device__ bool next(Scores &s, float (&factor)[2]) {
+    factor[0] = factor[1] = 1.f;
+    bool changed = careful;
+    if (careful) {
+      float m[2] = {-INFINITY, -INFINITY};
+      row_maximum<kScores>(s, m);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) move(r, fmaxf(shift[r], m[r] * scale), factor[r]);
+      careful = look_first();
+    }
+    exponentials(s, scale, shift, sum);
+    float grown[2];
+    if (rescale(s, grown)) {
+      factor[0] *= grown[0];
+      factor[1] *= grown[1];
+      changed = true;
+    }
+    return changed;
+  }
+
+  // Of sums of whole rows.
+  static __device__ bool overflowed(const float (&sum)[2]) {
+    return __any_sync(~0u, !(sum[0] <= FLT_MAX) || !(sum[1] <= FLT_MAX));
+  }
+
+ private:
+  static constexpr float kLimit = 16384.f, kOverflow = 0x1p100f, kUnseen = -FLT_MAX;
+
+  const float scale;
+  bool exact;    // take the largest score so far as the shift, in every key tile
+  bool careful;  // look for the maximum in the next one
+
+  __device__ bool look_first() const {
+    return exact || __any_sync(~0u, shift[0] == kUnseen || shift[1] == kUnseen);
+  }
+
+  // Of exponentials that are too large: them, their sums, and with those the shifts.
+  __device__ bool rescale(Scores &s, float (&factor)[2]) {
+    if (!__any_sync(~0u, sum[0] > kLimit || sum[1] > kLimit)) return false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float most = fmaxf(sum[r], __shfl_xor_sync(~0u, sum[r], 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      move(r, most > kLimit ? shift[r] + ptx::log2(most) : shift[r], factor[r]);
+      if (most > kOverflow) sum[r] = INFINITY;  // its factor may have become 0
+    }
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) s[i] *= factor[i / 2 % 2];
+    return true;
+  }
+
+  __device__ void move(int r, float to, float &factor) {
+    factor = ptx::exp2(shift[r] - to);  // 0 while the row had seen no key
+    shift[r] = to;
+    sum[r] *= factor;
+  }
+};
+
+// The shift follows the largest score once its exponential has grown by a factor of 2^kSlack.
 //
 // kEight: exponentials will be rounded to float8_e4m3fn, whose normal numbers go from 2^-6 to 448. That of the maximum
 // becomes 2^kRaise and may grow to 2^8.75, which rounds to 448. Weights below 2^-12 of the largest lose bits, those
 // below 2^-16 of it vanish. More slack would leave less below; with so much, few rows of random scores ever use it up.
 template <int kScores, bool kEight>
-class Softmax {
+class LazyShift {
  public:
   using Scores = float[kScores];
 
   float sum[2];
   float shift[2];
 
-  __device__ explicit Softmax(float scale_log2) { set_scale(scale_log2); }
+  __device__ explicit LazyShift(float scale_log2) { set_scale(scale_log2); }
 
   // Only before first().
   __device__ void set_scale(float scale_log2) {
@@ -113,10 +243,10 @@ class Softmax {
   // Of a query tile's first key tile: scores become exponentials.
   __device__ void first(Scores &s) {
     float m[2] = {-INFINITY, -INFINITY};
-    row_maximum(s, m);
+    row_maximum<kScores>(s, m);
     set_maximum(m);
     sum[0] = sum[1] = 0.f;
-    exponentials(s);
+    exponentials(s, scale, shift, sum);
   }
 
   // Of the next ones. True if earlier sums, those here excepted, must be multiplied by factor[r].
@@ -125,7 +255,7 @@ class Softmax {
     const bool grown = __any_sync(~0u, grows(s));
     if (grown) {
       float m[2] = {maximum[0], maximum[1]};
-      row_maximum(s, m);
+      row_maximum<kScores>(s, m);
 #pragma unroll
       for (int r = 0; r < 2; ++r) factor[r] = maximum[r] * scale - kRaise;
       set_maximum(m);
@@ -135,7 +265,7 @@ class Softmax {
         sum[r] *= factor[r];
       }
     }
-    exponentials(s);
+    exponentials(s, scale, shift, sum);
     return grown;
   }
 
@@ -170,37 +300,6 @@ class Softmax {
       }
     }
     return max(a[0], b[0]) >= threshold[0] || max(a[1], b[1]) >= threshold[1];
-  }
-
-  // The largest of m and the scores of each row, the same in the four lanes that share it.
-  static __device__ void row_maximum(const Scores &s, float (&m)[2]) {
-    float other[2] = {m[0], m[1]};
-#pragma unroll
-    for (int i = 0; i < kScores; i += 4) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        m[r] = fmaxf(m[r], s[i + 2 * r]);
-        other[r] = fmaxf(other[r], s[i + 2 * r + 1]);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      m[r] = fmaxf(m[r], other[r]);
-      m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 1));
-      m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], 2));
-    }
-  }
-
-  // Also adds this thread's share to the sums; the quad's shares are added at the end.
-  __device__ void exponentials(Scores &s) {
-    float partial[4] = {};
-#pragma unroll
-    for (int i = 0; i < kScores; ++i) {
-      s[i] = ptx::exp2(fmaf(s[i], scale, -shift[i / 2 % 2]));
-      partial[i % 4] += s[i];
-    }
-    sum[0] += partial[0] + partial[1];
-    sum[1] += partial[2] + partial[3];
   }
 };
 
