@@ -1,4 +1,4 @@
-/* Query tiles of masks cut along the keys, where the chip would wait for one that is much longer than others, or for the
+/* Query tiles cut along the keys, where the chip would wait for one that is much longer than others, or for the
  * last few of many that are equally long. Parts are computed side by side and joined by another kernel.
  *
  * Tiles are handed out in the plan's order, each to the SM that is free first. This file simulates that for some ways of
@@ -18,6 +18,36 @@ enum {
   LEAST_STEPS = 4, /* of a part */
   PARTS_PER_SM = 4 /* at most, in memory of 64 KB each for heads of 128 elements */
 };
+
+/* ---- calls without masks and bounds ----------------------------------------------------------- */
+
+static int64_t join_time(int64_t parts, int64_t step_ns) {
+  return (int64_t)JOIN_NS * STEP / step_ns + parts * JOIN_PART;
+}
+
+/* The last query tiles take as long as a share of them each, since all SMs work, and joining the parts; whole ones take as
+ * long as one. A share begins two items at most. */
+bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key) {
+  const bsrg_attention_tail none = {.first = INT32_MAX};
+  const bsrg_attention_bounds *bounds = &key->bounds;
+  const int64_t tiles = (int64_t)key->order.heads * key->order.query_tiles, left = tiles % key->sms;
+  const int64_t steps = bsrg_ceil_div(bounds->keys, key->tile_keys);
+  const bool all_seen =
+      bounds->queries - 1 + bounds->low_offset <= 0 && bounds->high_offset >= bounds->keys - 1;
+  if (!all_seen || left == 0 || left * steps > INT32_MAX) return none;
+  const int64_t share = bsrg_max(bsrg_ceil_div(left * steps, key->sms), LEAST_STEPS);
+  const int64_t shares = bsrg_ceil_div(left * steps, share);
+  const int64_t whole = steps * STEP + START, cut = share * STEP + 2 * (START + STORE);
+  const int64_t gain = whole - cut - join_time(shares + left, key->step_ns);
+  if (share > steps || gain < (tiles / key->sms + 1) * whole / 100) return none;
+  return (bsrg_attention_tail){.first = (int32_t)(tiles - left),
+                               .tiles = (int32_t)left,
+                               .steps = (int32_t)steps,
+                               .share = (int32_t)share,
+                               .shares = (int32_t)shares};
+}
+
+/* ---- masks ------------------------------------------------------------------------------------ */
 
 /* When each SM is free: a heap whose first is the least. */
 typedef struct chip {
@@ -183,10 +213,6 @@ static bool make_scheme(cutter *c, int64_t target, int share, scheme *s) {
   return true;
 }
 
-static int64_t join_time(const cutter *c, const scheme *s) {
-  return (int64_t)JOIN_NS * STEP / c->key->step_ns + s->part_count * JOIN_PART;
-}
-
 /* The best scheme, if it gains a hundredth; otherwise one without parts. false: no memory. */
 static bool choose(cutter *c, scheme *best, scheme *other) {
   int64_t best_end = c->jittered_end - c->jittered_end / 100;
@@ -195,7 +221,7 @@ static bool choose(cutter *c, scheme *best, scheme *other) {
       const int64_t target = c->least + (c->jittered_end - c->least) * eighth / 8;
       if (!make_scheme(c, target, share, other)) return false;
       if (other->part_count == 0) continue;
-      const int64_t join = join_time(c, other);
+      const int64_t join = join_time(other->part_count, c->key->step_ns);
       const int64_t end = run_jittered(c, other->tiles, other->tile_count) + join;
       if (end >= best_end) continue;
       if (run_exact(c, other->tiles, other->tile_count) + join >= c->exact_end) continue;

@@ -44,7 +44,9 @@ void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t opti
 void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *options);
 void bsrg_attention_free_plan(void *plan);
 
-/* attention_cut.c: cuts query tiles of a plan in order, without pairs. false: no memory. */
+/* attention_cut.c: what is cut of a call without masks. */
+bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key);
+/* Cuts query tiles of a plan in order, without pairs. false: no memory. */
 bool bsrg_attention_cut_tiles(const bsrg_attention_plan_key *key, bsrg_attention_plan *plan);
 
 /* attention_pairs.c: whether a mask of these blocks is one that pairs are for. */

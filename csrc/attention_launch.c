@@ -163,11 +163,21 @@ static int32_t step_ns(const bsrg_attention_args *args, const variant *v) {
   return (args->dtype == BSRG_F8_E4M3 ? 1000 : 1500) * v->size / 128 * v->keys / 128;
 }
 
-/* Memory for the parts of the plan's tiles, if it has any. */
-static bsrg_status place_parts(const bsrg_attention_args *args, const bsrg_attention_plan *plan,
-                               const variant *v, bsrg_gpu gpu, bsrg_attention_parts *parts,
-                               CUdeviceptr *scratch, bsrg_error *error) {
-  const size_t rows = (size_t)plan->part_count * BSRG_ATTENTION_LIST_ROWS;
+static bsrg_attention_plan_key plan_key(const bsrg_attention_args *args, const bsrg_attention_params *p,
+                                        const variant *v, bsrg_gpu gpu) {
+  return (bsrg_attention_plan_key){.order = p->order,
+                                   .bounds = p->bounds,
+                                   .heads = p->heads,
+                                   .tile_keys = v->keys,
+                                   .pairs = v->listing == BSRG_ATTENTION_BY_PAIRS,
+                                   .sms = gpu.device->info.sm_count,
+                                   .step_ns = step_ns(args, v)};
+}
+
+/* Memory for parts, if there are any. */
+static bsrg_status place_parts(const bsrg_attention_args *args, int64_t count, const variant *v, bsrg_gpu gpu,
+                               bsrg_attention_parts *parts, CUdeviceptr *scratch, bsrg_error *error) {
+  const size_t rows = (size_t)count * BSRG_ATTENTION_LIST_ROWS;
   const size_t sums_bytes = rows * (size_t)v->size * sizeof(float);
   if (rows == 0) return BSRG_OK;
   const bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, sums_bytes + rows * 2 * sizeof(float),
@@ -178,23 +188,17 @@ static bsrg_status place_parts(const bsrg_attention_args *args, const bsrg_atten
   return BSRG_OK;
 }
 
-/* On the device; without any, `cuts` means nothing. */
-typedef struct cuts_of_plan {
+/* How many query tiles are cut. On the device, where a plan says so; without any, `cuts` means nothing. */
+typedef struct cut_tiles {
   const bsrg_attention_cut *cuts;
   int64_t count;
-} cuts_of_plan;
+} cut_tiles;
 
 /* The plan of the masks, on the device. With a top-k mask a kernel makes it, in scratch memory that is to be freed, and
  * so is that of parts. */
 static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_params *p, const variant *v,
-                              bsrg_gpu gpu, cuts_of_plan *cut, CUdeviceptr *scratch, bsrg_error *error) {
-  const bsrg_attention_plan_key key = {.order = p->order,
-                                       .bounds = p->bounds,
-                                       .heads = p->heads,
-                                       .tile_keys = v->keys,
-                                       .pairs = v->listing == BSRG_ATTENTION_BY_PAIRS,
-                                       .sms = gpu.device->info.sm_count,
-                                       .step_ns = step_ns(args, v)};
+                              bsrg_gpu gpu, cut_tiles *cut, CUdeviceptr *scratch, bsrg_error *error) {
+  const bsrg_attention_plan_key key = plan_key(args, p, v, gpu);
   if (args->topk) return bsrg_topk_list_tiles(args, &key, gpu, p, scratch, error);
   int64_t options[BSRG_MASK_OPTIONS];
   bsrg_mask_plan *kept;
@@ -216,15 +220,31 @@ static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_pa
   p->tiles = (const bsrg_attention_item *)(uintptr_t)uploads[TILES];
   p->entries = (const void *)(uintptr_t)uploads[ENTRIES];
   p->tile_count = (int32_t)plan->tile_count;
-  *cut = (cuts_of_plan){(const bsrg_attention_cut *)(uintptr_t)uploads[CUTS], plan->cut_count};
-  return place_parts(args, plan, v, gpu, &p->parts, scratch, error);
+  *cut = (cut_tiles){(const bsrg_attention_cut *)(uintptr_t)uploads[CUTS], plan->cut_count};
+  return place_parts(args, plan->part_count, v, gpu, &p->parts, scratch, error);
+}
+
+/* Without masks. */
+static bsrg_status place_tail(const bsrg_attention_args *args, bsrg_attention_params *p, const variant *v,
+                              bsrg_gpu gpu, cut_tiles *cut, CUdeviceptr *scratch, bsrg_error *error) {
+  if (v->listing != BSRG_ATTENTION_BY_BOUNDS || v->size != BSRG_ATTENTION_TAIL_SIZE ||
+      args->dtype == BSRG_F8_E4M3)
+    return BSRG_OK;
+  const bsrg_attention_plan_key key = plan_key(args, p, v, gpu);
+  p->tail = bsrg_attention_make_tail(&key);
+  if (p->tail.tiles == 0) return BSRG_OK;
+  p->tile_count = p->tail.first + p->tail.shares;
+  cut->count = p->tail.tiles;
+  return place_parts(args, p->tail.shares + p->tail.tiles, v, gpu, &p->parts, scratch, error);
 }
 
 /* From parts to results. */
 static bsrg_status join_parts(const bsrg_attention_args *args, const bsrg_attention_params *p,
-                              const variant *v, bsrg_gpu gpu, const cuts_of_plan *cut, bsrg_error *error) {
+                              const variant *v, bsrg_gpu gpu, const cut_tiles *cut, bsrg_error *error) {
   if (cut->count == 0) return BSRG_OK;
   bsrg_attention_join_params join = {.cuts = cut->cuts,
+                                     .tail = p->tail,
+                                     .order = p->order,
                                      .parts = p->parts,
                                      .out = bsrg_attention_operand_of(&args->out),
                                      .lse = args->lse,
@@ -256,7 +276,8 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
       .q_factors = factors_of(&args->q_descale),
       .k_factors = factors_of(&args->k_descale),
       .v_factors = factors_of(&args->v_descale),
-      .group = (int32_t)(args->q.heads / args->k.heads)};
+      .group = (int32_t)(args->q.heads / args->k.heads),
+      .tail = {.first = INT32_MAX}};
   p.tile_count = p.order.heads * p.order.query_tiles;
   if (args->sequences) p.sequences = bsrg_attention_sequences_of(args);
   if (v->capped) p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
@@ -272,9 +293,10 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
     status =
         encode(args, bsrg_attention_out_dtype(args), &args->out, 128, 16, gpu, &p.out, &p.out_rows, error);
   CUdeviceptr scratch = 0, values = 0;
-  cuts_of_plan cut = {0};
-  if (status == BSRG_OK && bsrg_attention_is_masked(args))
-    status = place_plan(args, &p, v, gpu, &cut, &scratch, error);
+  cut_tiles cut = {0};
+  if (status == BSRG_OK)
+    status =
+        (bsrg_attention_is_masked(args) ? place_plan : place_tail)(args, &p, v, gpu, &cut, &scratch, error);
   if (status == BSRG_OK && packs) {
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
     status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &values, error);

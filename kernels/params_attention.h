@@ -238,6 +238,38 @@ typedef struct bsrg_attention_parts {
   float *stats; /* [slot][row][2]; the shift of a row that sees no key is -FLT_MAX */
 } bsrg_attention_parts;
 
+/* Where every query sees every key, the last query tiles, too few for all SMs, are cut along the keys: their key tiles
+ * one after another are dealt to the SMs in shares, of which each reaches into two query tiles at most. So an item of a
+ * share is part of one query tile, and slots number the items, those of a query tile without gaps. */
+typedef struct bsrg_attention_tail {
+  int32_t first;  /* query tile in the order; INT32_MAX: none is cut */
+  int32_t tiles;  /* from there on */
+  int32_t steps;  /* key tiles of a query tile */
+  int32_t share;  /* key tiles of a share, at most `steps` */
+  int32_t shares; /* the last one may be smaller */
+} bsrg_attention_tail;
+enum { BSRG_ATTENTION_TAIL_SIZE = 128 }; /* head size of the kernels that do this, with 16-bit elements */
+
+typedef struct bsrg_attention_tail_item {
+  int32_t tile;               /* in the order */
+  int32_t begin, count, slot; /* its key tiles; count <= 0: there is no such item */
+} bsrg_attention_tail_item;
+
+BSRG_BOTH_SIDES bsrg_attention_tail_item bsrg_attention_item_of_share(const bsrg_attention_tail *tail,
+                                                                      int32_t share, int32_t second) {
+  const int32_t all = tail->tiles * tail->steps, begin = share * tail->share;
+  const int32_t end = begin + tail->share < all ? begin + tail->share : all;
+  const int32_t tile = begin / tail->steps + second;
+  const int32_t from = second ? 0 : begin - tile * tail->steps;
+  const int32_t to = end - tile * tail->steps;
+  bsrg_attention_tail_item item;
+  item.tile = tail->first + tile;
+  item.begin = from;
+  item.count = (to < tail->steps ? to : tail->steps) - from;
+  item.slot = share + tile;
+  return item;
+}
+
 /* Heads that share what the map describes: head h of batch b is at h / head_divisor, b * batch_factor.
  *
  * Of sequences: {size, box rows, heads, windows}, of which window w is box rows from row w of all on. A box from row r of
@@ -288,6 +320,7 @@ typedef struct bsrg_attention_params {
   int32_t group;                      /* heads of q that share one of k */
   bsrg_attention_sequences sequences; /* kinds by sequence, whose order.query_tiles are slots */
   bsrg_attention_parts parts;         /* where some tile has a slot */
+  bsrg_attention_tail tail;           /* kinds by bounds; tile_count counts its shares instead of its tiles */
   /* Kinds by sequence: {size, rows, heads, 1}, box a panel of one row. */
   bsrg_tensor_map q_rows, k_rows, v_rows, out_rows;
 } bsrg_attention_params;
@@ -323,9 +356,26 @@ typedef struct bsrg_attention_cut {
   int32_t first_slot, slot_count;
 } bsrg_attention_cut;
 
+/* Of query tile `tile` of a tail. */
+BSRG_BOTH_SIDES bsrg_attention_cut bsrg_attention_cut_of_tail(const bsrg_attention_tail *tail,
+                                                              const bsrg_attention_order *order,
+                                                              int32_t tile) {
+  const bsrg_attention_position at = bsrg_attention_tile_position(order, tail->first + tile);
+  const int32_t first = tile * tail->steps / tail->share;
+  const int32_t last = ((tile + 1) * tail->steps - 1) / tail->share;
+  bsrg_attention_cut cut;
+  cut.first_row = at.query_tile * BSRG_ATTENTION_LIST_ROWS;
+  cut.head = at.head;
+  cut.first_slot = first + tile;
+  cut.slot_count = last - first + 1;
+  return cut;
+}
+
 /* A warp joins 16 rows x 32 elements of a query tile: warps = cuts * (BSRG_ATTENTION_LIST_ROWS / 16) * (size / 32). */
 typedef struct bsrg_attention_join_params {
-  const bsrg_attention_cut *cuts;
+  const bsrg_attention_cut *cuts; /* NULL: of the tail */
+  bsrg_attention_tail tail;
+  bsrg_attention_order order;
   bsrg_attention_parts parts;
   bsrg_attention_operand out; /* unit stride of elements, rows at multiples of 16 bytes */
   float *lse;                 /* NULL, or [batch][head][row] */

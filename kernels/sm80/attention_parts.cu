@@ -18,7 +18,9 @@ __device__ __forceinline__ void join(const bsrg_attention_join_params &p) {
   const int lane = threadIdx.x % 32, panels = p.size / (8 * kChunks);
   const int unit = blockIdx.x * BSRG_ATTENTION_JOIN_WARPS + bsrg::ptx::warp_index();
   const int panel = unit % panels, slab = unit / panels % kSlabs;
-  const bsrg_attention_cut cut = p.cuts[unit / panels / kSlabs];
+  const int tile = unit / panels / kSlabs;
+  const bsrg_attention_cut cut =
+      p.cuts != nullptr ? p.cuts[tile] : bsrg_attention_cut_of_tail(&p.tail, &p.order, tile);
   const int64_t first = static_cast<int64_t>(cut.first_slot) * kSlabs + slab;
   const int64_t stride = kSlabs * 4 * p.size;  // float4s from part to part
   const float4 *sums =

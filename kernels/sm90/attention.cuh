@@ -55,13 +55,18 @@ struct Producers {
       const int4 a = __ldg(record), b = __ldg(record + 1);
       tile = {{a.x, a.y}, a.z, a.w, b.x, b.y, b.z, b.w};
     } else {
-      const bsrg_attention_position at = bsrg_attention_tile_position(&p.order, t);
+      [[maybe_unused]] bsrg_attention_tail_item item = {t, 0, 0, -1};
+      if constexpr (Shape::kTail)
+        if (t >= p.tail.first)
+          item = bsrg_attention_item_of_share(&p.tail, (t - p.tail.first) / 2, (t - p.tail.first) % 2);
+      const bsrg_attention_position at = bsrg_attention_tile_position(&p.order, item.tile);
       const bsrg_attention_range range =
           bsrg_attention_key_range(&p.bounds, at.query_tile * Shape::kRows, Shape::kRows, Shape::kKeys);
       tile.first_row[0] = at.query_tile * Shape::kRows;
       tile.head = at.head;
-      tile.entry_begin = range.begin;
-      tile.entry_count = tile.steps = range.end - range.begin;
+      tile.entry_begin = range.begin + item.begin;
+      tile.entry_count = tile.steps = item.slot < 0 ? range.end - range.begin : item.count;
+      tile.slot = item.slot;
       m.above_begin = range.above_begin;
       m.below_end = range.below_end;
     }
@@ -109,10 +114,22 @@ struct Producers {
     return true;
   }
 
+  // Tiles are drawn, but with a tail shares of it, of which items have numbers of their own.
+  __device__ int start_of(int drawn) const {
+    if (!Shape::kTail || drawn < p.tail.first) return drawn;
+    return 2 * drawn - p.tail.first;
+  }
+  __device__ int draw(int t) const {
+    if (Shape::kTail && t > p.tail.first) t = p.tail.first + (t - p.tail.first) / 2;
+    return start_of(next_tile(p.counter, t, gridDim.x, p.tile_count));
+  }
+
   __device__ void schedule() const {
     uint32_t parity = 1;  // every slot starts out empty
     bool ended = false;   // nothing is left but what is computed again
-    for (int t = blockIdx.x;; parity = parity + 1) {
+    const int end =
+        Shape::kTail && p.tile_count > p.tail.first ? 2 * p.tile_count - p.tail.first : p.tile_count;
+    for (int t = start_of(blockIdx.x);; parity = parity + 1) {
       ptx::barrier_wait(shared.message_empty(), parity & 1);
       int next = t;
       bool again = false;
@@ -127,7 +144,7 @@ struct Producers {
       if constexpr (Shape::kSequences)
         while (next < p.tile_count && !sequence_tile(next, m))
           next = next_tile(p.counter, next, gridDim.x, p.tile_count);
-      if (next >= p.tile_count) {
+      if (next >= end) {
         Message last;
         last.begin = ended;
         shared.write(last);
@@ -142,9 +159,17 @@ struct Producers {
       if constexpr (Shape::kAgain) shared.set_tile(parity - 1, next);
       shared.write(m);
       if (again) continue;
+      if constexpr (Shape::kTail) {
+        const int share = (next - p.tail.first) / 2;
+        if (next >= p.tail.first && (next - p.tail.first) % 2 == 0 &&
+            bsrg_attention_item_of_share(&p.tail, share, 1).count > 0) {
+          t = next + 1;
+          continue;
+        }
+      }
       // The next tile is drawn when the consumers have taken this one, so that none waits behind a long one.
       ptx::barrier_wait(shared.message_empty(), parity + 1 & 1);
-      t = next_tile(p.counter, next, gridDim.x, p.tile_count);
+      t = draw(next);
     }
   }
 

@@ -21,13 +21,16 @@ struct Shape {
   static constexpr bool kPairs = kListing == BSRG_ATTENTION_BY_PAIRS,
                         kBlocks = kPairs || kListing == BSRG_ATTENTION_BY_LIST,
                         kSequences = kListing == BSRG_ATTENTION_BY_SEQUENCE,
-                        kParts = kListing == BSRG_ATTENTION_BY_LIST;  // some query tiles may be parts
+                        kByBounds = kListing == BSRG_ATTENTION_BY_BOUNDS;
   static constexpr bool kCapped = kCapped_;
   // float8_e4m3fn: operands come with factors, values packed by attention_values.cu, and results are bfloat16.
   static constexpr bool kEight = sizeof(T) == 1;
   // Exponentials may overflow: those query tiles are computed again, exactly (KeptShift). Larger heads gain nothing.
   static constexpr bool kAgain = !kEight && kSize <= 128;
-  static constexpr int kPhases = kAgain ? 2 : 1;  // the second: of the last tiles, what must be
+  static constexpr bool kTail = kByBounds && kAgain && kSize == BSRG_ATTENTION_TAIL_SIZE;
+  static constexpr bool kParts =
+      kListing == BSRG_ATTENTION_BY_LIST || kTail;  // some query tiles may be parts
+  static constexpr int kPhases = kAgain ? 2 : 1;    // the second: of the last tiles, what must be
   using Output = std::conditional_t<kEight, __nv_bfloat16, T>;
   static constexpr int kRowBytes = kSize * static_cast<int>(sizeof(T));
   static constexpr int kSpan = kRowBytes % 128 == 0 ? 128 : 64;  // bytes of a row that are swizzled together
@@ -159,7 +162,8 @@ struct Shared {
     ptx::store_shared(base + L::kMessage,
                       make_int4(m.first_row[0], m.head, Shape::kSequences ? m.end_row : m.batch, m.count));
     ptx::store_shared(base + L::kMessage + 16,
-                      make_int4(m.begin, Shape::kParts ? m.slot : m.above_begin, m.below_end, m.steps));
+                      make_int4(m.begin, Shape::kByBounds || Shape::kSequences ? m.above_begin : m.slot,
+                                m.below_end, m.steps));
     if constexpr (Shape::kPairs || Shape::kEight)
       ptx::store_shared(
           base + L::kMessage + 32,
@@ -167,7 +171,7 @@ struct Shared {
                     Shape::kEight ? __float_as_int(m.value_factor) : 0));
     if constexpr (Shape::kSequences)
       ptx::store_shared(base + L::kMessage + 32, make_int4(m.low_offset, m.high_offset, m.first_key, m.keys));
-    if constexpr (Shape::kAgain) ptx::store_shared(base + L::kMessage + 48, m.exact);
+    if constexpr (Shape::kAgain) ptx::store_shared(base + L::kMessage + 48, make_int4(m.exact, m.slot, 0, 0));
     ptx::barrier_arrive(message_full());
   }
 
@@ -181,7 +185,7 @@ struct Shared {
     (Shape::kSequences ? m.end_row : m.batch) = a.z;
     m.count = a.w;
     m.begin = b.x;
-    (Shape::kParts ? m.slot : m.above_begin) = b.y;
+    (Shape::kByBounds || Shape::kSequences ? m.above_begin : m.slot) = b.y;
     m.below_end = b.z;
     m.steps = b.w;
     if constexpr (Shape::kPairs || Shape::kEight) {
@@ -200,7 +204,11 @@ struct Shared {
       m.first_key = c.z;
       m.keys = c.w;
     }
-    if constexpr (Shape::kAgain) m.exact = ptx::load_shared_int(base + L::kMessage + 48);
+    if constexpr (Shape::kAgain) {
+      const int4 d = ptx::load_shared_int4(base + L::kMessage + 48);
+      m.exact = d.x;
+      if constexpr (Shape::kTail) m.slot = d.y;
+    }
     return m;
   }
 

@@ -1,4 +1,4 @@
-/* Query tiles of masks in parts: parts cover the entries of a tile once, in order, and come where that is worth it. */
+/* Query tiles in parts: parts cover the key tiles of a tile once, in order, and come where that is worth it. */
 #include <string.h>
 
 #include "attention_hopper.h"
@@ -136,11 +136,78 @@ static void test_random(void) {
   }
 }
 
+/* ---- calls without masks --------------------------------------------------------------------- */
+
+/* Checks the tail of a call and returns how many of its query tiles are cut. */
+static int64_t check_tail(int64_t heads, int64_t query_tiles, int64_t key_tiles, int32_t sms) {
+  const bsrg_attention_plan_key key = {
+      .order = {(int32_t)heads, (int32_t)query_tiles, 1, (int32_t)heads},
+      .bounds = {(int32_t)query_tiles * TILE, (int32_t)key_tiles * TILE, -(1 << 30), 1 << 30},
+      .heads = (int32_t)heads,
+      .tile_keys = TILE,
+      .sms = sms,
+      .step_ns = 1500};
+  const bsrg_attention_tail tail = bsrg_attention_make_tail(&key);
+  if (tail.tiles == 0) {
+    CHECK(tail.first == INT32_MAX && tail.shares == 0);
+    return 0;
+  }
+  CHECK(tail.first + tail.tiles == heads * query_tiles && tail.first % sms == 0 && tail.shares <= sms);
+  int32_t share = 0, second = 0;
+  for (int32_t tile = 0; tile < tail.tiles; ++tile) {
+    const bsrg_attention_cut cut = bsrg_attention_cut_of_tail(&tail, &key.order, tile);
+    const bsrg_attention_position at = bsrg_attention_tile_position(&key.order, tail.first + tile);
+    CHECK(cut.first_row == at.query_tile * TILE && cut.head == at.head);
+    int32_t steps = 0;
+    for (int32_t slot = cut.first_slot; slot < cut.first_slot + cut.slot_count; ++slot) {
+      const bsrg_attention_tail_item item = bsrg_attention_item_of_share(&tail, share, second);
+      CHECK(item.tile == tail.first + tile && item.slot == slot && item.begin == steps && item.count > 0);
+      CHECK(item.slot < tail.shares + tail.tiles);
+      steps += item.count;
+      second = !second && bsrg_attention_item_of_share(&tail, share, 1).count > 0;
+      share += !second;
+    }
+    CHECK(steps == key_tiles);
+  }
+  CHECK(share == tail.shares && second == 0);
+  return tail.tiles;
+}
+
+static void test_tails(void) {
+  CHECK(check_tail(16, 128, 128, SMS) == 68); /* 15.5 rounds */
+  CHECK(check_tail(16, 128, 6, SMS) == 0);    /* the second kernel would take longer than that gains */
+  CHECK(check_tail(32, 66, 64, SMS) == 0);    /* 16 rounds */
+  CHECK(check_tail(1, 1, 1000, SMS) == 1);
+  CHECK(check_tail(1, 131, 128, SMS) == 0); /* all but one SM work */
+  for (int i = 0; i < 1000; ++i)
+    check_tail(1 + random_below(20), 1 + random_below(60), 1 + random_below(300),
+               i % 3 ? SMS : 1 + (int32_t)random_below(200));
+}
+
+/* Where some query does not see every key, or tiles are of different lengths. */
+static void test_no_tail_with_bounds(void) {
+  bsrg_attention_plan_key key = {.order = {16, 128, 1, 16},
+                                 .bounds = {128 * TILE, 128 * TILE, -(1 << 30), 1 << 30},
+                                 .heads = 16,
+                                 .tile_keys = TILE,
+                                 .sms = SMS,
+                                 .step_ns = 1500};
+  CHECK(bsrg_attention_make_tail(&key).tiles == 68);
+  key.bounds.high_offset = 0;
+  CHECK(bsrg_attention_make_tail(&key).tiles == 0);
+  key.bounds.high_offset = key.bounds.keys - 1;
+  CHECK(bsrg_attention_make_tail(&key).tiles == 68);
+  key.bounds.low_offset = -key.bounds.queries + 2;
+  CHECK(bsrg_attention_make_tail(&key).tiles == 0);
+}
+
 int main(void) {
   test_equal_tiles();
   test_one_long_row();
   test_zipf();
   test_random();
+  test_tails();
+  test_no_tail_with_bounds();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
 }

@@ -1,4 +1,4 @@
-"""Attention over masks whose query tiles are cut along the keys: long lists, and few tiles."""
+"""Attention whose query tiles are cut along the keys: long lists, few tiles, the last of many."""
 
 from __future__ import annotations
 
@@ -64,6 +64,27 @@ def test_parts_of_8_bits(size: int, rng: np.random.Generator) -> None:
     for case in some(cut_cases(rng, size)):
         if case.spread <= 2.0:
             check_8(SPACE, case, rng, sum_error=SUM_ERROR_8)
+
+
+def tail_cases() -> list[Case]:
+    """Without masks and bounds: fewer query tiles than SMs, or some more than a round of them."""
+    one, many = Case(100, 4000, size=128, heads=1), Case(1100, 3000, size=128, heads=16)
+    return [
+        one,
+        one._replace(heads=4, kv_heads=2, batch=2, placed="bshd"),
+        one._replace(queries=1100, keys=2049, heads=8),
+        many,
+        many._replace(softcap=3.0, spread=2.0),
+        many._replace(size=72, value_size=128),
+        many._replace(queries=1025, keys=5000, window=(9000, 9000)),
+        many._replace(heads=15, spread=12.0),
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tails(dtype: str, rng: np.random.Generator) -> None:
+    for case in some(tail_cases()):
+        check(SPACE, case, dtype, rng, backend="hopper")
 
 
 def arrays(torch: Any, heads: int, queries: int, keys: int, size: int = 128) -> list[Any]:
@@ -132,6 +153,22 @@ def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
     for _ in repeats(50):
         found = attention(q, k, v, block_mask=mask, return_lse=True)
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_same_bits_of_tails(torch: Any) -> None:
+    """Drawn tiles and, under capture, dealt ones: parts are the same, whoever computes them."""
+    q, k, v = arrays(torch, 15, 1280, 4096)  # 150 query tiles
+    expected = attention(q, k, v, return_lse=True)
+    reference = torch.nn.functional.scaled_dot_product_attention(q.cpu(), k.cpu(), v.cpu())
+    assert (expected[0].cpu().float() - reference.float()).abs().max() < 4e-3
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = attention(q, k, v, return_lse=True)
+    for _ in repeats(20):
+        graph.replay()
+        again = attention(q, k, v, return_lse=True)
+        for results in (found, again):
+            assert all(torch.equal(x, y) for x, y in zip(results, expected, strict=True))
 
 
 def test_streams_share_a_mask(torch: Any, rng: np.random.Generator) -> None:
