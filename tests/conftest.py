@@ -18,7 +18,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shard", default="1/1", help="i/n: every n-th test, from the i-th")
+    parser.addoption("--shard", default="1/1", help="i/n: the i-th of n parts of the tests")
     parser.addoption(
         "--brief", action="store_true", help="smaller problems on the GPU: for tools that slow it"
     )
@@ -28,8 +28,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    first, count = map(int, config.getoption("--shard").split("/"))
-    items[:] = items[first - 1 :: count]
+    """Neighbours stay together: they need the same kernels, which take long to load under tools."""
+    part, parts = map(int, config.getoption("--shard").split("/"))
+    items[:] = items[(part - 1) * len(items) // parts : part * len(items) // parts]
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@
 
 Only this library's kernels are watched, and all of them: others would take hours, and racecheck
 breaks kernels with TMA that it does not watch. Several processes share the tests and all GPUs,
-since most of the time goes into the sanitizer's work on the host. The log of each shard names every
-test as it runs. The tests take less of everything (--brief); those of more than 2**31 elements are
-left out.
+since most of the time goes into the sanitizer's work on the host. Each has neighbouring tests of
+one file, which need few kernels: to load one takes long, and so does it to start. Its log names
+every test as it runs. The tests take less of everything (--brief); those of more than 2**31
+elements are left out.
 
 initcheck watches ``python -m bsrgemm check`` instead, every kernel family on operands that the host
 copies: what a kernel that is not watched wrote counts as never written, and in the tests PyTorch's
@@ -26,14 +27,24 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 CHECK = ("--device", "cuda:0", "--no-speed", "--verbose")  # what initcheck watches of bsrgemm check
 OF_TMA = ("align_copy",)  # kernels that read what TMA stored
+TESTS = 80  # of a process, at most
 ENDED = re.compile(r" passed|^\d+ cases in ")  # the line that says how it ended
+
+
+class Job(NamedTuple):
+    """What one process checks."""
+
+    tool: str
+    tests: list[Path]
+    shard: str
+    name: str
 
 
 def kernel_names() -> list[str]:
@@ -63,18 +74,40 @@ def environment(gpu: int) -> dict[str, str]:
     return {**os.environ, **threads, "CUDA_VISIBLE_DEVICES": device, "PYTHONUNBUFFERED": "1"}
 
 
-def check(
-    tool: str, tests: list[Path], arguments: list[str], logs: Path, gpus: int, shard: str
-) -> bool:
+def count_tests(files: list[Path]) -> dict[Path, int]:
+    """How many GPU tests each file has."""
+    pytest = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", "gpu"]
+    command = [*pytest, *map(str, files)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    counts = dict(re.findall(r"^(.+\.py): (\d+)$", done.stdout, re.MULTILINE))
+    if done.returncode:
+        raise SystemExit(f"pytest cannot collect the tests:\n{done.stdout}{done.stderr}")
+    return {file: int(counts[str(file.relative_to(ROOT))]) for file in files}
+
+
+def jobs_of(tools: list[str], counts: dict[Path, int]) -> list[Job]:
+    """Those of many tests first, so that none is left running alone."""
+    jobs = [Job(tool, [], "1/1", "check") for tool in tools if tool == "initcheck"]
+    for file, tests in sorted(counts.items(), key=lambda item: -min(item[1], TESTS)):
+        parts = -(-tests // TESTS)
+        jobs += [
+            Job(tool, [file], f"{i + 1}/{parts}", file.stem.removeprefix("test_gpu_"))
+            for tool in tools
+            if tool != "initcheck"
+            for i in range(parts)
+        ]
+    return jobs
+
+
+def check(job: Job, arguments: list[str], logs: Path, gpu: int) -> bool:
     start = time.perf_counter()
-    number = int(shard.split("/")[0])
-    log = logs / f"{tool}-{number}.log"
+    log = logs / f"{job.tool}-{job.name}-{job.shard.replace('/', 'of')}.log"
     with log.open("w") as file:
         code = subprocess.run(
-            command(tool, tests, shard, arguments),
+            command(job.tool, job.tests, job.shard, arguments),
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment(number % gpus),
+            env=environment(gpu),
             check=False,
         ).returncode
     seconds = time.perf_counter() - start
@@ -82,7 +115,7 @@ def check(
     good = code in (0, 5)  # 5: the arguments left this shard no test
     said = "ok" if good else f"FAILED, {log}\n{text[-6000:]}"
     ended = next((line.strip("= ") for line in text.splitlines() if ENDED.search(line)), "no test")
-    print(f"{tool} {shard}: {ended}, {seconds:.0f} s: {said}", flush=True)
+    print(f"{job.tool} {job.name} {job.shard}: {ended}, {seconds:.0f} s: {said}", flush=True)
     return good
 
 
@@ -122,15 +155,14 @@ def main() -> int:
     except DeviceUnavailableError as error:
         print(f"no GPU: {error}", file=sys.stderr)
         return 2
-    good = True
     logs = options.logs or Path(tempfile.mkdtemp(prefix="sanitize-"))
     logs.mkdir(parents=True, exist_ok=True)
+    jobs = jobs_of(tools, count_tests(tests) if set(tools) != {"initcheck"} else {})
     with ThreadPoolExecutor(options.jobs) as pool:
-        for tool in tools:
-            run = partial(check, tool, tests, options.arguments, logs, gpus)
-            count = 1 if tool == "initcheck" else 4 * options.jobs  # so that progress shows
-            shards = [f"{i + 1}/{count}" for i in range(count)]
-            good = all(list(pool.map(run, shards))) and good
+        running = [
+            pool.submit(check, job, options.arguments, logs, i % gpus) for i, job in enumerate(jobs)
+        ]
+        good = all(future.result() for future in running)
     return 0 if good else 1
 
 
