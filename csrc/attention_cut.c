@@ -1,7 +1,7 @@
-/* Query tiles cut along the keys, where the chip would wait for one that is much longer than others, or for the
- * last few of many that are equally long. Parts are computed side by side and joined by another kernel.
+/* Query tiles cut along the keys, where the chip would wait for one that is much longer than others, or for the last few
+ * of many that are equally long. Parts are computed side by side and joined by another kernel.
  *
- * Tiles are handed out in the plan's order, each to the SM that is free first. This file simulates that for some ways of
+ * Tiles are handed out in order, each to the SM that is free first. For masks this file simulates that for some ways of
  * cutting and keeps the one that ends first. */
 #include "attention_hopper.h"
 
@@ -34,7 +34,7 @@ bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key)
   const int64_t steps = bsrg_ceil_div(bounds->keys, key->tile_keys);
   const bool all_seen =
       bounds->queries - 1 + bounds->low_offset <= 0 && bounds->high_offset >= bounds->keys - 1;
-  if (!all_seen || left == 0 || left * steps > INT32_MAX) return none;
+  if (!all_seen || left == 0 || left * steps > INT32_MAX / 2) return none;
   const int64_t share = bsrg_max(bsrg_ceil_div(left * steps, key->sms), LEAST_STEPS);
   const int64_t shares = bsrg_ceil_div(left * steps, share);
   const int64_t whole = steps * STEP + START, cut = share * STEP + 2 * (START + STORE);
