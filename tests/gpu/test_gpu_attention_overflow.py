@@ -21,9 +21,9 @@ SPACE = Torch("cuda:0")
 
 
 def growing(rng: np.random.Generator, case: Case, dtype: str) -> list[np.ndarray]:
-    """Every 64 queries have scores of a spread of their own. One key tile has some of 2 to 3 times
-    it, all keys of up to 4 times: exponentials relative to the first tile's grow by up to 2, 2^40
-    and 2^1000."""
+    """Every 64 queries have scores of a spread of their own. The first 32 keys have some of about 2
+    times it, all keys of 3 to 4 times: exponentials relative to the first ones grow by up to 2^3,
+    2^70 and 2^1400."""
     q, k, v = operands(rng, case, dtype)
     spreads = rng.choice([1.0, 1.0, 1.0, 25.0, 500.0], (1, case.heads, -(-case.queries // 64), 1))
     return [q * spreads.repeat(64, axis=2)[:, :, : case.queries].astype(q.dtype), k, v]
