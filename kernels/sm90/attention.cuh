@@ -114,22 +114,25 @@ struct Producers {
     return true;
   }
 
-  // Tiles are drawn, but with a tail shares of it, of which items have numbers of their own.
-  __device__ int start_of(int drawn) const {
-    if (!Shape::kTail || drawn < p.tail.first) return drawn;
-    return 2 * drawn - p.tail.first;
+  // Of a tail, shares are drawn. Their items are two numbers each: those of share i are tail.first + 2 * i and the next.
+  __device__ int number_of(int drawn) const {
+    return Shape::kTail && drawn >= p.tail.first ? 2 * drawn - p.tail.first : drawn;
   }
-  __device__ int draw(int t) const {
-    if (Shape::kTail && t > p.tail.first) t = p.tail.first + (t - p.tail.first) / 2;
-    return start_of(next_tile(p.counter, t, gridDim.x, p.tile_count));
+  __device__ int draw_after(int t) const {
+    const int drawn = Shape::kTail && t >= p.tail.first ? p.tail.first + (t - p.tail.first) / 2 : t;
+    return number_of(next_tile(p.counter, drawn, gridDim.x, p.tile_count));
+  }
+  // Whether t is the first item of a share that has another.
+  __device__ bool goes_on(int t) const {
+    const int i = t - p.tail.first;
+    return i >= 0 && i % 2 == 0 && bsrg_attention_item_of_share(&p.tail, i / 2, 1).count > 0;
   }
 
   __device__ void schedule() const {
     uint32_t parity = 1;  // every slot starts out empty
     bool ended = false;   // nothing is left but what is computed again
-    const int end =
-        Shape::kTail && p.tile_count > p.tail.first ? 2 * p.tile_count - p.tail.first : p.tile_count;
-    for (int t = start_of(blockIdx.x);; parity = parity + 1) {
+    const int end = number_of(p.tile_count);
+    for (int t = number_of(blockIdx.x);; ++parity) {
       ptx::barrier_wait(shared.message_empty(), parity & 1);
       int next = t;
       bool again = false;
@@ -159,17 +162,13 @@ struct Producers {
       if constexpr (Shape::kAgain) shared.set_tile(parity - 1, next);
       shared.write(m);
       if (again) continue;
-      if constexpr (Shape::kTail) {
-        const int share = (next - p.tail.first) / 2;
-        if (next >= p.tail.first && (next - p.tail.first) % 2 == 0 &&
-            bsrg_attention_item_of_share(&p.tail, share, 1).count > 0) {
-          t = next + 1;
-          continue;
-        }
+      if (Shape::kTail && goes_on(next)) {
+        t = next + 1;
+        continue;
       }
-      // The next tile is drawn when the consumers have taken this one, so that none waits behind a long one.
-      ptx::barrier_wait(shared.message_empty(), parity + 1 & 1);
-      t = draw(next);
+      ptx::barrier_wait(shared.message_empty(), parity + 1 & 1);  // so that tile_ends is this tile's
+      ptx::barrier_wait(shared.tile_ends(), parity - 1 & 1);
+      t = draw_after(next);
     }
   }
 
@@ -242,6 +241,7 @@ struct Producers {
       if constexpr (Shape::kBlocks) next = __ldg(entries);
 #pragma unroll 1
       for (int i = 0; i < m.count; ++i, stage.advance()) {
+        if (kIsKeys && i == max(m.count - kStepsToDraw, 0)) ptx::barrier_arrive(shared.tile_ends());
         int key_tile = m.begin + m.count - 1 - i;
         const int4 entry = next;
         if constexpr (Shape::kBlocks) {

@@ -55,6 +55,10 @@ using MessageSlot = RingPosition<1>;
 template <typename Shape>
 using QuerySlot = RingPosition<Shape::kQueryBuffers>;
 
+// The scheduler draws the next query tile when the keys of all but so many steps have been loaded: later, and loads would
+// wait for it; earlier, and one SM would hold back what another has time for.
+constexpr int kStepsToDraw = 3;
+
 // Of the last query tiles that this CTA was given: which they are, and whether exponentials overflowed.
 constexpr int kTileWords = 4;
 
@@ -75,7 +79,7 @@ struct Layout {
   static constexpr int kEntry = kMessage + 64;
   static constexpr int kTiles = kEntry + 16 * kStages;
   static constexpr int kBarriers = kTiles + 8 * kTileWords;
-  static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 3);
+  static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 4);
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0, "every tile begins where a swizzle does");
   static_assert(kEnd + 1024 <= BSRG_ATTENTION_HOPPER_BYTES(sizeof(typename Shape::Element), Shape::kSize,
@@ -130,6 +134,8 @@ struct Shared {
   __device__ uint32_t message_empty() const { return barrier(2 * kBuffers + 4 * kStages + 1); }
   __device__ uint32_t tiles_done() const { return barrier(2 * kBuffers + 4 * kStages + 2); }  // first phase
 
+  __device__ uint32_t tile_ends() const { return barrier(2 * kBuffers + 4 * kStages + 3); }
+
   // Of query tile i of this CTA: the scheduler notes which it is, consumers that exponentials overflowed in it, and the
   // scheduler asks once: its number then, or -1.
   __device__ void set_tile(int i, int t) const { ptx::store_shared(tile_word(i), t); }
@@ -154,6 +160,7 @@ struct Shared {
     ptx::barrier_init(message_full(), 1);
     ptx::barrier_init(message_empty(), 2 + kWarps);  // both loading lanes and the consumers
     ptx::barrier_init(tiles_done(), kWarps);
+    ptx::barrier_init(tile_ends(), 1);
     ptx::store_shared(base + L::kTiles + 4 * kTileWords, make_int4(0, 0, 0, 0));
     ptx::barrier_init_fence();
   }
