@@ -48,10 +48,10 @@ __device__ __forceinline__ TilePosition tile_position(int t, int rows, int colum
   return {lead + (up ? rows - 1 - row : row), group * group_size + within % width};
 }
 
-// The tile that a worker does after tile t: the next that nobody has drawn, or, without a counter, that of its
-// turn.
+// The tile that a worker does after tile t: the next that nobody has drawn. Without a counter tiles are dealt, forth and
+// back: who has the longest of a round has the shortest of the next.
 __device__ __forceinline__ int next_tile(uint32_t *counter, int t, int workers, int tiles) {
-  if (counter == nullptr) return t + workers;
+  if (counter == nullptr) return t + 2 * (workers - t % workers) - 1;
   const uint32_t ticket = atomicAdd(counter, 1u);
   // Each worker draws until its ticket is past the end: `tiles` draws in all, and the last one leaves the
   // counter as the next launch expects it.

@@ -29,8 +29,9 @@ constexpr int kTileN = BSRG_STREAM_TILE_N;
 constexpr int kStages = BSRG_STREAM_STAGES;
 constexpr int kStageBytes = BSRG_STREAM_STAGE_BYTES;
 constexpr int kMessageSlots = 2;
-constexpr int kPanel = 64;               // columns of X in one 128-byte swizzle atom
-constexpr int kLoaders = 2;              // warps that load X, a panel each
+constexpr int kDrawBefore = 3;  // stages to be loaded when the next tile is drawn, see tall_layout.cuh
+constexpr int kPanel = 64;      // columns of X in one 128-byte swizzle atom
+constexpr int kLoaders = 2;     // warps that load X, a panel each
 constexpr int kConsumerRegisters = 112;  // of 96 that each of 640 threads starts with
 constexpr int kProducerRegisters = 32;
 
@@ -45,7 +46,8 @@ struct Layout {
   static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
-  static constexpr int kEnd = kMessage + 16 * kMessageSlots;
+  static constexpr int kWanted = kMessage + 16 * kMessageSlots;
+  static constexpr int kEnd = kWanted + 8;
   static_assert(kRecordBytes % 16 == 0 && kMessage % 16 == 0, "16-byte copies");
   static_assert(kEnd + 1024 <= BSRG_STREAM_SHARED_BYTES, "the host reserves too little");
 };
@@ -83,6 +85,7 @@ struct Kernel {
   __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 16 * slot; }
+  __device__ uint32_t wanted() const { return shared + L::kWanted; }
   __device__ uint32_t stage_data(int stage) const { return shared + stage * kStageBytes; }
   __device__ uint32_t record(int stage) const { return shared + L::kRecord + stage * L::kRecordBytes; }
 
@@ -95,6 +98,7 @@ struct Kernel {
       ptx::barrier_init(tile_full(i), 1);
       ptx::barrier_init(tile_empty(i), 4 * kGroups + kLoaders + 1);
     }
+    ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
   }
 
@@ -127,7 +131,8 @@ struct Kernel {
     const int tiles = p.tile_count * p.n_tile_count;
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
-    for (int t = blockIdx.x;; slot.advance()) {
+    uint32_t tile_parity = 0;
+    for (int t = blockIdx.x;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       int4 m = make_int4(0, 0, 0, -1);
       if (t < tiles) {
@@ -138,6 +143,7 @@ struct Kernel {
       ptx::store_shared(message(slot.slot), m);
       ptx::barrier_arrive(tile_full(slot.slot));
       if (t >= tiles) return;
+      ptx::barrier_wait(wanted(), tile_parity);
       t = next_tile(p.counter, t, gridDim.x, tiles);
     }
   }
@@ -154,7 +160,9 @@ struct Kernel {
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
       // One record ahead: a global load in this lane's path would cost 0.3 us a stage.
       int2 a = m.stage_count > 0 ? __ldg(reinterpret_cast<const int2 *>(next)) : make_int2(0, 0);
+      if (m.stage_count == 0) ptx::barrier_arrive(wanted());
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
+        if (i == max(m.stage_count - kDrawBefore, 0)) ptx::barrier_arrive(wanted());
         const bsrg_stream_stage *current = next++;
         const int bytes = a.y * kBlockBytes;
         const char *source = static_cast<const char *>(p.packed) + static_cast<int64_t>(a.x) * kBlockBytes;

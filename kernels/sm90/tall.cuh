@@ -56,6 +56,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
+  __device__ uint32_t wanted() const { return shared + L::kWanted; }
   __device__ uint32_t mask(int stage) const { return shared + L::kMask + 4 * stage; }
 
   __device__ void init_barriers() const {
@@ -68,6 +69,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       ptx::barrier_init(tile_full(i), 1);
       ptx::barrier_init(tile_empty(i), (1 + 8) * kCluster);  // producer and consumer warps of every CTA
     }
+    ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
   }
 
@@ -115,12 +117,14 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     const int tiles = (kParts ? rows - p.cut_tiles + p.part_count : rows) * p.n_tile_count;  // of a cluster
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
+    uint32_t tile_parity = 0;
     int t = blockIdx.x / kCluster;
-    for (;; slot.advance()) {
+    for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
       const TilePosition position = this->position(t, rows);
       for (int r = 0; r < kCluster; ++r) at(slot).send(r, tile(position, r));
+      ptx::barrier_wait(wanted(), tile_parity);
       t = next_tile(p.counter, t, clusters, tiles);
     }
     for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1});
@@ -176,7 +180,10 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
       // One entry ahead: a global load in this lane's path would cost 0.3 us a block.
       int4 next = m.entry_count > 0 ? __ldg(entries) : make_int4(0, 0, 0, 0);
+      const int draw_at = max(m.entry_count - 1 - (kDrawBefore / kStepK - 1) / p.steps, 0);
+      if (m.entry_count == 0 && rank == 0) ptx::barrier_arrive(wanted());
       for (int e = 0; e < m.entry_count; ++e) {
+        if (e == draw_at && rank == 0) ptx::barrier_arrive(wanted());
         const int4 entry = next;
         if (e + 1 < m.entry_count) next = __ldg(entries + e + 1);
         const int present = (entry.y >= 0 ? 1 : 0) | (entry.z >= 0 ? 2 : 0);

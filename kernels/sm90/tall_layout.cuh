@@ -7,8 +7,11 @@ namespace bsrg::tall {
 
 constexpr int kStrip = BSRG_TALL_STRIP;
 constexpr int kTileN = BSRG_TALL_TILE_N;
-constexpr int kPanel = 64;        // columns of X or Y in one 128-byte swizzle atom
-constexpr int kMessageSlots = 2;  // tiles handed out ahead; 4 cost 5% in the last wave
+constexpr int kPanel = 64;  // columns of X or Y in one 128-byte swizzle atom
+constexpr int kMessageSlots = 2;
+// A CTA draws its next tile when so many elements of k of this one are still to be loaded, which takes as long as to draw
+// and to hand out a tile. Tiles drawn when this one begins would wait for it while others have none.
+constexpr int kDrawBefore = 128;
 
 // Of a thread: 168 in the mean, as the launch bounds say.
 constexpr int kConsumerRegisters = 224, kProducerRegisters = 56;
@@ -30,7 +33,8 @@ struct Layout {
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kMask = kMessage + 32 * kMessageSlots;
-  static constexpr int kEnd = kMask + 4 * kStages;
+  static constexpr int kWanted = (kMask + 4 * kStages + 7) / 8 * 8;
+  static constexpr int kEnd = kWanted + 8;
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
 };
