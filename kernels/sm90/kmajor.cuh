@@ -41,7 +41,8 @@ struct Layout {
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kBlocks =
       kMessage + 32 * kMessageSlots;  // mask of the strips with a block, their scales
-  static constexpr int kEnd = kBlocks + 16 * kStages;
+  static constexpr int kWanted = kBlocks + 16 * kStages;
+  static constexpr int kEnd = kWanted + 8;
   static_assert(kMessage % 16 == 0 && kBlocks % 16 == 0, "they are 16-byte stores");
   static_assert(kEnd + 1024 <= BSRG_KMAJOR_SHARED_BYTES, "the host reserves too little");
 };
@@ -53,6 +54,7 @@ struct Kernel {
   static constexpr uint16_t kBoth = 3;  // the CTAs that a multicast reaches
   static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(T));
   static constexpr int kSteps = kRowBytes / BSRG_KMAJOR_STEP_BYTES;
+  static constexpr int kDrawBefore = 256 / kRowBytes;  // stages to be loaded, see tall_layout.cuh
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   using Instruction = ptx::WgmmaKMajor<T>;
   using L = Layout<kRowBytes>;
@@ -69,6 +71,7 @@ struct Kernel {
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
   __device__ uint32_t blocks(int stage) const { return shared + L::kBlocks + 16 * stage; }
+  __device__ uint32_t wanted() const { return shared + L::kWanted; }
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
@@ -79,6 +82,7 @@ struct Kernel {
       ptx::barrier_init(tile_full(i), 1);
       ptx::barrier_init(tile_empty(i), (1 + 8) * kCluster);  // producer and consumer warps of every CTA
     }
+    ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
   }
 
@@ -92,14 +96,16 @@ struct Kernel {
     const int clusters = gridDim.x / kCluster, tiles = p.tile_count * p.n_tile_count;
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
+    uint32_t tile_parity = 0;
     int t = blockIdx.x / kCluster;
-    for (;; slot.advance()) {
+    for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
       const TilePosition position = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
       const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles + position.row));
       for (int r = 0; r < kCluster; ++r)
         at(slot).send(r, {rows.x, rows.y, rows.z, rows.w, kCluster * position.column + r, -1});
+      ptx::barrier_wait(wanted(), tile_parity);
       t = next_tile(p.counter, t, clusters, tiles);
     }
     for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1});
@@ -145,7 +151,10 @@ struct Kernel {
       // One entry ahead, and its scales: waiting for memory in this lane's path would cost 0.3 us a block each.
       int4 next = m.entry_count > 0 ? __ldg(entries) : make_int4(0, -1, -1, 0);
       int4 next_blocks = describe(next);
+      const int draw_at = max(m.entry_count - 1 - (kDrawBefore - 1) / p.steps, 0);
+      if (m.entry_count == 0 && rank == 0) ptx::barrier_arrive(wanted());
       for (int e = 0; e < m.entry_count; ++e) {
+        if (e == draw_at && rank == 0) ptx::barrier_arrive(wanted());
         const int4 entry = next, its_blocks = next_blocks;
         if (e + 1 < m.entry_count) next = __ldg(entries + e + 1);
         const int bytes = __popc(its_blocks.x) * L::kStripBytes + L::kStageX;

@@ -29,7 +29,8 @@ constexpr int kPanel = BSRG_SAMPLED_PANEL;
 constexpr int kStageK = BSRG_SAMPLED_STAGE_K;
 constexpr int kPanelBytes = BSRG_SAMPLED_PANEL_BYTES;
 constexpr int kSums = 32 * BSRG_SAMPLED_GROUP_PANELS;  // of a thread
-constexpr int kMessageSlots = 2;                       // tiles handed out ahead
+constexpr int kMessageSlots = 2;
+constexpr int kDrawBefore = 2;  // stages to be loaded when the next tile is drawn, see tall_layout.cuh
 
 // Shared memory, in bytes from a 1024-byte boundary.
 template <int kStrips>
@@ -44,7 +45,8 @@ struct Layout {
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = (kTileEmpty + 8 * kMessageSlots + 15) / 16 * 16;
   static constexpr int kMessageBytes = 16 + 4 * 8;  // the tile and the columns of its panels
-  static constexpr int kEnd = kMessage + kMessageSlots * kMessageBytes;
+  static constexpr int kWanted = kMessage + kMessageSlots * kMessageBytes;
+  static constexpr int kEnd = kWanted + 8;
   static_assert(kEnd + 1024 <= BSRG_SAMPLED_SHARED_BYTES(kStrips), "the host reserves too little");
 };
 
@@ -63,6 +65,7 @@ struct Kernel {
   __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + L::kMessageBytes * slot; }
+  __device__ uint32_t wanted() const { return shared + L::kWanted; }
   __device__ uint32_t strip_of(int stage, int strip) const {
     return shared + L::kA + (stage * kStrips + strip) * kPanelBytes;
   }
@@ -79,6 +82,7 @@ struct Kernel {
       ptx::barrier_init(tile_full(i), 1);
       ptx::barrier_init(tile_empty(i), 1 + 8);  // producer and consumer warps
     }
+    ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
   }
 
@@ -97,9 +101,10 @@ struct Kernel {
   __device__ void schedule() const {
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
+    uint32_t tile_parity = 0;
     int t = blockIdx.x;
     int columns[8] = {};
-    for (;; slot.advance()) {
+    for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= p.tile_count) break;
       const int4 tile = __ldg(reinterpret_cast<const int4 *>(p.tiles + t));
@@ -107,6 +112,7 @@ struct Kernel {
       for (int i = 0; i < L::kPanels; ++i)
         if (i < tile.w) columns[i] = __ldg(&p.panels[tile.z + i].column);
       send(slot, tile, columns);
+      ptx::barrier_wait(wanted(), tile_parity);
       t = next_tile(p.counter, t, gridDim.x, p.tile_count);
     }
     send(slot, make_int4(0, 0, 0, 0), columns);
@@ -127,7 +133,9 @@ struct Kernel {
       ptx::barrier_arrive(tile_empty(slot.slot));
       if (tile.w == 0) break;
       const int columns[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      if (p.steps == 0) ptx::barrier_arrive(wanted());
       for (int step = 0; step < p.steps; ++step, stage.advance()) {
+        if (step == max(p.steps - kDrawBefore, 0)) ptx::barrier_arrive(wanted());
         const int k = step * kStageK;
         const uint32_t barrier = full(stage.slot);
         ptx::barrier_wait(empty(stage.slot), stage.parity);
