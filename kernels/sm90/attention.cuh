@@ -120,7 +120,11 @@ struct Producers {
   }
   __device__ int draw_after(int t) const {
     const int drawn = Shape::kTail && t >= p.tail.first ? p.tail.first + (t - p.tail.first) / 2 : t;
-    return number_of(next_tile(p.counter, drawn, gridDim.x, p.tile_count));
+    return number_of(next_of(drawn));
+  }
+  // As next_tile, but dealt in turn: there are no registers for more.
+  __device__ int next_of(int drawn) const {
+    return p.counter == nullptr ? drawn + gridDim.x : next_tile(p.counter, drawn, gridDim.x, p.tile_count);
   }
   // Whether t is the first item of a share that has another.
   __device__ bool goes_on(int t) const {
@@ -145,8 +149,7 @@ struct Producers {
       }
       Message m;
       if constexpr (Shape::kSequences)
-        while (next < p.tile_count && !sequence_tile(next, m))
-          next = next_tile(p.counter, next, gridDim.x, p.tile_count);
+        while (next < p.tile_count && !sequence_tile(next, m)) next = next_of(next);
       if (next >= end) {
         Message last;
         last.begin = ended;
@@ -158,6 +161,8 @@ struct Producers {
         continue;
       }
       if constexpr (!Shape::kSequences) m = tile(next);
+      if constexpr (Shape::kHandsEntry)
+        shared.write_first_entry(__ldg(static_cast<const int4 *>(p.entries) + m.begin));
       m.exact = again;
       if constexpr (Shape::kAgain) shared.set_tile(parity - 1, next);
       shared.write(m);
@@ -217,6 +222,8 @@ struct Producers {
     for (MessageSlot slot;; slot.advance()) {
       ptx::barrier_wait(shared.message_full(), slot.parity);
       const Message m = shared.read();
+      [[maybe_unused]] int4 handed;
+      if constexpr (Shape::kHandsEntry) handed = shared.first_entry();
       ptx::barrier_arrive(shared.message_empty());
       if (m.last()) {
         if (!Shape::kAgain || m.begin != 0) break;
@@ -238,7 +245,10 @@ struct Producers {
       // One entry ahead: a global load in this lane's path would cost 0.3 us a tile.
       const int4 *entries = static_cast<const int4 *>(p.entries) + m.begin;
       int4 next = make_int4(0, 0, 0, 0);
-      if constexpr (Shape::kBlocks) next = __ldg(entries);
+      if constexpr (Shape::kHandsEntry)
+        next = handed;
+      else if constexpr (Shape::kBlocks)
+        next = __ldg(entries);
 #pragma unroll 1
       for (int i = 0; i < m.count; ++i, stage.advance()) {
         if (kIsKeys && i == max(m.count - kStepsToDraw, 0)) ptx::barrier_arrive(shared.tile_ends());
