@@ -168,10 +168,12 @@ struct Shared {
   }
 
   __device__ void write(const Message &m) const {
+    [[maybe_unused]] int slot = -1;
+    if constexpr (Shape::kParts) slot = m.slot;
     ptx::store_shared(base + L::kMessage,
                       make_int4(m.first_row[0], m.head, Shape::kSequences ? m.end_row : m.batch, m.count));
     ptx::store_shared(base + L::kMessage + 16,
-                      make_int4(m.begin, Shape::kByBounds || Shape::kSequences ? m.above_begin : m.slot,
+                      make_int4(m.begin, Shape::kByBounds || Shape::kSequences ? m.above_begin : slot,
                                 m.below_end, m.steps));
     if constexpr (Shape::kPairs || Shape::kEight)
       ptx::store_shared(
@@ -180,7 +182,7 @@ struct Shared {
                     Shape::kEight ? __float_as_int(m.value_factor) : 0));
     if constexpr (Shape::kSequences)
       ptx::store_shared(base + L::kMessage + 32, make_int4(m.low_offset, m.high_offset, m.first_key, m.keys));
-    if constexpr (Shape::kAgain) ptx::store_shared(base + L::kMessage + 48, make_int4(m.exact, m.slot, 0, 0));
+    if constexpr (Shape::kAgain) ptx::store_shared(base + L::kMessage + 48, make_int4(m.exact, slot, 0, 0));
     ptx::barrier_arrive(message_full());
   }
 
