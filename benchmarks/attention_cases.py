@@ -185,7 +185,7 @@ def gpu_attention_cases() -> Iterator[AttentionCase]:
         for causal in (False, True):
             yield AttentionCase("fp8", "float8_e4m3fn", *shape, causal=causal)
     yield _masked(16384, 128, 0.125, group="fp8", dtype="float8_e4m3fn")
-    # The rate that the masks of this length are compared with.
+    # As long as the longest masks.
     yield AttentionCase("dense", "bfloat16", 1, 16, 32768, 128)
     lengths = mixed_lengths(32, 256, 8192)
     for causal in (False, True):

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from bsrgemm import attention
+
 from .attention_cases import AttentionCase
 from .peers import Product
 
@@ -147,8 +149,19 @@ def composed(p: Problem) -> Product:
     return Product(call, case.useful_flops)
 
 
+def bsrgemm_dense(p: Problem) -> Product:
+    """Ours without the mask, beside torch's: cases without masks compare it with float64."""
+    seen = p.case.q_shape[2] * p.case.keys
+    attend = p.torch.nn.functional.scaled_dot_product_attention
+    return Product(
+        lambda: attention(p.q, p.k, p.v, out=p.out),
+        4.0 * p.case.batch * p.case.heads * seen * p.case.size,
+        lambda: attend(p.q, p.k, p.v),
+    )
+
+
 RIVALS: dict[str, Callable[[Problem], Product]] = {
-    f.__name__: f for f in (flash3, cudnn, flash2, flex, composed)
+    f.__name__: f for f in (flash3, cudnn, flash2, bsrgemm_dense, flex, composed)
 }
 
 
@@ -157,10 +170,10 @@ def wanted(case: AttentionCase) -> list[str]:
     if case.group == "fp8":
         return ["flash3"] if case.block is None else []
     if case.group == "topk":
-        return []
+        return ["bsrgemm_dense"]
     if case.lengths:
         return ["flash3"]
     if case.block is not None:
-        return ["flex"]
+        return ["bsrgemm_dense", "flex"]
     names = ["flash3", "cudnn", "flash2"]
     return [*names, "composed"] if case.score_bytes <= MAX_SCORE_BYTES else names

@@ -1,8 +1,7 @@
 """Write the tables of README.md and docs/*.md from the committed results.
 
 A table stands between ``<!-- table:NAME -->`` and ``<!-- end -->``. Every figure of a row, ours and
-the peers', is from one run: the newest one that has the case. The dense rate that masks are
-compared with may be from another one of the same commit on the same machine.
+the peers', is from one run: the newest one that has the case.
 """
 
 from __future__ import annotations
@@ -287,8 +286,7 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
     header += ["of own dense rate", "times faster than own dense", "of FlexAttention", "plan ms"]
     lines = []
     for run, row in found:
-        same = {key: row[key] for key in ("dtype", "batch", "heads", "queries", "keys", "size")}
-        dense = _beside(runs, run, op="attention", seen="full", **same)
+        dense = run.rival(row, "bsrgemm_dense")
         made = ", top-k, made at each call" if row["case"].startswith("topk/") else ""
         cells = [_attention_shape(row), block_of(row), row["seen"].replace("_", " ") + made]
         cells += [f"{row['density']:.3g}", both_rates(run, row)]
@@ -296,14 +294,6 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
         plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
         lines.append([*cells, ratio(row, run.rival(row, "flex")), plan])
     return header, lines, [run for run, _ in found]
-
-
-def _beside(runs: list[Run], run: Run, **fields: Any) -> Row | None:
-    """Our sustained row in the same run, or else in another one of the same commit on the same
-    machine."""
-    same = [r for r in runs if all(r.facts[key] == run.facts[key] for key in ("commit", "machine"))]
-    found = (r.find("bsrgemm", "sustained", **fields) for r in [run, *same])
-    return next((row for row in found if row is not None), None)
 
 
 def _attention_shape(row: Row) -> str:

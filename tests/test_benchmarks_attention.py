@@ -68,7 +68,7 @@ def test_no_baseline_with_too_many_scores() -> None:
     cases = {case.name: attention_peers.wanted(case) for case in gpu_attention_cases()}
     assert "composed" in cases["dense/bfloat16/1x8x16384x256/full"]
     assert "composed" not in cases["dense/bfloat16/1x16x16384x128/full"]
-    assert cases["masks/bfloat16/1x16x16384x128/64x64/d0.5/uniform"] == ["flex"]
+    assert cases["masks/bfloat16/1x16x16384x128/64x64/d0.5/uniform"] == ["bsrgemm_dense", "flex"]
 
 
 # ---- suite ---------------------------------------------------------------------------------------
@@ -248,7 +248,8 @@ def test_suite_measures_masks() -> None:
         outcome = suite.run(case)
         assert not outcome.wrong, outcome.notes
         who = [row["who"] for row in outcome.rows[::2]]
-        assert who == ["bsrgemm", "bsrgemm:cpu", "flex"], outcome.notes
+        assert who == ["bsrgemm", "bsrgemm:cpu", "bsrgemm_dense", "flex"], outcome.notes
+        assert outcome.rows[4]["tflops"] > 0
         assert not any("wrong" in row for row in outcome.rows)
         assert outcome.rows[0]["plan_us"] >= 0 and outcome.rows[0]["nnzb"] == case.nnzb
 
@@ -258,7 +259,7 @@ def test_suite_measures_masks_from_scores() -> None:
     outcome = host_suite().run(case)
     assert not outcome.wrong, outcome.notes
     who = [row["who"] for row in outcome.rows[::2]]
-    assert who == ["bsrgemm", "bsrgemm mask alone"], outcome.notes
+    assert who == ["bsrgemm", "bsrgemm mask alone", "bsrgemm_dense"], outcome.notes
     assert "mask alone" in outcome.notes[0] and outcome.rows[2]["tflops"] == 0
 
 
@@ -327,6 +328,7 @@ def test_tables(tmp_path: Path) -> None:
             result(packed, "flash3", "sustained", packed.useful_flops / 625e6),
             result(mask, "bsrgemm", "sustained", 625.0, plan_us=1234.0),
             result(mask, "bsrgemm", "burst", 500.0, plan_us=1234.0),
+            result(mask, "bsrgemm_dense", "sustained", 4000.0) | {"tflops": 550.0},
             result(mask, "flex", "sustained", 750.0),
             result(long, "bsrgemm", None, None, error="OutOfMemoryError: no"),
         ],
@@ -371,7 +373,7 @@ def test_command_line() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "dense/bfloat16/4x16x4096x128/full: 550 GF; flash3 cudnn flash2 composed" in done.stdout
-    assert "16384x128/128x128/d0.125/zipf_rows: 275 GF; flex" in done.stdout
+    assert "16384x128/128x128/d0.125/zipf_rows: 275 GF; bsrgemm_dense flex" in done.stdout
     done = subprocess.run(
         [*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
