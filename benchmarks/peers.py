@@ -16,6 +16,7 @@ from bsrgemm import bsr_array, matmul
 from .cases import FORMS, Case, order_operands
 from .cusparse import Cusparse
 from .patterns import Pattern
+from .timing import DeviceTimer
 
 
 @dataclass
@@ -244,21 +245,15 @@ def wanted(case: Case) -> list[str]:
 def _fastest(torch: Any, calls: list[Call], settings: list[Any]) -> Any:
     """The setting of the fastest call, by the median of three. Raises what the first one raised
     when none works."""
+    timer = DeviceTimer(torch)
     best, best_seconds, failure = None, float("inf"), None
     for call, setting in zip(calls, settings, strict=True):
         try:
-            times = []
-            for _ in range(4):
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                start.record()
-                call()
-                end.record()
-                torch.cuda.synchronize()
-                times.append(start.elapsed_time(end))
+            call()
+            seconds = statistics.median(timer.alone(call) for _ in range(3))
         except Exception as error:  # a setting that does not compile is no candidate
             failure = failure or error
             continue
-        seconds = statistics.median(times[1:])
         if seconds < best_seconds:
             best, best_seconds = setting, seconds
     if failure is not None and best_seconds == float("inf"):

@@ -291,19 +291,21 @@ class Suite:
         ]
 
     def _plan_seconds(self, make: Callable[[], Product]) -> float:
-        """Of planning and uploading. The median of three, since the host has other things to do."""
-        return statistics.median(self._first_minus_later(make().call) for _ in range(3))
+        """Of planning and uploading, which only the first call does, by the host's clock: the least
+        of three, since the host has other things to do."""
+        firsts, laters = [], []
+        for _ in range(3):
+            call = make().call
+            firsts.append(self._host_seconds(call))
+            laters += [self._host_seconds(call) for _ in range(2)]
+        return max(min(firsts) - min(laters), 0.0)
 
-    def _first_minus_later(self, call: Callable[[], Any]) -> float:
-        """Seconds that only the first call takes, by the host's clock."""
-        seconds = []
-        for _ in range(2):
-            self.timer.synchronize()
-            start = time.perf_counter()
-            call()
-            self.timer.synchronize()
-            seconds.append(time.perf_counter() - start)
-        return max(seconds[0] - seconds[1], 0.0)
+    def _host_seconds(self, call: Callable[[], Any]) -> float:
+        self.timer.synchronize()
+        start = time.perf_counter()
+        call()
+        self.timer.synchronize()
+        return time.perf_counter() - start
 
 
 def multiply(case: Any, a: Any, x: Any) -> Any:

@@ -24,7 +24,7 @@ import bsrgemm  # noqa: E402
 from bsrgemm import __main__ as command_line  # noqa: E402
 from bsrgemm import _bench  # noqa: E402
 
-from benchmarks import cpu, records, timing  # noqa: E402
+from benchmarks import cpu, peers, records, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
 from benchmarks.cases import FORMS, Case, PairsCase, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.dynamic import DynamicCase, DynamicSuite, dynamic_cases  # noqa: E402
@@ -400,6 +400,25 @@ def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> Non
 
     call, estimate = timer.prepare(uncapturable)
     assert timer.sustained(call, estimate).seconds == pytest.approx(300e-6)
+
+
+def test_fastest_setting_is_that_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the host needs: a busy one would choose settings for the peers at random."""
+    gpu = SimulatedGpu()
+    simulate(monkeypatch, gpu)
+
+    def fails() -> None:
+        raise RuntimeError("out of resource")
+
+    calls = [
+        lambda: gpu.launch(90e-6, host_seconds=100e-6),
+        fails,
+        lambda: gpu.launch(50e-6, host_seconds=300e-6),
+        lambda: gpu.launch(70e-6, host_seconds=100e-6),
+    ]
+    assert peers._fastest(gpu, calls, [0, 1, 2, 3]) == 2
+    with pytest.raises(RuntimeError, match="out of resource"):
+        peers._fastest(gpu, [fails], [0])
 
 
 def test_device_timer_keeps_what_a_graph_reads(monkeypatch: pytest.MonkeyPatch) -> None:

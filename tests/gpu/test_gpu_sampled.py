@@ -256,7 +256,7 @@ def test_products_never_wait(torch: Any, rng: np.random.Generator, side: int) ->
     out = sampled_matmul(a, b, pattern)
     torch.cuda.synchronize()
     torch.cuda._sleep(LONG)
-    for _ in range(50):
+    for _ in repeats(50):
         sampled_matmul(a, b, pattern, out=out)
     assert not torch.cuda.current_stream().query(), "the host waited"
     torch.cuda.synchronize()

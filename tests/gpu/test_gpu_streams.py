@@ -71,12 +71,12 @@ def test_explicit_stream(torch: Any, rng: np.random.Generator, family: str, form
 
 @pytest.mark.parametrize("family", SHAPES)
 def test_products_never_wait(torch: Any, rng: np.random.Generator, family: str) -> None:
-    """Fifty products behind a long kernel are put on the stream while it still runs."""
+    """Many products behind a long kernel are put on the stream while it still runs."""
     a, x = make(torch, rng, family)
     out = a @ x
     torch.cuda.synchronize()
     torch.cuda._sleep(LONG)
-    for _ in range(50):
+    for _ in repeats(50):
         matmul(a, x, out=out)
     assert not torch.cuda.current_stream().query(), (
         "the long kernel ended before the products were queued"
