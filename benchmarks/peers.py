@@ -54,7 +54,7 @@ Call = Callable[[], Any]
 class Product(NamedTuple):
     call: Call  # returns the tensor that has the result
     flops: float  # useful work of a call
-    expected: Call | None = None  # float64, where it is not that of the problem
+    expected: Call | None = None  # what it is compared with, where that is not the problem's
 
 
 def cublas_dense(p: Problem) -> Product:
