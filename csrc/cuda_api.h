@@ -66,8 +66,8 @@ typedef struct CUmemPoolProps {
   unsigned char reserved[56];
 } CUmemPoolProps;
 
-/* CUlaunchConfig: only the attribute that is used has a member. */
-enum { CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4 };
+/* CUlaunchConfig: only the attributes that are used have members. */
+enum { CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 typedef struct CUlaunchAttribute {
   int id;
   char pad[8 - sizeof(int)];
@@ -76,6 +76,7 @@ typedef struct CUlaunchAttribute {
     struct {
       unsigned int x, y, z;
     } clusterDim;
+    int programmaticStreamSerializationAllowed;
   } value;
 } CUlaunchAttribute;
 

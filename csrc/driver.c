@@ -324,6 +324,15 @@ static int most_shared_bytes(const bsrg_kernel *row) {
   return most;
 }
 
+/* Whether a kernel may begin while the one before it in the stream still runs, which it then waits for
+ * (wait_for_grid_before in kernels/ptx/sync.cuh). Machine code for other architectures comes from PTX for sm_80, which has
+ * no such wait. Graphs get none of it: who captures may not know edges of that kind. */
+static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *device, CUstream stream) {
+  int capturing = 0;
+  return device->info.sm_arch == 90 && stream != CU_STREAM_PER_THREAD &&
+         api->stream_is_capturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
+}
+
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
                         int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
                         bsrg_error *error) {
@@ -341,9 +350,19 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   bsrg_unlock();
   if (status != BSRG_OK) return status;
 
-  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-  cluster.value.clusterDim.x = (unsigned)row->cluster;
-  cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+  CUlaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (row->cluster > 1) {
+    CUlaunchAttribute *cluster = &attributes[count++];
+    *cluster = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    cluster->value.clusterDim.x = (unsigned)row->cluster;
+    cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
+  }
+  if (may_begin_early(api, device, stream)) {
+    CUlaunchAttribute *early = &attributes[count++];
+    *early = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    early->value.programmaticStreamSerializationAllowed = 1;
+  }
   const CUlaunchConfig config = {.gridDimX = (unsigned)grid_x,
                                  .gridDimY = (unsigned)grid_y,
                                  .gridDimZ = 1,
@@ -352,8 +371,8 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
                                  .blockDimZ = 1,
                                  .sharedMemBytes = (unsigned)row->shared_bytes,
                                  .hStream = stream,
-                                 .attrs = &cluster,
-                                 .numAttrs = row->cluster > 1};
+                                 .attrs = attributes,
+                                 .numAttrs = count};
   void *arguments[] = {parameters};
   return check_kernel(api, device, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name,
                       error);

@@ -34,6 +34,12 @@ REQUIRED = {
     "sm80/sampled_bf16": "HMMA",
 }
 
+# Every kernel may be launched while the one before it still runs, and waits for it with this
+# instruction, griddepcontrol.wait; none of those that touch memory may come before it.
+WAITS = "ACQBULK"
+TOUCHES_MEMORY = re.compile(r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|UTMA\w+|UBLK\w+)$")
+EARLY = "(before the wait)"
+
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -81,6 +87,10 @@ class Kernel:
         opcode = next(fitting, None)
         if opcode is not None and not opcodes[opcode]:
             found.append(f"has no {opcode}")
+        if not opcodes[WAITS]:
+            found.append("does not wait for the grid before it, beside which it may be launched")
+        elif opcodes[EARLY]:
+            found.append("touches memory before it waits for the grid before it")
         return found
 
 
@@ -152,6 +162,8 @@ def _disassemble(image: Image, only: str) -> dict[tuple[str, str], Counter[str]]
     for line in _dump(image, "-sass", "-arch", only):
         if opcode := _SASS_OPCODE.match(line):
             opcodes[opcode[1]] += 1
+            if TOUCHES_MEMORY.match(opcode[1]) and not opcodes[WAITS]:
+                opcodes[EARLY] += 1
         elif function := _SASS_FUNCTION.match(line):
             opcodes = functions[arch, function[1]] = Counter()
         elif code := _SASS_ARCH.match(line):

@@ -165,7 +165,12 @@ static CUresult fake_launch(const CUlaunchConfig *config, CUfunction function, v
                             void **extra) {
   (void)function, (void)extra;
   MAY_FAIL("cuLaunchKernelEx");
-  const unsigned cluster = config->numAttrs ? config->attrs->value.clusterDim.x : 1;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+      cluster = config->attrs[i].value.clusterDim.x;
+    else if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+      return refuse("attribute", config->attrs[i].id);
   if (config->gridDimX == 0 || config->gridDimX > INT32_MAX) return refuse("gridDimX", config->gridDimX);
   if (config->gridDimY == 0 || config->gridDimY > 65535) return refuse("gridDimY", config->gridDimY);
   if (config->gridDimX % cluster) return refuse("gridDimX, of clusters,", config->gridDimX);
