@@ -324,12 +324,32 @@ static int most_shared_bytes(const bsrg_kernel *row) {
   return most;
 }
 
-/* Whether a kernel may begin while the one before it in the stream still runs, which it then waits for
- * (wait_for_grid_before in kernels/ptx/sync.cuh). Machine code for other architectures comes from PTX for sm_80, which has
- * no such wait. Graphs get none of it: who captures may not know edges of that kind. */
-static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *device, CUstream stream) {
+/* Before the first launch on a device. waits: whether the kernel's code, of which the driver may compile other than the
+ * build did, waits for the one before it (follow_grid_before in kernels/ptx/sync.cuh): what comes from PTX for sm_80
+ * does not. */
+static bsrg_status prepare_kernel(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
+                                  bsrg_error *error) {
+  int ptx_version = 0;
+  bsrg_status status = check_kernel(
+      api, device,
+      api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                most_shared_bytes(&bsrg_kernels[id]), kernels[id], device->device),
+      "cuKernelSetAttribute", error);
+  if (status == BSRG_OK)
+    status = check_kernel(
+        api, device,
+        api->kernel_get_attribute(&ptx_version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernels[id], device->device),
+        "cuKernelGetAttribute", error);
+  device->waits[id] = device->info.sm_arch == 90 && ptx_version >= 90;
+  device->prepared[id] = status == BSRG_OK;
+  return status;
+}
+
+/* Graphs are left alone: who captures may not know edges of the kind that such a launch makes. */
+static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *device, bsrg_kernel_id id,
+                            CUstream stream) {
   int capturing = 0;
-  return device->info.sm_arch == 90 && stream != CU_STREAM_PER_THREAD &&
+  return device->waits[id] && stream != CU_STREAM_PER_THREAD &&
          api->stream_is_capturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
 }
 
@@ -340,13 +360,7 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   bsrg_status status = BSRG_OK;
   bsrg_lock();
   if (!kernels[id]) status = load_kernel(api, device, id, error);
-  if (status == BSRG_OK && !device->shared_memory_set[id]) {
-    status = check_kernel(api, device,
-                          api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                    most_shared_bytes(row), kernels[id], device->device),
-                          "cuKernelSetAttribute", error);
-    device->shared_memory_set[id] = status == BSRG_OK;
-  }
+  if (status == BSRG_OK && !device->prepared[id]) status = prepare_kernel(api, device, id, error);
   bsrg_unlock();
   if (status != BSRG_OK) return status;
 
@@ -358,7 +372,7 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
     cluster->value.clusterDim.x = (unsigned)row->cluster;
     cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
   }
-  if (may_begin_early(api, device, stream)) {
+  if (may_begin_early(api, device, id, stream)) {
     CUlaunchAttribute *early = &attributes[count++];
     *early = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
     early->value.programmaticStreamSerializationAllowed = 1;

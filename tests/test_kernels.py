@@ -151,7 +151,15 @@ def test_missing_waits_are_found(compile_text):
         "it may be launched"
     ]
     assert problems(compile_text("sm80/waits_late", WAITS_LATE)) == [
-        "sm80/waits_late: waits_late (sm_90) touches memory before it waits for the grid before it"
+        "sm80/waits_late: waits_late (sm_90) may touch memory before it waits for the grid before "
+        "it"
+    ]
+
+
+def test_waits_of_some_threads_are_found(compile_text):
+    text = PLAIN.replace("  wait();", "  if (threadIdx.x < 32) wait();")
+    assert problems(compile_text("sm80/plain", text)) == [
+        "sm80/plain: plain (sm_90) may touch memory before it waits for the grid before it"
     ]
 
 

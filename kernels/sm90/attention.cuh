@@ -297,10 +297,9 @@ template <typename Shape>
 __device__ __forceinline__ void run(const bsrg_attention_params &p) {
   extern __shared__ char raw[];
   const Shared<Shape> shared{(ptx::shared_address(raw) + 1023) & ~1023u};
-  ptx::let_next_grid_begin();
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
-  ptx::wait_for_grid_before();
+  ptx::follow_grid_before();
 
   const int warp = ptx::warp_index(), lane = threadIdx.x & 31;
   if (warp < 4) {

@@ -333,13 +333,12 @@ struct Kernel {
   }
 
   __device__ void run() const {
-    ptx::let_next_grid_begin();
     if (threadIdx.x == 0) init_barriers();
     if constexpr (kPair)
       ptx::cluster_sync();
     else
       __syncthreads();
-    ptx::wait_for_grid_before();
+    ptx::follow_grid_before();
 
     if (warp < 4) {
       ptx::give_back_registers<kProducerRegisters>();

@@ -378,10 +378,9 @@ struct Kernel {
   }
 
   __device__ void run() const {
-    ptx::let_next_grid_begin();
     if (threadIdx.x == 0) init_barriers();
     __syncthreads();
-    ptx::wait_for_grid_before();
+    ptx::follow_grid_before();
     if (warp < 4) {
       if (warp == 0 && lane == 0) produce();
       if (warp == 1) find();

@@ -350,13 +350,12 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   }
 
   __device__ void run() const {
-    ptx::let_next_grid_begin();
     if (threadIdx.x == 0) init_barriers();
     if constexpr (kCluster > 1)
       ptx::cluster_sync();
     else
       __syncthreads();
-    ptx::wait_for_grid_before();
+    ptx::follow_grid_before();
 
     if (warp < 4) {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();

@@ -155,6 +155,13 @@ static CUresult fake_library_kernel(CUkernel *kernel, CUlibrary library, const c
   return CUDA_SUCCESS;
 }
 
+static CUresult fake_kernel_get_attribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
+  (void)attribute, (void)kernel, (void)device;
+  MAY_FAIL("cuKernelGetAttribute");
+  *value = 90;
+  return CUDA_SUCCESS;
+}
+
 static CUresult fake_kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevice device) {
   (void)attribute, (void)kernel, (void)device;
   MAY_FAIL("cuKernelSetAttribute");
@@ -353,23 +360,13 @@ static CUresult fake_event_destroy(CUevent event) {
 
 /* ---- the library ------------------------------------------------------------------------------- */
 
-const char *const fake_driver_fallible[] = {"cuDeviceGetCount",
-                                            "cuDeviceGet",
-                                            "cuDevicePrimaryCtxRetain",
-                                            "cuCtxPushCurrent_v2",
-                                            "cuMemPoolCreate",
-                                            "cuMemPoolSetAttribute",
-                                            "cuStreamCreate",
-                                            "cuMemAlloc_v2",
-                                            "cuMemsetD32Async",
-                                            "cuStreamSynchronize",
-                                            "cuMemcpyHtoDAsync_v2",
-                                            "cuLibraryLoadData",
-                                            "cuLibraryGetKernel",
-                                            "cuKernelSetAttribute",
-                                            "cuTensorMapEncodeTiled",
-                                            "cuLaunchKernelEx",
-                                            NULL};
+const char *const fake_driver_fallible[] = {
+    "cuDeviceGetCount",       "cuDeviceGet",          "cuDevicePrimaryCtxRetain",
+    "cuCtxPushCurrent_v2",    "cuMemPoolCreate",      "cuMemPoolSetAttribute",
+    "cuStreamCreate",         "cuMemAlloc_v2",        "cuMemsetD32Async",
+    "cuStreamSynchronize",    "cuMemcpyHtoDAsync_v2", "cuLibraryLoadData",
+    "cuLibraryGetKernel",     "cuKernelSetAttribute", "cuKernelGetAttribute",
+    "cuTensorMapEncodeTiled", "cuLaunchKernelEx",     NULL};
 
 void *__wrap_dlopen(const char *name, int flags);
 void *__wrap_dlopen(const char *name, int flags) {
