@@ -38,7 +38,7 @@ REQUIRED = {
 # instruction, griddepcontrol.wait; none that touches memory, or leads past it, may come before it.
 WAITS = "ACQBULK"
 BEFORE_WAIT = re.compile(
-    r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|LDGMC|CCTL|UTMA\w+|UBLK\w+|SU\w+|TEX|TLD\w*|EXIT|BRX|JMP|CALL)$"
+    r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|LDGMC|UTMA\w+|UBLK\w+|SU\w+|TEX|TLD\w*|EXIT|BRX|JMP|CALL)$"
 )
 EARLY = "(before the wait)"
 
