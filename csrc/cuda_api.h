@@ -34,7 +34,7 @@ enum {
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76
 };
-enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+enum { CU_FUNC_ATTRIBUTE_PTX_VERSION = 5, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 enum { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };
 enum { CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_STREAM_NON_BLOCKING = 1 };
@@ -66,8 +66,8 @@ typedef struct CUmemPoolProps {
   unsigned char reserved[56];
 } CUmemPoolProps;
 
-/* CUlaunchConfig: only the attribute that is used has a member. */
-enum { CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4 };
+/* CUlaunchConfig: only the attributes that are used have members. */
+enum { CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 typedef struct CUlaunchAttribute {
   int id;
   char pad[8 - sizeof(int)];
@@ -76,6 +76,7 @@ typedef struct CUlaunchAttribute {
     struct {
       unsigned int x, y, z;
     } clusterDim;
+    int programmaticStreamSerializationAllowed;
   } value;
 } CUlaunchAttribute;
 
@@ -110,6 +111,8 @@ typedef struct CUlaunchConfig {
   X(library_kernel, "cuLibraryGetKernel", (CUkernel * kernel, CUlibrary library, const char *name))         \
   X(kernel_set_attribute, "cuKernelSetAttribute",                                                           \
     (int attribute, int value, CUkernel kernel, CUdevice device))                                           \
+  X(kernel_get_attribute, "cuKernelGetAttribute",                                                           \
+    (int *value, int attribute, CUkernel kernel, CUdevice device))                                          \
   X(launch, "cuLaunchKernelEx",                                                                             \
     (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra))                   \
   X(tensor_map_encode, "cuTensorMapEncodeTiled",                                                            \

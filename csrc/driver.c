@@ -324,6 +324,35 @@ static int most_shared_bytes(const bsrg_kernel *row) {
   return most;
 }
 
+/* Before the first launch on a device. waits: whether the kernel's code, of which the driver may compile other than the
+ * build did, waits for the one before it (follow_grid_before in kernels/ptx/sync.cuh): what comes from PTX for sm_80
+ * does not. */
+static bsrg_status prepare_kernel(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
+                                  bsrg_error *error) {
+  int ptx_version = 0;
+  bsrg_status status = check_kernel(
+      api, device,
+      api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                most_shared_bytes(&bsrg_kernels[id]), kernels[id], device->device),
+      "cuKernelSetAttribute", error);
+  if (status == BSRG_OK)
+    status = check_kernel(
+        api, device,
+        api->kernel_get_attribute(&ptx_version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernels[id], device->device),
+        "cuKernelGetAttribute", error);
+  device->waits[id] = device->info.sm_arch == 90 && ptx_version >= 90;
+  device->prepared[id] = status == BSRG_OK;
+  return status;
+}
+
+/* Graphs are left alone: who captures may not know edges of the kind that such a launch makes. */
+static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *device, bsrg_kernel_id id,
+                            CUstream stream) {
+  int capturing = 0;
+  return device->waits[id] && stream != CU_STREAM_PER_THREAD &&
+         api->stream_is_capturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
+}
+
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
                         int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
                         bsrg_error *error) {
@@ -331,19 +360,23 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   bsrg_status status = BSRG_OK;
   bsrg_lock();
   if (!kernels[id]) status = load_kernel(api, device, id, error);
-  if (status == BSRG_OK && !device->shared_memory_set[id]) {
-    status = check_kernel(api, device,
-                          api->kernel_set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                                    most_shared_bytes(row), kernels[id], device->device),
-                          "cuKernelSetAttribute", error);
-    device->shared_memory_set[id] = status == BSRG_OK;
-  }
+  if (status == BSRG_OK && !device->prepared[id]) status = prepare_kernel(api, device, id, error);
   bsrg_unlock();
   if (status != BSRG_OK) return status;
 
-  CUlaunchAttribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-  cluster.value.clusterDim.x = (unsigned)row->cluster;
-  cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+  CUlaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (row->cluster > 1) {
+    CUlaunchAttribute *cluster = &attributes[count++];
+    *cluster = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    cluster->value.clusterDim.x = (unsigned)row->cluster;
+    cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
+  }
+  if (may_begin_early(api, device, id, stream)) {
+    CUlaunchAttribute *early = &attributes[count++];
+    *early = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION};
+    early->value.programmaticStreamSerializationAllowed = 1;
+  }
   const CUlaunchConfig config = {.gridDimX = (unsigned)grid_x,
                                  .gridDimY = (unsigned)grid_y,
                                  .gridDimZ = 1,
@@ -352,8 +385,8 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
                                  .blockDimZ = 1,
                                  .sharedMemBytes = (unsigned)row->shared_bytes,
                                  .hStream = stream,
-                                 .attrs = &cluster,
-                                 .numAttrs = row->cluster > 1};
+                                 .attrs = attributes,
+                                 .numAttrs = count};
   void *arguments[] = {parameters};
   return check_kernel(api, device, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name,
                       error);

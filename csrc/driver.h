@@ -21,7 +21,7 @@ typedef struct bsrg_device_state {
   CUdeviceptr counters; /* BSRG_COUNTER_SLOTS zeros */
   CUstream counter_stream[BSRG_COUNTER_SLOTS];
   int counter_count;
-  bool shared_memory_set[BSRG_KERNEL_COUNT];
+  bool prepared[BSRG_KERNEL_COUNT], waits[BSRG_KERNEL_COUNT]; /* of kernels, see bsrg_launch */
   bsrg_gpu_info info;
 } bsrg_device_state;
 

@@ -5,8 +5,31 @@ import check_kernels
 import pytest
 from build_kernels import KernelBuildError
 
-PLAIN = """
-extern "C" __global__ void plain(float *x) { x[threadIdx.x] *= 2.0f; }
+WAITS = """
+__device__ void wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+"""
+
+PLAIN = f"""{WAITS}
+extern "C" __global__ void plain(float *x) {{
+  wait();
+  x[threadIdx.x] *= 2.0f;
+}}
+"""
+
+NEVER_WAITS = """
+extern "C" __global__ void never_waits(float *x) { x[threadIdx.x] *= 2.0f; }
+"""
+
+WAITS_LATE = f"""{WAITS}
+extern "C" __global__ void waits_late(float *x, const float *y) {{
+  const float early = y[threadIdx.x];
+  wait();
+  x[threadIdx.x] = early;
+}}
 """
 
 # 96 values are alive at once, in threads that get 32 registers.
@@ -120,6 +143,24 @@ def test_local_memory_is_found(compile_text):
 def test_missing_tensor_cores_are_found(compile_text, name, opcode):
     newest = {"sm90": "sm_90a", "sm80": "sm_90"}[name.split("/")[0]]
     assert problems(compile_text(name, PLAIN)) == [f"{name}: plain ({newest}) has no {opcode}"]
+
+
+def test_missing_waits_are_found(compile_text):
+    assert problems(compile_text("sm80/never_waits", NEVER_WAITS)) == [
+        "sm80/never_waits: never_waits (sm_90) does not wait for the grid before it, beside which "
+        "it may be launched"
+    ]
+    assert problems(compile_text("sm80/waits_late", WAITS_LATE)) == [
+        "sm80/waits_late: waits_late (sm_90) may touch memory before it waits for the grid before "
+        "it"
+    ]
+
+
+def test_waits_of_some_threads_are_found(compile_text):
+    text = PLAIN.replace("  wait();", "  if (threadIdx.x < 32) wait();")
+    assert problems(compile_text("sm80/plain", text)) == [
+        "sm80/plain: plain (sm_90) may touch memory before it waits for the grid before it"
+    ]
 
 
 def test_serialised_wgmma_fails_the_build(compile_text):

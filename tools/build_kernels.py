@@ -39,7 +39,7 @@ NVCC_WHEELS = [
 # sm80 carries Hopper's code too, which spares its users the driver's compiler at the first product;
 # the PTX is for GPUs that are newer.
 TARGETS = {
-    "sm80": [("compute_80", "sm_80"), ("compute_80", "sm_90"), ("compute_80", "compute_80")],
+    "sm80": [("compute_80", "sm_80"), ("compute_90", "sm_90"), ("compute_80", "compute_80")],
     "sm90": [("compute_90a", "sm_90a")],
 }
 

@@ -34,6 +34,14 @@ REQUIRED = {
     "sm80/sampled_bf16": "HMMA",
 }
 
+# Every kernel may be launched while the one before it still runs, and waits for it with this
+# instruction, griddepcontrol.wait; none that touches memory, or leads past it, may come before it.
+WAITS = "ACQBULK"
+BEFORE_WAIT = re.compile(
+    r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|LDGMC|UTMA\w+|UBLK\w+|SU\w+|TEX|TLD\w*|EXIT|BRX|JMP|CALL)$"
+)
+EARLY = "(before the wait)"
+
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
@@ -44,7 +52,8 @@ _USAGE = re.compile(r"\bSTACK:(\d+) .*\bLOCAL:(\d+)")
 _SASS_ARCH = re.compile(r"^\s*code for (\w+)")
 _SASS_FUNCTION = re.compile(r"^\s*Function : (\S+)")
 # An instruction's line is /*address*/, a predicate or none, and the opcode with its modifiers.
-_SASS_OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_]*)")
+_SASS_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?\w+\s+)?([A-Z][A-Z0-9_]*)([^;]*)")
+_SASS_TARGET = re.compile(r"0x([0-9a-f]+)")
 
 
 @dataclass
@@ -81,6 +90,10 @@ class Kernel:
         opcode = next(fitting, None)
         if opcode is not None and not opcodes[opcode]:
             found.append(f"has no {opcode}")
+        if not opcodes[WAITS]:
+            found.append("does not wait for the grid before it, beside which it may be launched")
+        elif opcodes[EARLY]:
+            found.append("may touch memory before it waits for the grid before it")
         return found
 
 
@@ -148,12 +161,22 @@ def _local_memory(image: Image) -> dict[tuple[str, str], int]:
 
 def _disassemble(image: Image, only: str) -> dict[tuple[str, str], Counter[str]]:
     functions: dict[tuple[str, str], Counter[str]] = {}
-    arch, opcodes = "", Counter[str]()
+    arch, opcodes, furthest = "", Counter[str](), 0
     for line in _dump(image, "-sass", "-arch", only):
-        if opcode := _SASS_OPCODE.match(line):
-            opcodes[opcode[1]] += 1
+        if instruction := _SASS_INSTRUCTION.match(line):
+            address, predicate, opcode, operands = instruction.groups()
+            waited = opcodes[WAITS] > 0
+            opcodes[opcode] += 1
+            if waited:
+                continue
+            if opcode == WAITS:  # on no condition of its own, and where no branch leads past it
+                opcodes[EARLY] += predicate is not None or furthest > int(address, 16)
+            elif opcode == "BRA" and (target := _SASS_TARGET.search(operands)):
+                furthest = max(furthest, int(target[1], 16))
+            elif BEFORE_WAIT.match(opcode):
+                opcodes[EARLY] += 1
         elif function := _SASS_FUNCTION.match(line):
-            opcodes = functions[arch, function[1]] = Counter()
+            opcodes, furthest = functions.setdefault((arch, function[1]), Counter()), 0
         elif code := _SASS_ARCH.match(line):
             arch = code[1]
     return functions

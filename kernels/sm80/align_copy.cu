@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -136,6 +137,7 @@ __device__ __forceinline__ void store_tile(const bsrg_copy_params &p, uint32_t *
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)
     align_copy_rows(const __grid_constant__ bsrg_copy_params p) {
+  bsrg::ptx::follow_grid_before();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * BSRG_COPY_COLUMNS + threadIdx.x % 32 * 8;
   const int64_t rows_of_grid = static_cast<int64_t>(gridDim.y) * BSRG_COPY_ROWS;
   // Vectors reach beyond a row at its ends, but never beyond the matrix.
@@ -178,6 +180,7 @@ extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 6)
     align_copy_elements(const __grid_constant__ bsrg_copy_params p) {
+  bsrg::ptx::follow_grid_before();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * BSRG_COPY_COLUMNS + threadIdx.x % 32;
   const int64_t rows_of_grid = static_cast<int64_t>(gridDim.y) * BSRG_COPY_ROWS;
   for (int64_t first = static_cast<int64_t>(blockIdx.y) * BSRG_COPY_ROWS; first < p.rows;
@@ -199,6 +202,7 @@ extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 6)
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 6)
     align_copy_transposed(const __grid_constant__ bsrg_copy_params p) {
+  bsrg::ptx::follow_grid_before();
   __shared__ __align__(16) uint32_t tile[BSRG_COPY_SIDE * BSRG_COPY_SIDE / 2];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * BSRG_COPY_SIDE;
   const int64_t columns_of_grid = static_cast<int64_t>(gridDim.y) * BSRG_COPY_SIDE;

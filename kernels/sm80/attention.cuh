@@ -428,6 +428,7 @@ class Kernel {
 #define BSRG_ATTENTION_KERNEL(prefix, type, size, warp_rows, ctas)                      \
   extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_WARPS, ctas)         \
       prefix##_d##size(const __grid_constant__ bsrg_attention_portable_params params) { \
+    bsrg::ptx::follow_grid_before();                                                    \
     extern __shared__ __align__(128) unsigned char shared_memory[];                     \
     bsrg::attention::Kernel<type, size, warp_rows, false>(params, shared_memory).run(); \
   }
@@ -436,6 +437,7 @@ class Kernel {
 #define BSRG_ATTENTION_SEQUENCE_KERNEL(prefix, type, size, warp_rows, ctas)                       \
   extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_WARPS, ctas)                   \
       prefix##_d##size##_varlen(const __grid_constant__ bsrg_attention_portable_params params) {  \
+    bsrg::ptx::follow_grid_before();                                                              \
     extern __shared__ __align__(128) unsigned char shared_memory[];                               \
     __shared__ bsrg_attention_sequence sequence;                                                  \
     bsrg::attention::Kernel<type, size, warp_rows, true>(params, shared_memory, &sequence).run(); \

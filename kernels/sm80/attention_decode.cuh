@@ -392,6 +392,7 @@ __device__ __forceinline__ void combine(const bsrg_decode_params &p, float *shar
 #define BSRG_DECODE_KERNEL(prefix, type, size, rows, ctas)                            \
   extern "C" __global__ void __launch_bounds__(BSRG_DECODE_THREADS(size, rows), ctas) \
       prefix##_d##size##_r##rows(const __grid_constant__ bsrg_decode_params params) { \
+    bsrg::ptx::follow_grid_before();                                                  \
     extern __shared__ __align__(128) unsigned char shared_memory[];                   \
     bsrg::decode::Kernel<type, size, rows>(params, shared_memory).run();              \
   }
@@ -400,6 +401,7 @@ __device__ __forceinline__ void combine(const bsrg_decode_params &p, float *shar
 #define BSRG_COMBINE_KERNEL(name, type)                                            \
   extern "C" __global__ void __launch_bounds__(32 * BSRG_COMBINE_WARPS)            \
       name(const __grid_constant__ bsrg_decode_params params) {                    \
+    bsrg::ptx::follow_grid_before();                                               \
     extern __shared__ __align__(128) unsigned char shared_memory[];                \
     bsrg::decode::combine<type>(params, reinterpret_cast<float *>(shared_memory)); \
   }

@@ -80,6 +80,7 @@ __device__ __forceinline__ void join(const bsrg_attention_join_params &p) {
 #define BSRG_ATTENTION_JOIN_KERNEL(NAME, T)                                    \
   extern "C" __global__ void __launch_bounds__(32 * BSRG_ATTENTION_JOIN_WARPS) \
       NAME(const __grid_constant__ bsrg_attention_join_params p) {             \
+    bsrg::ptx::follow_grid_before();                                           \
     join<T>(p);                                                                \
   }
 BSRG_ATTENTION_JOIN_KERNEL(attention_join_f16, __half)

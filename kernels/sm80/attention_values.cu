@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -37,6 +38,7 @@ __device__ __forceinline__ void transpose_lanes(uint32_t (&w)[4], int t) {
 
 extern "C" __global__ void __launch_bounds__(BSRG_ATTENTION_VALUE_THREADS)
     attention_values(const __grid_constant__ bsrg_attention_values_params p) {
+  bsrg::ptx::follow_grid_before();
   const int head_index = blockIdx.x / p.ctas, cta = blockIdx.x % p.ctas;
   const int batch = head_index / p.values.heads, head = head_index % p.values.heads;
   const int lanes_of_chunk = p.size / 4, in_cta = threadIdx.x / lanes_of_chunk;

@@ -8,6 +8,7 @@
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/math.cuh"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -224,10 +225,12 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
 #define BSRG_SOFTMAX_KERNELS(NAME, T)                                             \
   extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)           \
       bsr_softmax_rows_##NAME(const __grid_constant__ bsrg_softmax_params p) {    \
+    bsrg::ptx::follow_grid_before();                                              \
     softmax_rows<T>(p);                                                           \
   }                                                                               \
   extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)           \
       bsr_softmax_columns_##NAME(const __grid_constant__ bsrg_softmax_params p) { \
+    bsrg::ptx::follow_grid_before();                                              \
     softmax_columns<T>(p);                                                        \
   }
 BSRG_SOFTMAX_KERNELS(f16, __half)

@@ -3,6 +3,7 @@
 // over the k of those that meet.
 #pragma once
 
+#include "ptx/sync.cuh"
 #include "sm80/pipeline.cuh"
 
 namespace bsrg::portable {
@@ -145,6 +146,7 @@ __device__ __forceinline__ void run_pairs(const bsrg_pairs_portable_params &para
                              stages, ctas)                                                               \
   extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                         \
       prefix##_m##rows##n##columns(const __grid_constant__ bsrg_pairs_portable_params params) {          \
+    bsrg::ptx::follow_grid_before();                                                                     \
     extern __shared__ __align__(128) unsigned char shared_memory[];                                      \
     bsrg::portable::run_pairs<type,                                                                      \
                               class<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed>, \

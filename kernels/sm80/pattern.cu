@@ -1,31 +1,34 @@
+#include "ptx/sync.cuh"
 #include "sm80/pattern_bits.cuh"
 #include "sm80/pattern_gather.cuh"
 #include "sm80/pattern_lists.cuh"
 #include "sm80/pattern_rows.cuh"
 
-#define BSRG_PATTERN_KERNEL(NAME, PARAMS) \
-  extern "C" __global__ void __launch_bounds__(BSRG_PATTERN_THREADS) NAME(const __grid_constant__ PARAMS p)
+#define BSRG_PATTERN_KERNEL(NAME, PARAMS, WORK)                      \
+  extern "C" __global__ void __launch_bounds__(BSRG_PATTERN_THREADS) \
+      NAME(const __grid_constant__ PARAMS p) {                       \
+    bsrg::ptx::follow_grid_before();                                 \
+    WORK;                                                            \
+  }
 
-BSRG_PATTERN_KERNEL(pattern_bits, bsrg_pattern_params) { bsrg::pattern::bits_of_mask(p); }
-BSRG_PATTERN_KERNEL(pattern_columns, bsrg_pattern_params) { bsrg::pattern::bits_of_columns(p); }
-BSRG_PATTERN_KERNEL(pattern_turn, bsrg_pattern_params) { bsrg::pattern::turn(p); }
-BSRG_PATTERN_KERNEL(pattern_ranks, bsrg_pattern_rows_params) { bsrg::pattern::ranks(p.side); }
+BSRG_PATTERN_KERNEL(pattern_bits, bsrg_pattern_params, bsrg::pattern::bits_of_mask(p))
+BSRG_PATTERN_KERNEL(pattern_columns, bsrg_pattern_params, bsrg::pattern::bits_of_columns(p))
+BSRG_PATTERN_KERNEL(pattern_turn, bsrg_pattern_params, bsrg::pattern::turn(p))
+BSRG_PATTERN_KERNEL(pattern_ranks, bsrg_pattern_rows_params, bsrg::pattern::ranks(p.side))
 
 extern "C" __global__ void __launch_bounds__(BSRG_PATTERN_ROWS_THREADS)
     pattern_rows(const __grid_constant__ bsrg_pattern_rows_params p) {
+  bsrg::ptx::follow_grid_before();
   __shared__ bsrg::pattern::Rows::Shared shared;
   bsrg::pattern::Rows(p, shared).make();
 }
 
 // grid.y: the matrix, the transposed.
-BSRG_PATTERN_KERNEL(pattern_lists, bsrg_pattern_params) {
-  if (blockIdx.y == 0)
-    bsrg::pattern::Lists<false>(p).make();
-  else
-    bsrg::pattern::Lists<true>(p).make();
-}
+BSRG_PATTERN_KERNEL(pattern_lists, bsrg_pattern_params,
+                    blockIdx.y == 0 ? bsrg::pattern::Lists<false>(p).make()
+                                    : bsrg::pattern::Lists<true>(p).make())
 
-BSRG_PATTERN_KERNEL(pattern_gather_2, bsrg_gather_params) { bsrg::pattern::gather<uint16_t>(p); }
-BSRG_PATTERN_KERNEL(pattern_gather_4, bsrg_gather_params) { bsrg::pattern::gather<uint32_t>(p); }
-BSRG_PATTERN_KERNEL(pattern_gather_8, bsrg_gather_params) { bsrg::pattern::gather<uint64_t>(p); }
-BSRG_PATTERN_KERNEL(pattern_gather_16, bsrg_gather_params) { bsrg::pattern::gather<uint4>(p); }
+BSRG_PATTERN_KERNEL(pattern_gather_2, bsrg_gather_params, bsrg::pattern::gather<uint16_t>(p))
+BSRG_PATTERN_KERNEL(pattern_gather_4, bsrg_gather_params, bsrg::pattern::gather<uint32_t>(p))
+BSRG_PATTERN_KERNEL(pattern_gather_8, bsrg_gather_params, bsrg::pattern::gather<uint64_t>(p))
+BSRG_PATTERN_KERNEL(pattern_gather_16, bsrg_gather_params, bsrg::pattern::gather<uint4>(p))

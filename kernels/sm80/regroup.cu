@@ -78,6 +78,7 @@ __device__ __forceinline__ void run(const bsrg_regroup_params &p) {
 #define BSRG_REGROUP_KERNEL(elements, Chunk)                               \
   extern "C" __global__ void __launch_bounds__(BSRG_REGROUP_THREADS, 8)    \
       regroup_v##elements(const __grid_constant__ bsrg_regroup_params p) { \
+    bsrg::ptx::follow_grid_before();                                       \
     bsrg::regroup::run<Chunk>(p);                                          \
   }
 BSRG_REGROUP_KERNEL(8, uint4)

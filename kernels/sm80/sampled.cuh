@@ -275,6 +275,7 @@ class MmaKernel {
                                 stage_k, stages, ctas)                                                      \
   extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                            \
       prefix##_m##rows##n##columns##_##order(const __grid_constant__ bsrg_sampled_portable_params params) { \
+    bsrg::ptx::follow_grid_before();                                                                        \
     extern __shared__ __align__(128) unsigned char shared_memory[];                                         \
     bsrg::sampled::MmaKernel<type, rows, columns, warps_m, warps_n, stage_k, stages, along_m, along_k>(     \
         params, shared_memory)                                                                              \

@@ -157,6 +157,7 @@ class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
 #define BSRG_SAMPLED_SIMT_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)       \
   extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                             \
       prefix##_m##rows##n##columns(const __grid_constant__ bsrg_sampled_portable_params params) {            \
+    bsrg::ptx::follow_grid_before();                                                                         \
     extern __shared__ __align__(128) unsigned char shared_memory[];                                          \
     bsrg::sampled::SimtKernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory) \
         .run();                                                                                              \

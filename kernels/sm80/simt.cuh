@@ -260,6 +260,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
                             ctas)                                                                         \
   extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                          \
       prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                 \
+    bsrg::ptx::follow_grid_before();                                                                      \
     extern __shared__ __align__(128) unsigned char shared_memory[];                                       \
     bsrg::simt::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed>(params,        \
                                                                                            shared_memory) \

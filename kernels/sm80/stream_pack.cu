@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -18,6 +19,7 @@ __device__ __forceinline__ int64_t first_unit(const bsrg_pack_params &p, int sou
 // Units are 16 bytes: 8 elements of one row.
 extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
     stream_pack(const __grid_constant__ bsrg_pack_params p) {
+  bsrg::ptx::follow_grid_before();
   const int across_log2 = BSRG_PART_ACROSS_LOG2(p.width), across = 1 << across_log2;
   const int units = across * p.height, pitch = across * p.columns;
   const int lane = threadIdx.x % 32;

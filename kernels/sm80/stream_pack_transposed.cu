@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -32,6 +33,7 @@ __device__ __forceinline__ Source source_of(const bsrg_pack_params &p, int sourc
 // A part is (height / 8) x (width / 8) core matrices of 8 rows x 8 k, those of the first 8 rows first.
 extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
     stream_pack_transposed(const __grid_constant__ bsrg_pack_params p) {
+  bsrg::ptx::follow_grid_before();
   const int across = p.width / 8, cores = across * (p.height / 8);  // of a part
   const int lane = threadIdx.x % 32;
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * BSRG_PACK_THREADS + threadIdx.x) / 32;

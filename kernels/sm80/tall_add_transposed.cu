@@ -3,6 +3,7 @@
 #include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -69,6 +70,7 @@ __device__ __forceinline__ void add_parts(const bsrg_tall_add_params &p) {
 #define BSRG_TALL_ADD_TRANSPOSED_KERNEL(NAME, T)                          \
   extern "C" __global__ void __launch_bounds__(BSRG_TALL_ADD_THREADS, 10) \
       NAME(const __grid_constant__ bsrg_tall_add_params p) {              \
+    bsrg::ptx::follow_grid_before();                                      \
     add_parts<T>(p);                                                      \
   }
 BSRG_TALL_ADD_TRANSPOSED_KERNEL(tall_add_transposed_f16, __half)

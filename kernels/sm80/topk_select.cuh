@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/sync.cuh"
 #include "sm80/topk_ranks.cuh"
 
 namespace bsrg::topk {
@@ -132,5 +133,6 @@ class Row {
 #define BSRG_TOPK_KERNEL(NAME, KEY)                               \
   extern "C" __global__ void __launch_bounds__(BSRG_TOPK_THREADS) \
       topk_##NAME(const __grid_constant__ bsrg_topk_params p) {   \
+    bsrg::ptx::follow_grid_before();                              \
     bsrg::topk::Row<bsrg::topk::KEY>(p).choose();                 \
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/sync.cuh"
 
 namespace {
 
@@ -106,10 +107,12 @@ __device__ __forceinline__ void turn(const bsrg_turn_params &p) {
 
 extern "C" __global__ void __launch_bounds__(BSRG_TURN_THREADS)
     turn_8(const __grid_constant__ bsrg_turn_params p) {
+  bsrg::ptx::follow_grid_before();
   turn<uint8_t>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(BSRG_TURN_THREADS)
     turn_32(const __grid_constant__ bsrg_turn_params p) {
+  bsrg::ptx::follow_grid_before();
   turn<uint32_t>(p);
 }

@@ -299,6 +299,7 @@ __device__ __forceinline__ void run(const bsrg_attention_params &p) {
   const Shared<Shape> shared{(ptx::shared_address(raw) + 1023) & ~1023u};
   if (threadIdx.x == 0) shared.init_barriers();
   __syncthreads();
+  ptx::follow_grid_before();
 
   const int warp = ptx::warp_index(), lane = threadIdx.x & 31;
   if (warp < 4) {

@@ -338,6 +338,7 @@ struct Kernel {
       ptx::cluster_sync();
     else
       __syncthreads();
+    ptx::follow_grid_before();
 
     if (warp < 4) {
       ptx::give_back_registers<kProducerRegisters>();

@@ -380,6 +380,7 @@ struct Kernel {
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
     __syncthreads();
+    ptx::follow_grid_before();
     if (warp < 4) {
       if (warp == 0 && lane == 0) produce();
       if (warp == 1) find();

@@ -501,6 +501,7 @@ struct Kernel {
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
     __syncthreads();
+    ptx::follow_grid_before();
     if (warp < 4 * kGroups) {
       ptx::take_registers<kConsumerRegisters>();
       consume();

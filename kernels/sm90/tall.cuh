@@ -355,6 +355,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       ptx::cluster_sync();
     else
       __syncthreads();
+    ptx::follow_grid_before();
 
     if (warp < 4) {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();

@@ -210,6 +210,13 @@ CUresult library_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
   return CUDA_SUCCESS;
 }
 
+CUresult kernel_get_attribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
+  (void)attribute, (void)kernel, (void)device;
+  BEGIN("cuKernelGetAttribute")
+  *value = 90;
+  return CUDA_SUCCESS;
+}
+
 CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevice device) {
   (void)attribute, (void)value, (void)kernel, (void)device;
   BEGIN("cuKernelSetAttribute")

@@ -155,6 +155,13 @@ static CUresult fake_library_kernel(CUkernel *kernel, CUlibrary library, const c
   return CUDA_SUCCESS;
 }
 
+static CUresult fake_kernel_get_attribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
+  (void)attribute, (void)kernel, (void)device;
+  MAY_FAIL("cuKernelGetAttribute");
+  *value = 90;
+  return CUDA_SUCCESS;
+}
+
 static CUresult fake_kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevice device) {
   (void)attribute, (void)kernel, (void)device;
   MAY_FAIL("cuKernelSetAttribute");
@@ -165,7 +172,12 @@ static CUresult fake_launch(const CUlaunchConfig *config, CUfunction function, v
                             void **extra) {
   (void)function, (void)extra;
   MAY_FAIL("cuLaunchKernelEx");
-  const unsigned cluster = config->numAttrs ? config->attrs->value.clusterDim.x : 1;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+      cluster = config->attrs[i].value.clusterDim.x;
+    else if (config->attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+      return refuse("attribute", config->attrs[i].id);
   if (config->gridDimX == 0 || config->gridDimX > INT32_MAX) return refuse("gridDimX", config->gridDimX);
   if (config->gridDimY == 0 || config->gridDimY > 65535) return refuse("gridDimY", config->gridDimY);
   if (config->gridDimX % cluster) return refuse("gridDimX, of clusters,", config->gridDimX);
@@ -348,23 +360,13 @@ static CUresult fake_event_destroy(CUevent event) {
 
 /* ---- the library ------------------------------------------------------------------------------- */
 
-const char *const fake_driver_fallible[] = {"cuDeviceGetCount",
-                                            "cuDeviceGet",
-                                            "cuDevicePrimaryCtxRetain",
-                                            "cuCtxPushCurrent_v2",
-                                            "cuMemPoolCreate",
-                                            "cuMemPoolSetAttribute",
-                                            "cuStreamCreate",
-                                            "cuMemAlloc_v2",
-                                            "cuMemsetD32Async",
-                                            "cuStreamSynchronize",
-                                            "cuMemcpyHtoDAsync_v2",
-                                            "cuLibraryLoadData",
-                                            "cuLibraryGetKernel",
-                                            "cuKernelSetAttribute",
-                                            "cuTensorMapEncodeTiled",
-                                            "cuLaunchKernelEx",
-                                            NULL};
+const char *const fake_driver_fallible[] = {
+    "cuDeviceGetCount",       "cuDeviceGet",          "cuDevicePrimaryCtxRetain",
+    "cuCtxPushCurrent_v2",    "cuMemPoolCreate",      "cuMemPoolSetAttribute",
+    "cuStreamCreate",         "cuMemAlloc_v2",        "cuMemsetD32Async",
+    "cuStreamSynchronize",    "cuMemcpyHtoDAsync_v2", "cuLibraryLoadData",
+    "cuLibraryGetKernel",     "cuKernelSetAttribute", "cuKernelGetAttribute",
+    "cuTensorMapEncodeTiled", "cuLaunchKernelEx",     NULL};
 
 void *__wrap_dlopen(const char *name, int flags);
 void *__wrap_dlopen(const char *name, int flags) {
