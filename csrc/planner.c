@@ -157,9 +157,11 @@ static bsrg_status fail_8_bit(bsrg_dtype dtype, const bsrg_chip *chip, const bsr
                    candidate->reason);
 }
 
+enum { BSRG_CHOICE_ALIGNMENT = 16 }; /* the most that any family asks for */
+
 static bsrg_dense by_alignment(const bsrg_dense *dense) {
   bsrg_dense key = *dense;
-  key.data = (void *)((uintptr_t)dense->data % 128); /* more than anybody asks for */
+  key.data = (void *)((uintptr_t)dense->data % BSRG_CHOICE_ALIGNMENT);
   return key;
 }
 
@@ -169,7 +171,7 @@ static void describe(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_c
   key->y = by_alignment(&args->y);
   key->beta = args->beta != 0;
   if (key->beta) key->c = by_alignment(&args->c);
-  key->values = (uintptr_t)args->values % 128;
+  key->values = (uintptr_t)args->values % BSRG_CHOICE_ALIGNMENT;
   key->dtype = (int)args->dtype;
   key->out_dtype = (int)args->out_dtype;
   key->family = (int)args->family;
