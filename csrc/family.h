@@ -52,6 +52,10 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops,
 /* The family to compute a product with on a chip: the one that args names, or the fastest by prediction. */
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                const bsrg_family_ops **ops, const void **plan, bsrg_error *error);
+/* Likewise, of a chip with the rates of bsrg_chip_h200. The structure remembers the last answer: to ask all families takes
+ * a tenth of what a launch does. */
+bsrg_status bsrg_choose_again(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                              const bsrg_family_ops **ops, const void **plan, bsrg_error *error);
 
 /* Writes a candidate's reason, unless nobody is going to read it: a launch has no time for that. */
 void bsrg_set_reason(bsrg_candidate *candidate, const char *format, ...) BSRG_PRINTF(2, 3);

@@ -126,7 +126,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
-  if (status == BSRG_OK) status = bsrg_choose_family(args, &chip, &ops, &plan, error);
+  if (status == BSRG_OK) status = bsrg_choose_again(args, &chip, &ops, &plan, error);
   if (status == BSRG_OK) status = bsrg_whole_launch(ops, args, plan, gpu, error);
   /* The portable kernels need scratch memory for partial blocks alone, but take no 8 bits. Not where the product
    * overwrites C, of which a launch that failed half-way may have changed a part. */

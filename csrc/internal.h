@@ -63,12 +63,29 @@ typedef struct bsrg_uploads bsrg_uploads;       /* uploads.h */
 typedef struct bsrg_mask_plan bsrg_mask_plan;   /* attention.h */
 typedef struct bsrg_pair_index bsrg_pair_index; /* pairs.h */
 
+/* What the choice of a family follows from beside the structure (planner.c). Addresses count by their alignment, C where
+ * it is read. */
+typedef struct bsrg_choice_key {
+  bsrg_dense x, y, c;
+  uintptr_t values;
+  int dtype, out_dtype, family, precision, sm_arch, sm_count;
+  bool beta, epilogue;
+} bsrg_choice_key;
+
+/* The last choice that was made for a structure. Who finds it in use chooses anew. */
+typedef struct bsrg_choice {
+  atomic_bool in_use;
+  bsrg_family family; /* BSRG_AUTO: none yet */
+  bsrg_choice_key key;
+} bsrg_choice;
+
 struct bsrg_structure {
   bsrg_structure_view view;             /* owns its arrays */
   _Atomic(bsrg_structure *) transposed; /* made at the first call that wants it */
   bsrg_structure *original;             /* of a transposed one, which belongs to it; else NULL */
   /* Of each family, made at the first product or question that needs it. */
   _Atomic(void *) plans[BSRG_FAMILY_COUNT];
+  bsrg_choice choice;
   _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
   /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */
   _Atomic(bsrg_mask_plan *) mask_plans;

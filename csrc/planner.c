@@ -1,6 +1,7 @@
 /* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
 #include "dynamic.h"
 #include "edges.h"
+#include "epilogue.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -154,6 +155,59 @@ static bsrg_status fail_8_bit(bsrg_dtype dtype, const bsrg_chip *chip, const bsr
                    "Products on the CPU, and those of other dtypes, take blocks of any shape",
                    bsrg_dtype_name(dtype), chip->name, bsrg_family_name(candidate->family),
                    candidate->reason);
+}
+
+enum { BSRG_CHOICE_ALIGNMENT = 16 }; /* the most that any family asks for */
+
+static bsrg_dense by_alignment(const bsrg_dense *dense) {
+  bsrg_dense key = *dense;
+  key.data = (void *)((uintptr_t)dense->data % BSRG_CHOICE_ALIGNMENT);
+  return key;
+}
+
+static void describe(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_choice_key *key) {
+  memset(key, 0, sizeof(*key)); /* the bytes between members, too */
+  key->x = by_alignment(&args->x);
+  key->y = by_alignment(&args->y);
+  key->beta = args->beta != 0;
+  if (key->beta) key->c = by_alignment(&args->c);
+  key->values = (uintptr_t)args->values % BSRG_CHOICE_ALIGNMENT;
+  key->dtype = (int)args->dtype;
+  key->out_dtype = (int)args->out_dtype;
+  key->family = (int)args->family;
+  key->precision = (int)args->precision;
+  key->sm_arch = chip->sm_arch;
+  key->sm_count = chip->sm_count;
+  key->epilogue = bsrg_epilogue_of(args) != NULL;
+}
+
+/* The family of the last choice if it was made for the like, else NULL. */
+static const bsrg_family_ops *recall(bsrg_choice *choice, const bsrg_choice_key *key) {
+  if (atomic_exchange_explicit(&choice->in_use, true, memory_order_acquire)) return NULL;
+  const bool same = choice->family != BSRG_AUTO && memcmp(&choice->key, key, sizeof(*key)) == 0;
+  const bsrg_family family = choice->family;
+  atomic_store_explicit(&choice->in_use, false, memory_order_release);
+  for (int i = 0; same && i < FAMILIES; ++i)
+    if (families[i]->family == family) return families[i];
+  return NULL;
+}
+
+static void remember(bsrg_choice *choice, const bsrg_choice_key *key, bsrg_family family) {
+  if (atomic_exchange_explicit(&choice->in_use, true, memory_order_acquire)) return;
+  choice->key = *key;
+  choice->family = family;
+  atomic_store_explicit(&choice->in_use, false, memory_order_release);
+}
+
+bsrg_status bsrg_choose_again(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                              const bsrg_family_ops **ops, const void **plan, bsrg_error *error) {
+  bsrg_choice_key key;
+  describe(args, chip, &key);
+  *ops = recall(&args->a->choice, &key);
+  if (*ops) return bsrg_plan_get(args->a, *ops, plan, error);
+  const bsrg_status status = bsrg_choose_family(args, chip, ops, plan, error);
+  if (status == BSRG_OK) remember(&args->a->choice, &key, (*ops)->family);
+  return status;
 }
 
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,

@@ -235,11 +235,13 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
   const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)s.cluster.rows;
   const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, panels);
-  const bsrg_map_shape x_tail = form.x ? x : x_shape(&args->x, form, (uint32_t)tail_k, panels);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
-  if (status == BSRG_OK)
+  p.x_tail = p.x;
+  if (status == BSRG_OK && !form.x && tail_k != step_k) {
+    const bsrg_map_shape x_tail = x_shape(&args->x, form, (uint32_t)tail_k, panels);
     status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x_tail, &p.x_tail, error);
+  }
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
 

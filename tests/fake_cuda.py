@@ -78,5 +78,6 @@ def driver() -> ctypes.CDLL:
     library = ctypes.CDLL("libcuda.so.1")
     for name in ("live_objects", "live_bytes", "calls", "launches"):
         getattr(library, f"fake_{name}").restype = ctypes.c_longlong
+    library.fake_last_kernel.restype = ctypes.c_char_p
     library.fake_fail_at.argtypes = [ctypes.c_longlong, ctypes.c_int]
     return library

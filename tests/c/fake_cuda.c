@@ -23,6 +23,7 @@ BSRG_CUDA_FUNCTIONS(DECLARE)
 /* ---- what tests ask for ---------------------------------------------------------------------- */
 
 static atomic_llong live_objects, live_bytes, calls, launches;
+static _Atomic(const char *) last_kernel;
 static atomic_llong fail_at = -1;
 static atomic_int fail_with;
 
@@ -31,6 +32,7 @@ long long fake_live_objects(void) { return live_objects; }
 long long fake_live_bytes(void) { return live_bytes; }
 long long fake_calls(void) { return calls; }
 long long fake_launches(void) { return launches; }
+const char *fake_last_kernel(void) { return last_kernel; }
 /* Of the calls from now on, counted from 0, that one fails; none with -1. */
 void fake_fail_at(long long call, int with) {
   atomic_store(&calls, 0);
@@ -224,9 +226,10 @@ CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevic
 }
 
 CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
-  (void)config, (void)function, (void)parameters, (void)extra;
+  (void)config, (void)parameters, (void)extra;
   BEGIN("cuLaunchKernelEx")
   ++launches;
+  last_kernel = (const char *)function; /* as library_kernel made it */
   return CUDA_SUCCESS;
 }
 

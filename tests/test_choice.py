@@ -1,0 +1,77 @@
+"""A structure remembers the family of its last product, but only for products of the same kind."""
+
+from __future__ import annotations
+
+import fake_cuda
+import numpy as np
+import pytest
+
+SCRIPT = """
+    import itertools
+    import numpy as np
+    from bsrgemm import DeviceArray, bsr_array, matmul
+    from fake_cuda import driver
+
+    ORDER, ITEM = 512, 2
+
+    class View:
+        # Of a device's memory, at any address and with any strides.
+        def __init__(self, rows, cols, shift, strides):
+            size = shift + (rows - 1) * strides[0] + (cols - 1) * strides[1] + 1
+            self.memory = DeviceArray.from_host(np.ones(size, np.float16))
+            start = self.memory.__cuda_array_interface__["data"][0]
+            self.__cuda_array_interface__ = {{
+                "shape": (rows, cols), "strides": tuple(ITEM * s for s in strides),
+                "typestr": "<f2", "data": (start + ITEM * shift, False), "version": 3,
+            }}
+
+    def views(rows, cols):
+        return [
+            View(rows, cols, 0, (cols, 1)),
+            View(rows, cols, 1, (cols, 1)),
+            View(rows, cols, 0, (cols + 3, 1)),
+            View(rows, cols, 0, (1, rows)),
+        ]
+
+    def matrix(values):
+        return bsr_array((values, indices, indptr), (ORDER, ORDER))
+
+    rng = np.random.default_rng({seed})
+    side = {side}
+    blocks = rng.random((ORDER // side, ORDER // side)) < 0.3
+    blocks[0, 0] = True
+    indices = np.nonzero(blocks)[1].astype(np.int32)
+    indptr = np.concatenate([[0], blocks.sum(1).cumsum()]).astype(np.int32)
+    values = DeviceArray.from_host(np.ones((len(indices), side, side), np.float16))
+    bias = DeviceArray.from_host(np.ones((ORDER, 1), np.float16))
+
+    products = []
+    for cols in (1, 8, 333, 512):
+        for x, out, more in itertools.product(
+            views(ORDER, cols), views(ORDER, cols), (False, True)
+        ):
+            options = dict(beta=1.0, c=out, bias=bias) if more else {{}}
+            products.append((x, out, options))
+
+    fake = driver()
+    def kernel(a, product):
+        x, out, options = product
+        matmul(a, x, out=out, **options)
+        return fake.fake_last_kernel()
+
+    expected = [kernel(matrix(values), product) for product in products]
+    a = matrix(values)
+    for _ in range(5):
+        for i in rng.permutation(len(products)):
+            for _ in range(2):
+                assert kernel(a, products[i]) == expected[i], (i, expected[i])
+    print(len(set(expected)))
+"""
+
+
+@fake_cuda.needs_kernels
+@pytest.mark.parametrize("side", [8, 16, 64])
+def test_family_follows_every_product(side: int, rng: np.random.Generator) -> None:
+    seed = int(rng.integers(1 << 30))
+    kinds = fake_cuda.run(SCRIPT.format(side=side, seed=seed))
+    assert int(kinds) >= 3, "of kernels: else nothing would have had to change"
