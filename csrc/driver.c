@@ -324,6 +324,12 @@ static int most_shared_bytes(const bsrg_kernel *row) {
   return most;
 }
 
+/* For who launches kernels of others that never end between ours, or looks for one that reads too early. */
+static bool early_launch_is_off(void) {
+  const char *given = getenv("BSRGEMM_EARLY_LAUNCH");
+  return given && strcmp(given, "0") == 0;
+}
+
 /* Before the first launch on a device. waits: whether the kernel's code, of which the driver may compile other than the
  * build did, waits for the one before it (follow_grid_before in kernels/ptx/sync.cuh): what comes from PTX for sm_80
  * does not. */
@@ -340,7 +346,7 @@ static bsrg_status prepare_kernel(const bsrg_cuda_api *api, bsrg_device_state *d
         api, device,
         api->kernel_get_attribute(&ptx_version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernels[id], device->device),
         "cuKernelGetAttribute", error);
-  device->waits[id] = device->info.sm_arch == 90 && ptx_version >= 90;
+  device->waits[id] = device->info.sm_arch == 90 && ptx_version >= 90 && !early_launch_is_off();
   device->prepared[id] = status == BSRG_OK;
   return status;
 }

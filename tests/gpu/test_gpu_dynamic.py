@@ -338,14 +338,17 @@ def test_refused(torch: Any) -> None:
 
 
 def test_memory_is_given_back(torch: Any) -> None:
-    """Of 20 patterns of more than 300 MB each; other processes may take some meanwhile."""
+    """Of 20 patterns of more than 300 MB each. Other processes may take some: one of three tries."""
 
     def free() -> int:
         return torch.cuda.mem_get_info()[0]
 
     DynamicPattern((4096, 4096), (1, 1), 1 << 24)
     torch.cuda.synchronize()
-    before = free()
-    for _ in range(20):
-        DynamicPattern((4096, 4096), (1, 1), 1 << 24)
-    assert before - free() < 3 << 30
+    taken = []
+    for _ in range(3):
+        before = free()
+        for _ in range(20):
+            DynamicPattern((4096, 4096), (1, 1), 1 << 24)
+        taken.append(before - free())
+    assert min(taken) < 3 << 30

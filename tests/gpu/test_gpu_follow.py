@@ -1,0 +1,111 @@
+"""Kernels that begin while the one before them ends: what it writes is what they read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+from bsrgemm import DynamicPattern
+from bsrgemm._matmul import product
+from device_cases import random_problem, repeats
+
+pytestmark = pytest.mark.gpu
+
+SIDE = 1536
+SHAPES = {"tall": (128, 64), "stream": (32, 32), "portable": (16, 24), "narrow": (16, 16)}
+
+
+def make(torch: Any, rng: np.random.Generator, family: str) -> Any:
+    height, width = SHAPES[family]
+    pattern = cases.uniform(0.1)(rng, SIDE // height, SIDE // width)
+    return random_problem(torch, pattern, (height, width), "float16").matrix
+
+
+@pytest.mark.parametrize("second", SHAPES)
+@pytest.mark.parametrize("first", SHAPES)
+def test_chains(torch: Any, rng: np.random.Generator, first: str, second: str) -> None:
+    """Products of products, into the same memory each time, with nothing else between them."""
+    n = 64 if "narrow" in (first, second) else 256
+    a, b = make(torch, rng, first), make(torch, rng, second)
+    # Sums of a chain must not grow: rows of products have a norm of about that of rows of x.
+    for matrix in (a, b):
+        matrix.data.div_((SIDE * 0.1) ** 0.5)
+    given = torch.randn(5, SIDE, n, device="cuda").half()
+    between = torch.empty(SIDE, n, device="cuda", dtype=torch.float16)
+
+    def chain(x: Any, out: Any) -> None:
+        product(a, x, None, 1.0, 0.0, between, None, first)
+        product(b, between, None, 1.0, 0.0, out, None, second)
+        product(a, between, out, 1.0, 0.5, out, None, first)
+
+    expected = torch.empty_like(given)
+    for x, out in zip(given, expected, strict=True):
+        product(a, x, None, 1.0, 0.0, between, None, first)
+        torch.cuda.synchronize()
+        product(b, between, None, 1.0, 0.0, out, None, second)
+        torch.cuda.synchronize()
+        product(a, between, out, 1.0, 0.5, out, None, first)
+        torch.cuda.synchronize()
+    for _ in repeats(20):
+        found = torch.full((50, SIDE, n), float("nan"), device="cuda", dtype=torch.float16)
+        for i, out in enumerate(found):
+            chain(given[i % 5], out)
+        for i, out in enumerate(found):
+            assert torch.equal(out, expected[i % 5]), f"chain {i} of 50"
+
+
+@pytest.mark.parametrize("blocksize", [(64, 64), (16, 16)])
+def test_patterns_then_products(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]
+) -> None:
+    """Patterns that kernels make, and products that read them, in a row."""
+    rows, cols = SIDE // blocksize[0], SIDE // blocksize[1]
+    masks = torch.from_numpy(rng.random((4, rows, cols)) < 0.1).cuda()
+    source = torch.randn(SIDE, SIDE, device="cuda").half()
+    x = torch.randn(SIDE, 256, device="cuda").half()
+    pattern = DynamicPattern((SIDE, SIDE), blocksize, rows * cols)
+    expected = []
+    for mask in masks:
+        pattern.update(mask)
+        torch.cuda.synchronize()
+        values = pattern.gather(source)
+        torch.cuda.synchronize()
+        expected.append(pattern.array(values) @ x)
+        torch.cuda.synchronize()
+    for _ in repeats(100):
+        found = []
+        for mask in masks:
+            pattern.update(mask)
+            found.append(pattern.array(pattern.gather(source)) @ x)
+        for out, other in zip(found, expected, strict=True):
+            assert torch.equal(out, other)
+
+
+def test_switch(torch: Any) -> None:
+    """BSRGEMM_EARLY_LAUNCH=0 changes no bit."""
+    code = """
+import sys, numpy as np, torch, bsrgemm
+torch.manual_seed(0)
+rng = np.random.default_rng(0)
+dense = np.kron(rng.random((16, 16)) < 0.3, np.ones((64, 64))) * rng.standard_normal((1024, 1024))
+a = bsrgemm.bsr_array(dense.astype(np.float16), blocksize=(64, 64)).to("cuda")
+x = torch.randn(1024, 256, device="cuda").half()
+for _ in range(5):
+    x = a @ x / 32
+sys.stdout.buffer.write(x.cpu().numpy().tobytes())
+"""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "BSRGEMM_EARLY_LAUNCH": value},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for value in ("0", "1")
+    }
+    assert len(outputs) == 1
