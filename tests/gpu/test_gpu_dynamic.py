@@ -338,7 +338,7 @@ def test_refused(torch: Any) -> None:
 
 
 def test_memory_is_given_back(torch: Any) -> None:
-    """Of 20 patterns of more than 300 MB each. Other processes may take some: one of three tries."""
+    """Of 20 patterns of over 300 MB each. Other processes may take some: one of three tries."""
 
     def free() -> int:
         return torch.cuda.mem_get_info()[0]
