@@ -60,12 +60,19 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
 // ---- grids that follow one another --------------------------------------------------------------
 
 // Programmatic dependent launch: a kernel may begin on SMs that the one before it in its stream has left, and prepare
-// itself there. Before it touches memory it waits until that one has ended and its writes can be seen. Then, and not
-// before, the next one may begin: whatever ran earlier has ended by then, on which kernels of others may count.
-// bsrg_launch asks for that, so every kernel must wait; tools/check_kernels.py looks whether it does.
-__device__ __forceinline__ void follow_grid_before() {
+// itself there. Before it touches memory it waits until that one has ended and its writes can be seen. bsrg_launch asks for
+// that, so every kernel must wait; tools/check_kernels.py looks whether it does.
+__device__ __forceinline__ void wait_for_grid_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next one may begin as CTAs of this one leave their SMs, not only when all have. Not before the wait: whatever ran
+// earlier has ended by then, on which kernels of others may count.
+__device__ __forceinline__ void follow_grid_before() {
+  wait_for_grid_before();
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
