@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +31,32 @@ def combined(rng: np.random.Generator, *ways: Sequence[Any], drawn: int = 4) -> 
 
 def few(of: dict[Any, Any]) -> dict[Any, Any]:
     return {key: of[key] for key in some(list(of))}
+
+
+def device_memory() -> int:
+    """Bytes that nobody can have, of all processes."""
+    import torch
+
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def least_growth(
+    one_round: Callable[[], object], in_use: Callable[[], int], rounds: int, accepted: int = 0
+) -> int:
+    """In one of some windows: pools and other processes take memory in some, a leak in all."""
+    found = []
+    for _ in range(4):
+        before = in_use()
+        for _ in range(rounds):
+            one_round()
+        found.append(in_use() - before)
+        if found[-1] <= accepted:
+            break
+    return min(found)
 
 
 def repeats(count: int) -> range:

@@ -10,7 +10,16 @@ import pytest
 from bsrgemm import DeviceArray, DynamicPattern, matmul
 from bsrgemm._matmul import product
 from cases import ROUNDOFF, cancellation, least_error
-from device_cases import GUARD, combined, reduced, relative_error, repeats, some
+from device_cases import (
+    GUARD,
+    combined,
+    device_memory,
+    least_growth,
+    reduced,
+    relative_error,
+    repeats,
+    some,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -338,17 +347,10 @@ def test_refused(torch: Any) -> None:
 
 
 def test_memory_is_given_back(torch: Any) -> None:
-    """Of 20 patterns of over 300 MB each. Other processes may take some: one of three tries."""
+    """Of 20 patterns of over 300 MB each."""
 
-    def free() -> int:
-        return torch.cuda.mem_get_info()[0]
+    def make() -> None:
+        DynamicPattern((4096, 4096), (1, 1), 1 << 24)
 
-    DynamicPattern((4096, 4096), (1, 1), 1 << 24)
-    torch.cuda.synchronize()
-    taken = []
-    for _ in range(3):
-        before = free()
-        for _ in range(20):
-            DynamicPattern((4096, 4096), (1, 1), 1 << 24)
-        taken.append(before - free())
-    assert min(taken) < 3 << 30
+    make()
+    assert least_growth(make, device_memory, 20, 3 << 30) <= 3 << 30

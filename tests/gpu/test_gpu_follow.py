@@ -52,11 +52,13 @@ def test_chains(torch: Any, rng: np.random.Generator, first: str, second: str) -
         product(a, between, out, 1.0, 0.5, out, None, first)
         torch.cuda.synchronize()
     for _ in repeats(20):
-        found = torch.full((50, SIDE, n), float("nan"), device="cuda", dtype=torch.float16)
+        found = torch.full(
+            (len(repeats(50)), SIDE, n), float("nan"), device="cuda", dtype=torch.float16
+        )
         for i, out in enumerate(found):
             chain(given[i % 5], out)
         for i, out in enumerate(found):
-            assert torch.equal(out, expected[i % 5]), f"chain {i} of 50"
+            assert torch.equal(out, expected[i % 5]), f"chain {i} of {len(found)}"
 
 
 @pytest.mark.parametrize("blocksize", [(64, 64), (16, 16)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import bsrgemm
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from bsrgemm import BlockMask, DeviceArray, attention, bsr_array
 from calls import BLOCKSIZES
-from device_cases import few, need_many_rounds, reduced, repeats
+from device_cases import device_memory, few, least_growth, need_many_rounds, reduced, repeats
 from malformed_table import caught, tables
 from spaces import GPU_SPACES, OwnDevice, Space
 
@@ -141,37 +140,18 @@ def test_capsules_that_nobody_takes(torch: Any) -> None:
     """Each keeps the memory, and gives it back, consumed or not."""
     size = 64 << 20
 
-    def free() -> int:
-        gc.collect()
-        torch.cuda.synchronize()
-        return torch.cuda.mem_get_info()[0]
-
-    DeviceArray.empty((size,), "uint8")
-    before = free()
-    for _ in repeats(100):
+    def one_round() -> None:
         array = DeviceArray.empty((size,), "uint8")
         capsules = [array.__dlpack__(), array.__dlpack__(max_version=(1, 0))]
         taken = torch.from_dlpack(array)
         del array
         assert taken.shape == (size,) and len(capsules) == 2
-        del taken, capsules
-    assert before - free() < 3 * size
+
+    one_round()
+    assert least_growth(one_round, device_memory, len(repeats(100)), 2 * size) <= 2 * size
 
 
 # ---- nothing is left ----------------------------------------------------------------------------
-
-
-def least_growth(one_round: Callable[[], object], in_use: Callable[[], int], rounds: int) -> int:
-    """In one of some windows: pools and other processes take memory in some, a leak in all."""
-    found = []
-    for _ in range(4):
-        before = in_use()
-        for _ in range(rounds):
-            one_round()
-        found.append(in_use() - before)
-        if found[-1] <= 0:
-            break
-    return min(found)
 
 
 @pytest.mark.parametrize("space", [GPU_SPACES[0], OwnDevice()], ids=repr)
@@ -196,19 +176,12 @@ def test_mixed_calls_leave_no_device_memory(
         gc.collect()
         return torch.cuda.memory_allocated()
 
-    def of_the_device() -> int:
-        gc.collect()
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        free, total = torch.cuda.mem_get_info()
-        return total - free
-
     rounds = len(repeats(30))
     for _ in repeats(3):
         one_round()
     # About 330 calls a round.
     assert least_growth(one_round, of_torch, 1) <= 0
-    assert least_growth(one_round, of_the_device, rounds) <= 0
+    assert least_growth(one_round, device_memory, rounds) <= 0
 
 
 def test_errors_on_the_gpu_leave_nothing(torch: Any) -> None:
