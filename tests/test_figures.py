@@ -165,6 +165,9 @@ def test_predictions_and_choices_beside_the_committed_measurements(
         assert sum(row.good for row in rows) >= 0.8 * len(rows), family
     assert sum(row.good for row in found) >= 0.95 * len(found)
     assert sum(choice.good for choice in choices) >= 0.97 * len(choices)
+    page = " ".join((ROOT / "docs" / "commands.md").read_text().split())
+    assert f"{sum(row.good for row in found)} of {len(found)} predictions" in page
+    assert f"{sum(choice.good for choice in choices)} of {len(choices)} choices" in page
 
 
 def test_accuracy_lists_the_losers(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
