@@ -283,7 +283,7 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
         if row["case"].startswith(("masks/", "topk/"))
     ]
     header = ["batch × heads × length × size", "block", "pattern", "density", "TF/s (burst)"]
-    header += ["of own dense rate", "times faster than own dense", "of FlexAttention", "plan ms"]
+    header += ["of own dense rate", "times faster than own dense", "of FlexAttention"]
     lines = []
     for run, row in found:
         dense = run.rival(row, "bsrgemm_dense")
@@ -291,8 +291,7 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
         cells = [_attention_shape(row), block_of(row), row["seen"].replace("_", " ") + made]
         cells += [f"{row['density']:.3g}", both_rates(run, row)]
         cells += [ratio(row, dense), ratio(row, dense, of="us")]
-        plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
-        lines.append([*cells, ratio(row, run.rival(row, "flex")), plan])
+        lines.append([*cells, ratio(row, run.rival(row, "flex"))])
     return header, lines, [run for run, _ in found]
 
 
