@@ -152,6 +152,13 @@ def banded(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     return np.abs(distance) <= max(rows, cols)
 
 
+def kept(mask: np.ndarray, capacity: int) -> np.ndarray:
+    """What is left of a mask in a pattern of that capacity, by definition."""
+    flat = mask.ravel().copy()
+    flat[flat.nonzero()[0][capacity:]] = False
+    return flat.reshape(mask.shape)
+
+
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """Of the whole array in the Frobenius norm; infinite where anything is not finite."""
     found = found.astype(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from typing import Any
 
 # Workers of pytest-xdist share the cores, and BLAS's threads spin while they wait for one, which
 # doubles the time of tests. It has to be said before NumPy is loaded. This library's own threads do
@@ -15,6 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import numpy as np
 import pytest
+from bsrgemm import _matmul
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +49,16 @@ def repeats(pytestconfig: pytest.Config) -> int:
     if pytestconfig.getoption("--brief"):
         return 20
     return 1000 if pytestconfig.getoption("--thorough") else 100
+
+
+@pytest.fixture
+def short_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The general way fails."""
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise AssertionError("the general way was taken")
+
+    monkeypatch.setattr(_matmul, "product", fail)
 
 
 @pytest.fixture

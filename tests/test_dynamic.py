@@ -8,15 +8,8 @@ import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm import DynamicPattern, _core
-from cases import densify
+from cases import densify, kept
 from spaces import CPU_SPACES, Space, import_torch
-
-
-def kept(mask: np.ndarray, capacity: int) -> np.ndarray:
-    """What is left of a mask, by definition."""
-    flat = mask.ravel().copy()
-    flat[flat.nonzero()[0][capacity:]] = False
-    return flat.reshape(mask.shape)
 
 
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)

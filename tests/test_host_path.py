@@ -46,16 +46,6 @@ def host(x: Any) -> np.ndarray:
     return np.array(x.detach().numpy() if isinstance(x, torch.Tensor) else x, np.float64)
 
 
-@pytest.fixture
-def short_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general way fails."""
-
-    def fail(*args: Any, **options: Any) -> Any:
-        raise AssertionError("the general way was taken")
-
-    monkeypatch.setattr(_matmul, "product", fail)
-
-
 def close(found: Any, expected: np.ndarray) -> None:
     np.testing.assert_allclose(host(found), expected, rtol=1e-5, atol=1e-5)
 

@@ -71,15 +71,16 @@ def test_index_arrays_are_copied() -> None:
 def test_failed_calls_keep_nothing() -> None:
     gone: list[str] = []
     a = bsr_array(np.eye(4), blocksize=(2, 2))
-    for name, shape in (("x", (5, 3)), ("c", (4, 3)), ("out", (4, 3))):
-        with pytest.raises(ValueError):
-            bsrgemm.matmul(
-                a,
-                traced(np.ones((5, 3)), gone, name),
-                traced(np.ones(shape), gone, f"c of {name}"),
-            )
+    for wrong in ("b", "c", "out"):
+        b, c, out = (
+            traced(np.ones((5 if name == wrong else 4, 3)), gone, f"{wrong}: {name}")
+            for name in ("b", "c", "out")
+        )
+        with pytest.raises(ValueError, match=f"^{wrong} has shape"):
+            bsrgemm.matmul(a, b, c, out=out)
+        del b, c, out
     gc.collect()
-    assert len(gone) == 6
+    assert len(gone) == 9
 
 
 def test_views_of_structures_live_by_themselves() -> None:

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
-from concurrent.futures import ThreadPoolExecutor
-
 import bsrgemm
 import cases
 import numpy as np
@@ -155,39 +150,6 @@ def test_same_bits_for_any_number_of_threads(dtype: str, rng: np.random.Generato
         assert len(set(results)) == 1
     finally:
         bsrgemm.set_num_threads(0)
-
-
-def test_python_threads(rng: np.random.Generator) -> None:
-    """Eight threads over two shared matrices, each product bit for bit that of a single thread."""
-    problems = [make(rng, name, "float32") for name in ("64", "skewed")]
-    matrices = [operations.matrix(CPU_SPACES[0], p) for p in problems]
-    work = [(i % 2, normal(rng, (problems[i % 2].shape[1], 50), "float32")) for i in range(64)]
-    expected = [matrices[i] @ x for i, x in work]
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda item: matrices[item[0]] @ item[1], work))
-    for one, other in zip(found, expected, strict=True):
-        assert np.array_equal(one, other)
-
-
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
-def test_fork() -> None:
-    """A forked child multiplies, though the parent's worker threads do not exist in it."""
-    script = """
-        import os, warnings
-        import numpy as np, bsrgemm
-        warnings.simplefilter("ignore", DeprecationWarning)
-        bsrgemm.set_num_threads(4)
-        data = np.random.default_rng(0).standard_normal((64, 32, 32))
-        a = bsrgemm.bsr_array((data, np.tile(np.arange(8), 8), np.arange(0, 65, 8)), (256, 256))
-        x = np.ones((256, 256))
-        expected = a @ x
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if np.array_equal(a @ x, expected) else 3)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert np.array_equal(a @ x, expected)
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
 
 
 def test_kinds_of_operands(rng: np.random.Generator) -> None:

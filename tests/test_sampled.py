@@ -112,7 +112,9 @@ def test_result_shares_the_structure(rng: np.random.Generator) -> None:
 
 def test_gradient_of_a_product(rng: np.random.Generator) -> None:
     """d(sum(dy * (A @ x))) / dA is what the docstring says."""
-    p = problem(rng, cases.uniform(0.5)(rng, 3, 4), (5, 6), 0, "float64")
+    mask = cases.uniform(0.5)(rng, 3, 4)
+    mask[-1, -1] = True
+    p = problem(rng, mask, (5, 6), 0, "float64")
     matrix = bsr_array((p.data, p.indices, p.indptr), p.shape)
     x, dy = rng.standard_normal((24, 7)), rng.standard_normal((15, 7))
     found = sampled_matmul(dy, x.T, matrix).data

@@ -51,9 +51,6 @@ class Picture:
         marker = ' marker-end="url(#arrow)"' if arrow else ""
         self._shapes.append(f'<polyline points="{path}" class="{style}"{marker}/>')
 
-    def dot(self, x: float, y: float, fill: str) -> None:
-        self._shapes.append(f'<circle cx="{x:g}" cy="{y:g}" r="3" class="{fill}"/>')
-
     def render(self) -> str:
         width, height = self._size
         head = (

@@ -35,6 +35,14 @@ def hopper(gpu: dict[str, Any]) -> None:
         pytest.skip(f"needs a Hopper GPU (sm_90), this one is sm_{gpu['sm_arch']}")
 
 
+@pytest.fixture(params=["hopper", "portable"])
+def backend(request: pytest.FixtureRequest, gpu: dict[str, Any]) -> str:
+    """Of attention."""
+    if request.param == "hopper" and gpu["sm_arch"] != 90:
+        pytest.skip(f"needs a Hopper GPU (sm_90), this one is sm_{gpu['sm_arch']}")
+    return request.param
+
+
 @pytest.fixture
 def torch(rng: np.random.Generator) -> Any:
     """torch with a GPU, seeded from ``rng``, its dense products as exact as it can make them."""

@@ -13,6 +13,9 @@ import pytest
 from bsrgemm._matmul import product
 from cases import least_error
 
+# Cycles for torch.cuda._sleep, about 0.1 s: what is queued behind it waits.
+LONG = 150_000_000
+
 # Whether a tool slows kernels down a hundred times: the same tests then, on less.
 brief = False
 
@@ -31,6 +34,13 @@ def combined(rng: np.random.Generator, *ways: Sequence[Any], drawn: int = 4) -> 
 
 def few(of: dict[Any, Any]) -> dict[Any, Any]:
     return {key: of[key] for key in some(list(of))}
+
+
+def corner(rows: int, cols: int) -> np.ndarray:
+    """A mask of one block, the last: most kernels need one."""
+    mask = np.zeros((rows, cols), bool)
+    mask[-1, -1] = True
+    return mask
 
 
 def device_memory() -> int:

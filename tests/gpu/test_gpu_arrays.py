@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from bsrgemm import DeviceArray, _core, bsr_array, matmul
 from cases import DTYPES, normal, problem
+from device_cases import LONG
 from operations import matrix
 from spaces import GPU_SPACES, OwnDevice, Space
 
@@ -209,7 +210,7 @@ def test_cuda_array_interface_stream(torch: Any, rng: np.random.Generator) -> No
     late = torch.zeros_like(x)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
-        torch.cuda._sleep(150_000_000)
+        torch.cuda._sleep(LONG)
         late.copy_(x)
     found = a @ CudaInterface(late, 3, stream.cuda_stream)
     assert np.array_equal(found.to_host(), expected.cpu().numpy())

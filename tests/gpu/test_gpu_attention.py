@@ -12,7 +12,7 @@ import pytest
 from attention_cases import Case, check, masked
 from bsrgemm import BlockMask, attention
 from cases import normal
-from device_cases import reduced, repeats
+from device_cases import LONG, reduced, repeats
 from spaces import GPU_SPACES, Space, Torch
 
 pytestmark = pytest.mark.gpu
@@ -22,7 +22,6 @@ BACKENDS = ("hopper", "decode", "portable")
 SPACE = Torch("cuda:0")
 
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
 
 
 def compute(

@@ -11,7 +11,7 @@ from attention_cases import Case, masked
 from attention_fp8 import DTYPE, check
 from bsrgemm import BlockMask, attention
 from cases import normal
-from device_cases import check_streams, reduced, repeats, some
+from device_cases import LONG, check_streams, reduced, repeats, some
 from spaces import OwnDevice, Space, Torch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper", "torch")]
@@ -22,7 +22,6 @@ SPACE = Torch("cuda:0")
 SUM_ERROR = 2.0**-13
 
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
 
 
 def compute(

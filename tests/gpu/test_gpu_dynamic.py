@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from bsrgemm import DeviceArray, DynamicPattern, matmul
 from bsrgemm._matmul import product
-from cases import ROUNDOFF, cancellation, least_error
+from cases import ROUNDOFF, cancellation, kept, least_error
 from device_cases import (
     GUARD,
+    LONG,
     combined,
     device_memory,
     least_growth,
@@ -24,7 +25,6 @@ from device_cases import (
 pytestmark = pytest.mark.gpu
 
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
 
 
 def all_masks(rng: np.random.Generator, rows: int, cols: int) -> list[np.ndarray]:
@@ -33,13 +33,6 @@ def all_masks(rng: np.random.Generator, rows: int, cols: int) -> list[np.ndarray
     makers += [cases.one_block, cases.empty_rows, cases.one_long_row, cases.skewed, cases.banded]
     masks = [np.asarray(make(rng, rows, cols)) for make in makers]
     return [*masks, np.asarray(cases.one_long_row(rng, cols, rows)).T]
-
-
-def kept(mask: np.ndarray, capacity: int) -> np.ndarray:
-    """What is left of a mask, by definition."""
-    flat = mask.ravel().copy()
-    flat[flat.nonzero()[0][capacity:]] = False
-    return flat.reshape(mask.shape)
 
 
 def whole(torch: Any, mask: np.ndarray, blocksize: tuple[int, int], dense: Any) -> Any:

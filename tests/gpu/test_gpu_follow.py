@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bsrgemm import DynamicPattern
 from bsrgemm._matmul import product
-from device_cases import random_problem, repeats
+from device_cases import need_processes, random_problem, repeats
 
 pytestmark = pytest.mark.gpu
 
@@ -90,6 +90,7 @@ def test_patterns_then_products(
 
 def test_switch(torch: Any) -> None:
     """BSRGEMM_EARLY_LAUNCH=0 changes no bit."""
+    need_processes()
     code = """
 import sys, numpy as np, torch, bsrgemm
 torch.manual_seed(0)

@@ -7,22 +7,11 @@ from typing import Any
 import bsrgemm
 import numpy as np
 import pytest
-from bsrgemm import _matmul
 from device_cases import random_problem, reduced, relative_error, repeats
 
 pytestmark = pytest.mark.gpu
 
 SIDE = 512
-
-
-@pytest.fixture
-def short_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general way fails."""
-
-    def fail(*args: Any, **options: Any) -> Any:
-        raise AssertionError("the general way was taken")
-
-    monkeypatch.setattr(_matmul, "product", fail)
 
 
 def problem(torch: Any, rng: np.random.Generator, dtype: str = "bfloat16") -> Any:

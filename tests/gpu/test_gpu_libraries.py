@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from bsrgemm import DeviceArray, bsr_array, matmul
 from cases import normal, problem
-from device_cases import repeats
+from device_cases import LONG, repeats
 from operations import matrix
 from spaces import OwnDevice
 
@@ -22,7 +22,6 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu
 
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
 
 
 def sample(rng: np.random.Generator, dtype: str = "float32") -> tuple[cases.Problem, np.ndarray]:

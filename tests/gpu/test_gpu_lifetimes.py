@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from bsrgemm import BlockMask, DeviceArray, attention, bsr_array
 from calls import BLOCKSIZES
-from device_cases import device_memory, few, least_growth, need_many_rounds, reduced, repeats
+from device_cases import LONG, device_memory, few, least_growth, need_many_rounds, reduced, repeats
 from malformed_table import caught, tables
 from spaces import GPU_SPACES, OwnDevice, Space
 
 pytestmark = pytest.mark.gpu
 
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
 SPACE = GPU_SPACES[0]
 
 

@@ -14,6 +14,7 @@ from bsrgemm import sampled_matmul
 from bsrgemm._sampled import sampled
 from cases import DTYPES, least_error, problem
 from device_cases import (
+    LONG,
     check_streams,
     combined,
     random_problem,
@@ -29,7 +30,6 @@ pytestmark = pytest.mark.gpu
 
 HALVES = ("float16", "bfloat16")
 ORDERS = tuple(itertools.product(("rows", "columns"), repeat=2))
-LONG = 150_000_000  # about 0.1 s
 
 # name: (pattern, block rows, block columns, block shape, K)
 SHAPES = {

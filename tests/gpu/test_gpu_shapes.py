@@ -8,7 +8,7 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import check, random_problem, reduced, repeats, some
+from device_cases import check, corner, random_problem, reduced, repeats, some
 
 pytestmark = pytest.mark.gpu
 
@@ -41,18 +41,11 @@ def test_tall(
 ) -> None:
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
         p = random_problem(
-            torch, cases.uniform(0.5)(rng, rows, cols) | _corner(rows, cols), (height, width), dtype
+            torch, cases.uniform(0.5)(rng, rows, cols) | corner(rows, cols), (height, width), dtype
         )
         for n in some(TALL_COLUMNS):
             check(torch, p, n, family="tall")
         check(torch, p, 264, alpha=-0.5, beta=2.0, family="tall")
-
-
-def _corner(rows: int, cols: int) -> np.ndarray:
-    """At least one block, which the tall family needs."""
-    mask = np.zeros((rows, cols), bool)
-    mask[-1, -1] = True
-    return mask
 
 
 def _twice(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
@@ -102,7 +95,7 @@ def test_tall_row_pairs(
 ) -> None:
     """Clusters of two row tiles, over odd and even numbers of column tiles and ragged last ones."""
     make, rows, paired = ROW_PAIRS[pattern]
-    p = random_problem(torch, make(rng, rows, 7) | _corner(rows, 7), blocksize, dtype)
+    p = random_problem(torch, make(rng, rows, 7) | corner(rows, 7), blocksize, dtype)
     assert _row_tiles_share_x(p.matrix) == (paired or blocksize[0] % 256 == 0)
     for n in some((8, 256, 456, 768, 1032, 5376)):
         check(torch, p, n, family="tall")
@@ -124,7 +117,7 @@ def test_stream(
 ) -> None:
     for rows, cols in ((1, 1), (3, 5), (23, 13), (70, 3)):
         p = random_problem(
-            torch, cases.uniform(0.4)(rng, rows, cols) | _corner(rows, cols), (height, width), dtype
+            torch, cases.uniform(0.4)(rng, rows, cols) | corner(rows, cols), (height, width), dtype
         )
         for n in some((8, 64, 200, 264)):
             check(torch, p, n, family="stream")
@@ -152,7 +145,7 @@ def test_hopper_patterns(
     make, rows, cols = PATTERNS[pattern]
     # Small blocks need more of them to fill more than a tile.
     for scale in some((1, 5)) if family == "stream" else (1,):
-        mask = make(rng, rows * scale, cols * scale) | _corner(rows * scale, cols * scale)
+        mask = make(rng, rows * scale, cols * scale) | corner(rows * scale, cols * scale)
         p = random_problem(torch, mask, blocksize, dtype)
         for n in some((256, 72, 1024)):
             check(torch, p, n, family=family)

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from bsrgemm import matmul
 from bsrgemm._matmul import product
-from device_cases import random_problem, repeats
+from device_cases import LONG, random_problem, repeats
 
 pytestmark = pytest.mark.gpu
 
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
 SHAPES = {"tall": (128, 64), "portable": (16, 24)}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bsrgemm import BlockMask, attention
 from cases import numpy_dtype
-from device_cases import reduced, repeats, some
+from device_cases import LONG, reduced, repeats, some
 from spaces import GPU_SPACES, Space, Torch
 from topk_cases import COUNTS, KINDS, expected_blocks, make_scores
 
@@ -17,14 +17,6 @@ pytestmark = pytest.mark.gpu
 
 SPACE = Torch("cuda:0")
 # About 0.1 s on a GPU of 1 to 2 GHz.
-LONG = 150_000_000
-
-
-@pytest.fixture(params=["hopper", "portable"])
-def backend(request: pytest.FixtureRequest, gpu: dict[str, Any]) -> str:
-    if request.param == "hopper" and gpu["sm_arch"] != 90:
-        pytest.skip(f"needs a Hopper GPU (sm_90), this one is sm_{gpu['sm_arch']}")
-    return request.param
 
 
 # ---- which blocks --------------------------------------------------------------------------------

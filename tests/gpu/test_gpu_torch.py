@@ -8,7 +8,7 @@ import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm import BlockMask
-from device_cases import need_graph_trees
+from device_cases import LONG, need_graph_trees
 
 pytestmark = [
     pytest.mark.gpu,
@@ -91,7 +91,7 @@ def test_current_stream(attention: Any, torch: Any, rng: np.random.Generator) ->
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         late = torch.zeros_like(q)
-        torch.cuda._sleep(150_000_000)
+        torch.cuda._sleep(LONG)
         late.copy_(q)
         found = attention(late, k, v, block_mask=mask, enable_gqa=True)
         assert not stream.query(), "the call waited for the stream"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from cases import least_error
-from device_cases import DeviceProblem, random_problem, relative_error, repeats, some
+from device_cases import DeviceProblem, corner, random_problem, relative_error, repeats, some
 from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = pytest.mark.gpu
@@ -107,12 +107,6 @@ def make(
     return random_problem(torch, mask, tall, dtype)
 
 
-def _corner(rows: int, cols: int) -> np.ndarray:
-    mask = np.zeros((rows, cols), bool)
-    mask[-1, -1] = True
-    return mask
-
-
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("width", [16, 32, 48, 64, 80, 112, 128, 144])
 @pytest.mark.parametrize("height", [64, 128, 192, 256])
@@ -128,7 +122,7 @@ def test_tall(
 ) -> None:
     """Operands as they lie, in numbers of columns or rows below, at and above a tile."""
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
-        mask = cases.uniform(0.5)(rng, rows, cols) | _corner(rows, cols)
+        mask = cases.uniform(0.5)(rng, rows, cols) | corner(rows, cols)
         p = make(torch, mask, form, (height, width), dtype)
         numbers = (
             (2, 5, 63, 200, 255, 256, 257, 520, 771) if form.right else (8, 200, 256, 264, 768)
@@ -145,7 +139,7 @@ def test_tall_patterns(
 ) -> None:
     """Long rows in parts, empty ones cleared aside, and C in every layout and in place."""
     pattern_of, rows, cols = PATTERNS[pattern]
-    mask = pattern_of(rng, rows, cols) | _corner(rows, cols)
+    mask = pattern_of(rng, rows, cols) | corner(rows, cols)
     for shape in some(((64, 64), (128, 64), (64, 32), (192, 48))):
         p = make(torch, mask, form, shape, "float16")
         for layout in LAYOUTS:
@@ -189,7 +183,7 @@ def test_stream(
     family = "align" if form.right else "stream"
     for width in (16, 32, 48, 112):
         for rows, cols in ((1, 1), (5, 3), (40, 37)):
-            mask = cases.uniform(0.3)(rng, rows, cols) | _corner(rows, cols)
+            mask = cases.uniform(0.3)(rng, rows, cols) | corner(rows, cols)
             p = make(torch, mask, form, (height, width), dtype)
             for n in some((72, 128, 264)):
                 check_form(torch, p, form, n, family=family)
@@ -226,7 +220,7 @@ def test_chosen_family(
 def test_same_bits(torch: Any, rng: np.random.Generator, hopper: None, form: Form) -> None:
     """Again and again, captured in a graph, and from a view made anew."""
     mask = cases.skewed(rng, 24, 40)
-    p = make(torch, mask | _corner(24, 40), form, (64, 64), "float16")
+    p = make(torch, mask | corner(24, 40), form, (64, 64), "float16")
     side = p.dense.T if form.transposed else p.dense
     shape = (600, side.shape[0]) if form.right else (side.shape[1], 600)
     x = torch.randn(shape, device="cuda").half()
