@@ -10,7 +10,8 @@ CC ?= cc
 AR ?= ar
 PYTHON ?= python3
 CFLAGS ?= -O3
-BUILD ?= $(if $(KERNELS),build/c-cuda,build/c)
+WITH_KERNELS := $(filter-out 0,$(KERNELS))
+BUILD ?= $(if $(WITH_KERNELS),build/c-cuda,build/c)
 PREFIX ?= /usr/local
 SECONDS ?= 600
 
@@ -21,7 +22,7 @@ LIBRARY := $(BUILD)/libbsrgemm.a
 CORE_FLAGS := -std=c11 -fno-math-errno -fPIC -pthread -Wall -Wextra -Wshadow -Icsrc -Ikernels
 LIBRARIES := -pthread -lm -ldl
 
-ifdef KERNELS
+ifneq ($(WITH_KERNELS),)
 IMAGES := build/kernels/kernel_list.h
 $(BUILD)/csrc/kernel_images.o: CORE_FLAGS += -DBSRG_IMAGE_LIST='"../$(IMAGES)"'
 $(BUILD)/csrc/kernel_images.o: $(IMAGES)
@@ -39,6 +40,7 @@ $(BUILD)/%.o: %.c $(HEADERS)
 
 build/kernels/kernel_list.h: $(wildcard kernels/*/*.cu kernels/*.h kernels/*/*.cuh)
 	BSRGEMM_CUDA=1 $(PYTHON) tools/build_kernels.py
+	@touch $@  # the list may be the same where kernels are not
 
 example: $(BUILD)/multiply
 $(BUILD)/multiply: examples/multiply.c $(LIBRARY)
