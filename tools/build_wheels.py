@@ -65,9 +65,6 @@ def build_sdist(out: Path, options: list[str]) -> Path:
 
 
 def build_wheel(options: list[str]) -> Path:
-    # setuptools would put what an earlier build left there into the wheel, too.
-    for left in (ROOT / "build").glob("lib*"):
-        shutil.rmtree(left)
     folder = ROOT / "build" / "wheel"
     shutil.rmtree(folder, ignore_errors=True)
     run("build", "--wheel", "--outdir", str(folder), *options, BSRGEMM_CUDA="1")
