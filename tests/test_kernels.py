@@ -1,5 +1,7 @@
 """What the compiler made of the kernels, and that its checks can fail. Needs nvcc but no GPU."""
 
+from collections import Counter
+
 import build_kernels
 import check_kernels
 import pytest
@@ -112,6 +114,15 @@ def test_every_kernel(nvcc, capsys):
 def test_portable_images_hold_ptx_for_newer_gpus(nvcc):
     images = build_kernels.compile_kernels(nvcc)
     assert [image.arch == "sm80" for image in images] == list(map(check_kernels.has_ptx, images))
+
+
+def test_opcodes_are_counted_as_the_whole_disassembly_has_them(nvcc):
+    (image,) = (i for i in build_kernels.compile_kernels(nvcc) if i.name == "sm90/probe")
+    text = check_kernels.run_tool("cuobjdump", "-sass", str(image.fatbin))
+    instructions = filter(None, map(check_kernels.SASS_INSTRUCTION.match, text))
+    counts = sum((kernel.opcodes for kernel in check_kernels.inspect(image)), Counter())
+    assert counts == Counter(instruction[3] for instruction in instructions)
+    assert counts["HGMMA"] > 0
 
 
 def test_clean_kernel_passes(compile_text):

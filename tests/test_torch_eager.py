@@ -28,7 +28,8 @@ def make_layer(activation: str | None = None, dtype: Any = torch.float64) -> BSR
 
 
 def dense(layer: BSRLinear, x: Any) -> Any:
-    weight = layer.weight.todense().to(x.dtype)
+    arrays = layer.values.detach(), layer.indices.clone(), layer.indptr.clone()
+    weight = bsrgemm.bsr_array(arrays, (OUT, IN)).todense().to(x.dtype)
     y = torch.nn.functional.linear(x, weight, None if layer.bias is None else layer.bias.detach())
     return y if layer.activation is None else getattr(torch, layer.activation)(y)
 

@@ -2,8 +2,9 @@
 
 Nothing spills or touches local memory, and the kernels that live from tensor cores use them. The
 facts come from the report of ptxas, from the machine code's resources and from its SASS, which must
-agree on which kernels there are. Disassembling takes longest: of an image for several architectures
-it is done for the newest one.
+agree on which kernels there are. Disassembling takes longest. So of an image for several
+architectures it is done for the newest one, and there for how each kernel begins and for one
+instruction of each opcode, since these are numbers in the instructions that can be counted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -49,11 +52,13 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _USAGE_ARCH = re.compile(r"^arch = (sm_\w+)")
 _USAGE_FUNCTION = re.compile(r"^\s*Function (\S+):")
 _USAGE = re.compile(r"\bSTACK:(\d+) .*\bLOCAL:(\d+)")
-_SASS_ARCH = re.compile(r"^\s*code for (\w+)")
-_SASS_FUNCTION = re.compile(r"^\s*Function : (\S+)")
 # An instruction's line is /*address*/, a predicate or none, and the opcode with its modifiers.
-_SASS_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?\w+\s+)?([A-Z][A-Z0-9_]*)([^;]*)")
+SASS_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?\w+\s+)?([A-Z][A-Z0-9_]*)([^;]*)")
 _SASS_TARGET = re.compile(r"0x([0-9a-f]+)")
+
+INSTRUCTION_BYTES = 16
+OPCODE_BITS = 0xFFF  # of its first two bytes
+BEGINNING = 256  # instructions of a kernel, within which it has to wait
 
 
 @dataclass
@@ -118,38 +123,45 @@ def parse_report(image: Image) -> dict[tuple[str, str], Kernel]:
     return kernels
 
 
-def _cuobjdump() -> tuple[str, dict[str, str]]:
-    """cuobjdump of PyPI's wheel, else of PATH, and an environment in which it finds nvdisasm."""
-    found = build_kernels.wheel_file("nvidia-cuda-cuobjdump", "cuobjdump")
-    tool = str(found) if found else shutil.which("cuobjdump")
-    if tool is None:
+def _tool(name: str) -> Path:
+    """That of PyPI's wheel, else of PATH."""
+    found = build_kernels.wheel_file(f"nvidia-cuda-{name}", name) or shutil.which(name)
+    if found is None:
         raise KernelBuildError(
-            "no cuobjdump was found: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+            f"no {name} was found: pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
         )
-    disassembler = build_kernels.wheel_file("nvidia-cuda-nvdisasm", "nvdisasm")
-    folders = [str(path.parent) for path in (disassembler, Path(tool)) if path]
-    return tool, {**os.environ, "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])}
+    return Path(found)
 
 
-def _dump(image: Image, *what: str) -> list[str]:
-    tool, environment = _cuobjdump()
-    command = [tool, *what, str(image.fatbin)]
-    dump = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if dump.returncode != 0:
-        raise KernelBuildError(f"{' '.join(command)} failed: {dump.stderr.strip()}")
-    return dump.stdout.splitlines()
+def run_tool(name: str, *arguments: str, folder: str | None = None) -> list[str]:
+    command = [str(_tool(name)), *arguments]
+    # cuobjdump looks for nvdisasm there.
+    path = os.pathsep.join([str(_tool("nvdisasm").parent), os.environ.get("PATH", "")])
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+    )
+    if done.returncode != 0:
+        raise KernelBuildError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout.splitlines()
 
 
 def has_ptx(image: Image) -> bool:
     """Whether the driver can compile the image for GPUs that it has no machine code for."""
-    return any(line.startswith("PTX file") for line in _dump(image, "-lptx"))
+    return any(
+        line.startswith("PTX file") for line in run_tool("cuobjdump", "-lptx", str(image.fatbin))
+    )
 
 
 def _local_memory(image: Image) -> dict[tuple[str, str], int]:
     """Bytes of each kernel, for each architecture."""
     found: dict[tuple[str, str], int] = {}
     arch = name = ""
-    for line in _dump(image, "-res-usage"):
+    for line in run_tool("cuobjdump", "-res-usage", str(image.fatbin)):
         if code := _USAGE_ARCH.match(line):
             arch = code[1]
         elif function := _USAGE_FUNCTION.match(line):
@@ -159,26 +171,75 @@ def _local_memory(image: Image) -> dict[tuple[str, str], int]:
     return found
 
 
-def _disassemble(image: Image, only: str) -> dict[tuple[str, str], Counter[str]]:
-    functions: dict[tuple[str, str], Counter[str]] = {}
-    arch, opcodes, furthest = "", Counter[str](), 0
-    for line in _dump(image, "-sass", "-arch", only):
-        if instruction := _SASS_INSTRUCTION.match(line):
-            address, predicate, opcode, operands = instruction.groups()
-            waited = opcodes[WAITS] > 0
-            opcodes[opcode] += 1
-            if waited:
-                continue
-            if opcode == WAITS:  # on no condition of its own, and where no branch leads past it
-                opcodes[EARLY] += predicate is not None or furthest > int(address, 16)
-            elif opcode == "BRA" and (target := _SASS_TARGET.search(operands)):
-                furthest = max(furthest, int(target[1], 16))
-            elif BEFORE_WAIT.match(opcode):
-                opcodes[EARLY] += 1
-        elif function := _SASS_FUNCTION.match(line):
-            opcodes, furthest = functions.setdefault((arch, function[1]), Counter()), 0
-        elif code := _SASS_ARCH.match(line):
-            arch = code[1]
+def _machine_code(image: Image, arch: str) -> dict[str, bytes]:
+    """The instructions of each kernel, which are sections of an ELF file."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_tool("cuobjdump", "-xelf", f".{arch}.", str(image.fatbin.resolve()), folder=folder)
+        (elf,) = (path.read_bytes() for path in Path(folder).iterdir())
+    (at,) = struct.unpack_from("<Q", elf, 0x28)
+    size, count, of_names = struct.unpack_from("<HHH", elf, 0x3A)
+    # Of each section: name, type, flags, address, offset, size.
+    sections = [struct.unpack_from("<IIQQQQ", elf, at + size * i) for i in range(count)]
+    names = sections[of_names][4]
+    found = {}
+    for name, _, _, _, offset, length in sections:
+        text = elf[names + name : elf.index(b"\0", names + name)].decode()
+        if text.startswith(".text."):
+            found[text.removeprefix(".text.")] = elf[offset : offset + length]
+    return found
+
+
+def _instructions(code: bytes, arch: str) -> dict[int, re.Match[str]]:
+    """By their addresses: predicate, opcode and operands."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(code)
+        file.flush()
+        lines = run_tool("nvdisasm", "-b", arch.replace("sm_", "SM"), file.name)
+    found = {int(i[1], 16): i for line in lines if (i := SASS_INSTRUCTION.match(line))}
+    if sorted(found) != list(range(0, len(code), INSTRUCTION_BYTES)):
+        raise KernelBuildError(f"nvdisasm read {len(found)} instructions of {len(code)} bytes")
+    return found
+
+
+def _early(beginning: list[re.Match[str]]) -> int:
+    """Instructions that may touch memory before all threads have waited."""
+    early = furthest = 0
+    for instruction in beginning:
+        address, predicate, opcode, operands = instruction.groups()
+        if opcode == WAITS:  # on no condition of its own, and where no branch leads past it
+            return early + (predicate is not None or furthest > int(address, 16))
+        if opcode == "BRA" and (target := _SASS_TARGET.search(operands)):
+            furthest = max(furthest, int(target[1], 16))
+        elif BEFORE_WAIT.match(opcode):
+            early += 1
+    return early + 1  # it comes too late to be looked for
+
+
+def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]:
+    codes = _machine_code(image, arch)
+    numbers = {
+        name: [number & OPCODE_BITS for (number,) in struct.iter_unpack("<H14x", code)]
+        for name, code in codes.items()
+    }
+    one_of_each = {
+        number: codes[name][INSTRUCTION_BYTES * i :][:INSTRUCTION_BYTES]
+        for name, found in numbers.items()
+        for i, number in enumerate(found)
+    }
+    beginnings = [code[: INSTRUCTION_BYTES * BEGINNING] for code in codes.values()]
+    found = _instructions(b"".join([*one_of_each.values(), *beginnings]), arch)
+    in_order = [found[address] for address in sorted(found)]
+    opcodes = {
+        number: instruction[3] for number, instruction in zip(one_of_each, in_order, strict=False)
+    }
+    functions, at = {}, len(one_of_each)
+    for name, beginning in zip(codes, beginnings, strict=True):
+        counts = Counter(opcodes[number] for number in numbers[name])
+        instructions = in_order[at : at + len(beginning) // INSTRUCTION_BYTES]
+        at += len(instructions)
+        if counts[WAITS]:
+            counts[EARLY] = _early(instructions)
+        functions[arch, name] = counts
     return functions
 
 
