@@ -136,6 +136,8 @@ static bsrg_status check_masks(const bsrg_attention_args *args, bsrg_error *erro
   for (int64_t i = 0; i < args->mask_batch * args->mask_heads; ++i) {
     if (args->masks[i] == NULL)
       return bsrg_fail(error, BSRG_ERR_VALUE, "block_mask %" PRId64 " is NULL, but must be a structure", i);
+    const bsrg_status ascending = bsrg_check_ascending(args->masks[i], "block_mask", error);
+    if (ascending != BSRG_OK) return ascending;
     const bsrg_structure_view *first = &args->masks[0]->view, *mask = &args->masks[i]->view;
     const int64_t block_rows = bsrg_ceil_div(q->rows, mask->block_height);
     const int64_t block_cols = bsrg_ceil_div(args->k.rows, mask->block_width);
@@ -184,7 +186,7 @@ static bsrg_view offsets_view(const char *name, const void *offsets, bsrg_index_
                      .data = offsets,
                      .ndim = 1,
                      .item = type == BSRG_I32 ? 4 : 8,
-                     .shape = {count + 1},
+                     .shape = {bsrg_min(count, INT64_MAX - 1) + 1},
                      .strides = {1}};
 }
 
@@ -245,6 +247,7 @@ static void settle_strides(bsrg_tensor *t) {
 }
 
 bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  if (args->question) args->question->family = BSRG_AUTO;
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_E4M3, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_dtype(args, error);

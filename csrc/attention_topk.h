@@ -6,6 +6,8 @@
 
 /* topk.c: sizes and pointer, beside what depends on operands. */
 bsrg_status bsrg_topk_check(const bsrg_topk_mask *mask, bsrg_error *error);
+/* Of scores. */
+bsrg_status bsrg_topk_check_dtype(bsrg_dtype dtype, bsrg_error *error);
 bsrg_topk_shape bsrg_topk_shape_of(const bsrg_topk_mask *mask);
 
 /* Put kernels on the call's stream that make the lists of args->topk, in scratch memory that the caller frees behind the

@@ -62,15 +62,16 @@ bool bsrg_batch_next(const bsrg_batch *batch, int64_t *position) {
   return false;
 }
 
-static int64_t offset_of(const int64_t *strides, const int64_t *position, int ndim) {
-  int64_t offset = 0;
-  for (int d = 0; d < ndim; ++d) offset += position[d] * strides[d];
+/* Unsigned: strides of operands without elements can be any. */
+static uint64_t offset_of(const int64_t *strides, const int64_t *position, int ndim) {
+  uint64_t offset = 0;
+  for (int d = 0; d < ndim; ++d) offset += (uint64_t)position[d] * (uint64_t)strides[d];
   return offset;
 }
 
 static void move(bsrg_dense *matrix, const int64_t *strides, const int64_t *position, int ndim,
                  int64_t item) {
-  matrix->data = (char *)matrix->data + offset_of(strides, position, ndim) * item;
+  matrix->data = (void *)((uintptr_t)matrix->data + offset_of(strides, position, ndim) * (uint64_t)item);
 }
 
 bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *position) {
@@ -78,7 +79,8 @@ bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *posi
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   bsrg_matmul_args one = *args;
-  one.values = (const char *)args->values + offset_of(batch->values_strides, position, batch->ndim) * item;
+  one.values = (const void *)((uintptr_t)args->values +
+                              offset_of(batch->values_strides, position, batch->ndim) * (uint64_t)item);
   move(&one.x, batch->x_strides, position, batch->ndim, item);
   move(&one.y, batch->y_strides, position, batch->ndim, out_item);
   if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, out_item);

@@ -92,9 +92,11 @@ typedef struct bsrg_pattern {
  * Safe to share between threads. */
 typedef struct bsrg_structure bsrg_structure;
 
-/* Copies a pattern. Block columns must ascend strictly within a row; check = 0 trusts the caller in that alone. Sizes,
- * indptr and the range of indices are checked always, so that nothing later reaches outside its arrays. There are at most
- * 2^31 - 1 block rows and as many block columns, and block sides are from 1 to 2^31 - 1.
+/* Copies a pattern. Block columns must ascend strictly within a row; check = 0 lets others pass: in products with dense
+ * operands blocks of one position add up then, some kernel families do not take such a structure, and products of two
+ * block-sparse matrices and masks of attention refuse it. Sizes, indptr and the range of indices are checked always, so that
+ * nothing later reaches outside its arrays. There are at most 2^31 - 1 block rows and as many block columns, and block sides
+ * are from 1 to 2^31 - 1.
  * *out belongs to the caller, who frees it with bsrg_structure_destroy.
  * BSRG_ERR_VALUE: the pattern is not valid; BSRG_ERR_TYPE: index_type; BSRG_ERR_MEMORY. */
 bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_structure **out,
@@ -102,6 +104,13 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
 /* Frees a structure, its transposed one, its plans and their copies on GPUs; NULL is allowed. No call with the structure
  * may be under way on the host; work queued on a GPU is waited for. */
 void bsrg_structure_destroy(bsrg_structure *structure);
+
+/* Of the block columns within each row. */
+typedef enum bsrg_column_order {
+  BSRG_ASCENDING = 0, /* strictly; always so with check */
+  BSRG_REPEATED,      /* or equal */
+  BSRG_UNSORTED
+} bsrg_column_order;
 
 /* The copy inside, valid while the structure lives. indices are 32-bit, indptr 64-bit. */
 typedef struct bsrg_structure_view {
@@ -113,6 +122,7 @@ typedef struct bsrg_structure_view {
   /* NULL, or this is the transposed reading of another structure: block b is block order[b] of values, which hold it
    * as the other has it, [block_width][block_height]. */
   const int64_t *order;
+  bsrg_column_order column_order;
 } bsrg_structure_view;
 /* Of any structure; it costs nothing. */
 bsrg_structure_view bsrg_structure_get(const bsrg_structure *structure);
@@ -451,8 +461,8 @@ typedef struct bsrg_plan_info {
  * BSRG_ERR_VALUE: n is not from 1 to 2^56, or no family computes it on this chip; BSRG_ERR_MEMORY. */
 bsrg_status bsrg_plan_explain(bsrg_structure *structure, bsrg_dtype dtype, bsrg_precision precision,
                               int64_t n, const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error);
-/* Of the product that args describe. Nothing is read through their pointers, which may be NULL: addresses count as
- * aligned. */
+/* Of the product that args describe, with A on the left and without a batch. Nothing is read through their pointers, which
+ * may be NULL: addresses count as aligned. */
 bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                       bsrg_plan_info *out, bsrg_error *error);
 /* Of a sampled product of row-major matrices with k columns and k rows at the blocks of a pattern. No 8-bit dtypes, as
@@ -499,7 +509,7 @@ bsrg_status bsrg_gpu_copy(int index, void *destination, const void *source, size
 bsrg_status bsrg_gpu_order_streams(int index, void *producer, void *consumer, bsrg_error *error);
 /* Waits for all that is on the stream, and reports its errors. */
 bsrg_status bsrg_gpu_synchronize(int index, void *stream, bsrg_error *error);
-/* The ordinal of the device that holds a pointer. BSRG_ERR_CUDA: it is no device memory. */
+/* The ordinal of the device that holds a pointer. BSRG_ERR_CUDA: CUDA does not know its memory. */
 bsrg_status bsrg_gpu_pointer_device(const void *pointer, int *index, bsrg_error *error);
 /* One m64n64k16 WGMMA on shared-memory images given byte for byte; see kernels/sm90/probe.cu. The descriptor
  * words are those of PTX without the address. d receives 64 x 64 floats. Pointers are host memory. */

@@ -31,6 +31,20 @@ static bsrg_error load_error;
 static atomic_bool forked;
 static void note_fork(void) { atomic_store(&forked, true); }
 
+typedef struct error_text {
+  const char *name, *text;
+} error_text;
+
+/* The driver gives no text for codes that it does not know. */
+static error_text describe_error(const bsrg_cuda_api *api, CUresult result) {
+  error_text said = {NULL, NULL};
+  api->error_name(result, &said.name);
+  api->error_string(result, &said.text);
+  if (!said.name) said.name = "unknown error";
+  if (!said.text) said.text = "";
+  return said;
+}
+
 static void load_driver(void) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
@@ -59,11 +73,9 @@ static void load_driver(void) {
   if (result == CUDA_ERROR_NOT_INITIALIZED) { /* another library had used it */
     load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, FORKED);
   } else if (result != CUDA_SUCCESS) {
-    const char *name = "unknown error", *text = "";
-    api_table.error_name(result, &name);
-    api_table.error_string(result, &text);
-    load_status =
-        bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "the CUDA driver cannot be used: %s (%s)", name, text);
+    const error_text said = describe_error(&api_table, result);
+    load_status = bsrg_fail(&load_error, BSRG_ERR_UNAVAILABLE, "the CUDA driver cannot be used: %s (%s)",
+                            said.name, said.text);
   } else if (pthread_atfork(NULL, NULL, note_fork) != 0) {
     load_status = bsrg_fail(&load_error, BSRG_ERR_MEMORY, "no memory to watch for forks");
   }
@@ -80,11 +92,9 @@ bsrg_status bsrg_cuda(const bsrg_cuda_api **api, bsrg_error *error) {
 
 bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const char *call, bsrg_error *error) {
   if (result == CUDA_SUCCESS) return BSRG_OK;
-  const char *name = "unknown error", *text = "";
-  api->error_name(result, &name);
-  api->error_string(result, &text);
+  const error_text said = describe_error(api, result);
   const bsrg_status status = result == CUDA_ERROR_OUT_OF_MEMORY ? BSRG_ERR_MEMORY : BSRG_ERR_CUDA;
-  return bsrg_fail(error, status, "%s failed: %s (%s)", call, name, text);
+  return bsrg_fail(error, status, "%s failed: %s (%s)", call, said.name, said.text);
 }
 
 /* ---- devices --------------------------------------------------------------------------------- */

@@ -211,12 +211,13 @@ static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *err
 
 static bsrg_status check_view(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                               int64_t capacity, bsrg_structure_view *out, bsrg_error *error) {
-  const bsrg_pattern sizes = {.rows = rows,
-                              .cols = cols,
-                              .block_height = block_height,
-                              .block_width = block_width,
-                              .nnzb = bsrg_max(capacity, 0),
-                              .indptr_len = block_height > 0 ? bsrg_ceil_div(rows, block_height) + 1 : 0};
+  const bsrg_pattern sizes = {
+      .rows = rows,
+      .cols = cols,
+      .block_height = block_height,
+      .block_width = block_width,
+      .nnzb = bsrg_max(capacity, 0),
+      .indptr_len = block_height > 0 && rows < INT64_MAX ? bsrg_ceil_div(rows, block_height) + 1 : 0};
   bsrg_status status = bsrg_check_sizes(&sizes, error);
   if (status != BSRG_OK) return status;
   if (rows % block_height != 0 || cols % block_width != 0)

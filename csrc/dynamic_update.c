@@ -1,4 +1,5 @@
 /* The kernels that make the pattern of a dynamic structure, and the values of its blocks. kernels/sm80/pattern.cu */
+#include "attention_topk.h"
 #include "dynamic.h"
 #include "views.h"
 
@@ -139,6 +140,7 @@ bsrg_status bsrg_dynamic_update_topk(bsrg_structure *structure, const bsrg_dense
     status = check_places("scores", scores, (int64_t)bsrg_dtype_size(dtype), &structure->view, error);
   if (status == BSRG_OK && k < 0)
     status = bsrg_fail(error, BSRG_ERR_VALUE, "k is %" PRId64 ", but must be at least 0", k);
+  if (status == BSRG_OK) status = bsrg_topk_check_dtype(dtype, error);
   if (status != BSRG_OK || structure->dynamic->device < 0) return status;
   bsrg_gpu gpu;
   bool pushed;

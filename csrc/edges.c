@@ -8,6 +8,17 @@
 
 /* ---- values on a GPU -------------------------------------------------------------------------- */
 
+/* The row's last block before `before` that lies in the last block column, or -1. There are several where a column is stored
+ * more than once, and anywhere where columns are unsorted. */
+static int64_t last_column_before(const bsrg_structure_view *v, int64_t row, int64_t before) {
+  const int64_t last = v->block_cols - 1;
+  for (int64_t p = before - 1; p >= v->indptr[row]; --p) {
+    if (v->indices[p] == last) return p;
+    if (v->column_order != BSRG_UNSORTED) return -1;
+  }
+  return -1;
+}
+
 /* Columns from `begin` on of the blocks in the last block column, or rows of those in the last block row. */
 static bsrg_status fill_columns(const bsrg_structure_view *v, char *values, CUdeviceptr value, bool uniform,
                                 int64_t size, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
@@ -16,8 +27,8 @@ static bsrg_status fill_columns(const bsrg_structure_view *v, char *values, CUde
   if (begin == v->block_width) return BSRG_OK;
   bsrg_status status = BSRG_OK;
   for (int64_t row = 0; row < v->block_rows; ++row) {
-    /* Several where a column is stored more than once. */
-    for (int64_t p = v->indptr[row + 1] - 1; p >= v->indptr[row] && v->indices[p] == last; --p) {
+    for (int64_t p = last_column_before(v, row, v->indptr[row + 1]); p >= 0;
+         p = last_column_before(v, row, p)) {
       const bsrg_dense rest = {values + (p * area + begin) * size, v->block_height, v->block_width - begin,
                                v->block_width, 1};
       status = bsrg_fill(value, uniform, &rest, size, gpu, stream, error);
@@ -64,12 +75,13 @@ double bsrg_stored_elements(const bsrg_structure_view *v) {
 
 int64_t bsrg_clear_launches(const bsrg_structure_view *v) {
   if (v->nnzb == 0 || !is_partial(v)) return 0;
-  const int64_t last = v->block_cols - 1;
   int64_t launches = 2; /* of the element that is copied there */
   if (v->rows != bsrg_whole_rows(v)) launches += v->indptr[v->block_rows - 1] < v->nnzb;
   if (v->cols == bsrg_whole_cols(v)) return launches;
   for (int64_t row = 0; row < v->block_rows; ++row)
-    for (int64_t p = v->indptr[row + 1] - 1; p >= v->indptr[row] && v->indices[p] == last; --p) ++launches;
+    for (int64_t p = last_column_before(v, row, v->indptr[row + 1]); p >= 0;
+         p = last_column_before(v, row, p))
+      ++launches;
   return launches;
 }
 

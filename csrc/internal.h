@@ -101,6 +101,8 @@ bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question);
 
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
+/* For calls that find blocks by their columns. */
+bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *name, bsrg_error *error);
 
 /* Free what planner.c, uploads.c, attention_masks.c and pairs_index.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);

@@ -222,6 +222,7 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
 }
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
+  if (args->question) args->question->family = BSRG_AUTO;
   bsrg_status status = check_side(args, error);
   if (status != BSRG_OK) return status;
   if (args->a == NULL)

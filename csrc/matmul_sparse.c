@@ -98,10 +98,13 @@ static bsrg_status check_memory(const bsrg_matmul_sparse_args *args, bsrg_error 
 }
 
 bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+  if (args->question) args->question->family = BSRG_AUTO;
   if (args->a == NULL || args->b == NULL)
     return bsrg_fail(error, BSRG_ERR_VALUE, "%s is NULL, but must be a structure",
                      args->a == NULL ? "a" : "b");
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
+  if (status == BSRG_OK) status = bsrg_check_ascending(args->a, "a", error);
+  if (status == BSRG_OK) status = bsrg_check_ascending(args->b, "b", error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);

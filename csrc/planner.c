@@ -245,6 +245,10 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
 bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                       bsrg_plan_info *out, bsrg_error *error) {
   const int64_t n = args->x.cols;
+  if (args->side != BSRG_A_LEFT || args->batch.ndim != 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "a plan is of one product with the block-sparse matrix on the left; one with it on the "
+                     "right is the transposed product of its transposed structure");
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
   /* More than any memory has, so that predictions can round up to tiles without a second thought. */

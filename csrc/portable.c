@@ -148,7 +148,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const portable_tile tile = choose_tile(v, args->dtype, n);
   const int64_t tiles_per_block_row = bsrg_ceil_div(v->block_height, tile.rows);
   const int64_t row_tiles = v->block_rows * tiles_per_block_row;
-  /* The kernels count rows and k of a block row in 32 bits; the margins keep rounding up to a tile in range. */
+  /* The kernels count row tiles and k of a block in 32 bits; the margins keep rounding up to a tile in range. */
   if (row_tiles > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,

@@ -162,6 +162,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   int64_t block;
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
+  if (v->column_order != BSRG_ASCENDING) return "needs block columns that ascend strictly";
   if (v->order) return BSRG_ORDER_OBSTACLE;
   if (v->block_height % 64 == 0 && v->block_width % 16 == 0 && v->block_width > 32)
     return "needs blocks that gain from being larger: the tall kernels are fast on multiples of (64, 16) "

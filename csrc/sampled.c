@@ -77,6 +77,7 @@ static bsrg_status check_memory(const bsrg_sampled_args *args, const bsrg_struct
 }
 
 bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error) {
+  if (args->question) args->question->family = BSRG_AUTO;
   if (args->pattern == NULL)
     return bsrg_fail(error, BSRG_ERR_VALUE, "pattern is NULL, but must be a structure");
   const bsrg_structure_view pattern = bsrg_structure_get(args->pattern);

@@ -36,47 +36,57 @@ static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
   return bsrg_check_arch(&info, error);
 }
 
-static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_structure_view *v = &args->a->view;
-  const void *plan;
+/* What can fail before anything is written. */
+typedef struct softmax_launch {
   bsrg_portable_uploads uploads;
-  bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
-  if (status == BSRG_OK) status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
-  if (status != BSRG_OK) return status;
+  int32_t lanes;
+  int64_t tiles, warps_per_row, ctas;
+} softmax_launch;
 
-  const bool columns = v->order != NULL;
-  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  int32_t lanes = 1;
-  while (lanes < 32 && lanes < v->block_height) lanes *= 2;
-  const int64_t tiles = bsrg_ceil_div(v->block_height, lanes);
+static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_launch *l,
+                           bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  l->lanes = 1;
+  while (l->lanes < 32 && l->lanes < v->block_height) l->lanes *= 2;
+  l->tiles = bsrg_ceil_div(v->block_height, l->lanes);
   const bool long_rows = v->longest_row * v->block_width > ELEMENTS_OF_A_WARP;
-  const int64_t warps_per_row = long_rows ? BSRG_SOFTMAX_WARPS : 1;
-  const int64_t ctas =
-      columns ? v->block_rows * tiles : bsrg_ceil_div(v->rows * warps_per_row, BSRG_SOFTMAX_WARPS);
+  l->warps_per_row = long_rows ? BSRG_SOFTMAX_WARPS : 1;
+  l->ctas =
+      v->order ? v->block_rows * l->tiles : bsrg_ceil_div(v->rows * l->warps_per_row, BSRG_SOFTMAX_WARPS);
   /* The margin keeps a step behind a block's last unit in 32 bits. */
-  if (ctas > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
+  if (l->ctas > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
         "a has %lld rows in blocks of (%lld, %lld): softmax on a GPU takes fewer than 2^31 rows and "
         "block sides below 2^31 - 256",
         (long long)v->rows, (long long)v->block_height, (long long)v->block_width);
+  const void *plan;
+  const bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+  return status == BSRG_OK ? bsrg_portable_upload(args->a, plan, gpu, &l->uploads, error) : status;
+}
+
+static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l, bsrg_gpu gpu,
+                          bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bool columns = v->order != NULL;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   bsrg_softmax_params p = {
       .values = args->values,
       .out = args->out,
-      .indptr = uploads.indptr,
-      .row_order = uploads.row_order,
-      .order = uploads.order,
+      .indptr = l->uploads.indptr,
+      .row_order = l->uploads.row_order,
+      .order = l->uploads.order,
       .rows = v->rows,
       .block_area = v->block_height * v->block_width,
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
-      .warps_per_row = (int32_t)warps_per_row,
+      .warps_per_row = (int32_t)l->warps_per_row,
       .vector = v->block_width * size % 16 == 0 && ((uintptr_t)args->values | (uintptr_t)args->out) % 16 == 0,
-      .lanes = lanes,
-      .tiles = (int32_t)tiles,
+      .lanes = l->lanes,
+      .tiles = (int32_t)l->tiles,
       .scale = args->scale};
   const int first = columns ? BSRG_KERNEL_SOFTMAX_COLUMNS_F16 : BSRG_KERNEL_SOFTMAX_ROWS_F16;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), ctas, 1,
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), l->ctas, 1,
                      (CUstream)args->stream, &p, error);
 }
 
@@ -84,11 +94,14 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
  * afterwards. */
 static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  if (v->rows == bsrg_whole_rows(v) && v->cols == bsrg_whole_cols(v)) return launch(args, gpu, error);
+  softmax_launch prepared;
+  bsrg_status status = prepare(args, gpu, &prepared, error);
+  if (status != BSRG_OK) return status;
+  if (v->rows == bsrg_whole_rows(v) && v->cols == bsrg_whole_cols(v))
+    return launch(args, &prepared, gpu, error);
   const bsrg_structure_view *stored = v->order ? &args->a->original->view : v;
   const CUstream stream = (CUstream)args->stream;
   bsrg_softmax_args whole = *args;
-  bsrg_status status = BSRG_OK;
   if (v->cols != bsrg_whole_cols(v)) {
     whole.values = args->out;
     /* Of 0 times infinity there is no softmax; the least of numbers makes the others as equal. */
@@ -103,9 +116,12 @@ static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsr
       status = bsrg_gpu_extend_rows(stored, v->order != NULL, whole.scale > 0, args->out, args->dtype, gpu,
                                     stream, error);
   }
-  if (status == BSRG_OK) status = launch(&whole, gpu, error);
-  if (status == BSRG_OK) status = bsrg_gpu_clear_edges(stored, args->out, args->dtype, gpu, stream, error);
-  return status;
+  if (status == BSRG_OK) status = launch(&whole, &prepared, gpu, error);
+  /* After a failure, too: out may be the values themselves, which are to stay what they were. */
+  bsrg_error later;
+  const bsrg_status cleared =
+      bsrg_gpu_clear_edges(stored, args->out, args->dtype, gpu, stream, status == BSRG_OK ? error : &later);
+  return status == BSRG_OK ? cleared : status;
 }
 
 static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
@@ -122,9 +138,13 @@ static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
 }
 
 bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
+  if (args->question) args->question->family = BSRG_AUTO;
   if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
+  /* A partial block column is looked for at the ends of rows. */
+  if (status == BSRG_OK && a.column_order == BSRG_UNSORTED && a.cols != bsrg_whole_cols(&a))
+    status = bsrg_check_ascending(args->a, "a", error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || a.nnzb == 0) return status;
   if (args->question) return answer(args->question, error);

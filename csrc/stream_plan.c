@@ -37,7 +37,8 @@ typedef struct builder {
   int64_t stage_capacity;
   int32_t group_rows; /* part rows of a warpgroup */
   part *parts;        /* the tile's, by column, then row */
-  int64_t *starts;    /* [part columns + 1] */
+  int64_t *starts;    /* [part columns], zeros between tiles */
+  int32_t *touched;   /* [part columns] */
 } builder;
 
 static bsrg_stream_stage *new_stage(builder *b) {
@@ -83,19 +84,46 @@ static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) 
   plan->slots += stage->x_count;
 }
 
+static int by_number(const void *a, const void *b) {
+  const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Counts the parts in each column of the given block rows into b->starts, and lists the columns in ascending order. */
+static int64_t count_parts(builder *b, const int32_t *block_rows, int64_t count) {
+  const bsrg_structure_view *v = b->v;
+  const bsrg_stream_shape *shape = &b->plan->shape;
+  const int64_t columns = v->block_cols * shape->columns;
+  int64_t touched = 0;
+  for (int64_t r = 0; r < count; ++r)
+    for (int64_t k = v->indptr[block_rows[r]]; k < v->indptr[block_rows[r] + 1]; ++k)
+      for (int32_t c = 0; c < shape->columns; ++c) {
+        const int32_t column = v->indices[k] * shape->columns + c;
+        if (b->starts[column] == 0) b->touched[touched++] = column;
+        b->starts[column] += shape->rows;
+      }
+  /* To look at every column is fast where many are there; a matrix of few blocks has too many for that. */
+  if (touched < columns / 32) {
+    qsort(b->touched, (size_t)touched, sizeof(*b->touched), by_number);
+    return touched;
+  }
+  touched = 0;
+  for (int64_t c = 0; c < columns; ++c)
+    if (b->starts[c]) b->touched[touched++] = (int32_t)c;
+  return touched;
+}
+
 /* Fills b->parts with the parts of the given block rows, by column; returns how many. */
 static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t count) {
   const bsrg_structure_view *v = b->v;
   const bsrg_stream_shape *shape = &b->plan->shape;
-  const int64_t columns = v->block_cols * shape->columns;
-  int64_t *starts = b->starts;
-  memset(starts, 0, sizeof(*starts) * (size_t)(columns + 1));
-  for (int64_t r = 0; r < count; ++r)
-    for (int64_t k = v->indptr[block_rows[r]]; k < v->indptr[block_rows[r] + 1]; ++k)
-      for (int32_t c = 0; c < shape->columns; ++c)
-        starts[(int64_t)v->indices[k] * shape->columns + c + 1] += shape->rows;
-  for (int64_t c = 0; c < columns; ++c) starts[c + 1] += starts[c];
-  const int64_t total = starts[columns];
+  const int64_t touched = count_parts(b, block_rows, count);
+  int64_t *starts = b->starts, total = 0;
+  for (int64_t i = 0; i < touched; ++i) {
+    const int64_t parts = starts[b->touched[i]];
+    starts[b->touched[i]] = total;
+    total += parts;
+  }
   for (int64_t r = 0; r < count; ++r)
     for (int32_t down = 0; down < shape->rows; ++down) {
       const int32_t row = (int32_t)r * shape->rows + down; /* in the tile */
@@ -109,6 +137,7 @@ static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t coun
         }
       }
     }
+  for (int64_t i = 0; i < touched; ++i) starts[b->touched[i]] = 0;
   return total;
 }
 
@@ -178,12 +207,15 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
     longest = bsrg_max(longest, blocks);
   }
   b->parts = malloc(sizeof(*b->parts) * (size_t)(longest * parts + 1));
-  b->starts = malloc(sizeof(*b->starts) * (size_t)(v->block_cols * plan->shape.columns + 1));
-  bool done = plan->tiles && plan->rows && plan->source && b->parts && b->starts;
+  const size_t columns = (size_t)(v->block_cols * plan->shape.columns);
+  b->starts = calloc(columns + 1, sizeof(*b->starts));
+  b->touched = malloc(sizeof(*b->touched) * (columns + 1));
+  bool done = plan->tiles && plan->rows && plan->source && b->parts && b->starts && b->touched;
   for (int64_t t = 0; done && t < tiles; ++t)
     done = add_tile(b, row_order + t * tile_rows, bsrg_min(tile_rows, v->block_rows - t * tile_rows));
   free(b->parts);
   free(b->starts);
+  free(b->touched);
   return done;
 }
 

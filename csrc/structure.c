@@ -53,6 +53,15 @@ bsrg_status bsrg_check_sizes(const bsrg_pattern *p, bsrg_error *error) {
   return BSRG_OK;
 }
 
+bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *name, bsrg_error *error) {
+  if (structure->view.column_order == BSRG_ASCENDING) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE,
+                   "%s has block columns that are %s within a block row, which its check would have refused, "
+                   "but they must "
+                   "ascend strictly here",
+                   name, structure->view.column_order == BSRG_REPEATED ? "repeated" : "unsorted");
+}
+
 static bsrg_status check_pointer(const void *pointer, int64_t length, size_t item, const char *name,
                                  bsrg_error *error) {
   if (pointer == NULL && length > 0) {
@@ -135,7 +144,9 @@ static bsrg_status judge_index(const bsrg_pattern *p, int check, int64_t row, in
 /* Copies indices and checks them. Rising strictly from above -1 and ending below block_cols is all there is
  * to check, so the loop compares each entry once and a defect is named afterwards. */
 static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type type, int check,
-                                       const int64_t *indptr, int32_t *indices, bsrg_error *error) {
+                                       const int64_t *indptr, int32_t *indices, bsrg_column_order *order,
+                                       bsrg_error *error) {
+  bool descends = false, repeats = false;
   const int64_t block_rows = p->indptr_len - 1, block_cols = bsrg_ceil_div(p->cols, p->block_width);
   for (int64_t row = 0; row < block_rows; ++row) {
     const int64_t begin = indptr[row], end = indptr[row + 1];
@@ -153,6 +164,9 @@ static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type ty
       for (int64_t k = begin; k < end; ++k) {
         const int64_t current = load_index(p->indices, type, k);
         bad |= (uint64_t)current >= (uint64_t)block_cols; /* negative ones wrap to large ones */
+        descends |= current < previous;
+        repeats |= current == previous;
+        previous = current;
         indices[k] = (int32_t)current;
       }
     }
@@ -168,11 +182,12 @@ static inline bsrg_status copy_indices(const bsrg_pattern *p, bsrg_index_type ty
                      "indices[%" PRId64 "] to indices[%" PRId64 "] changed while they were being read", begin,
                      end - 1);
   }
+  *order = descends ? BSRG_UNSORTED : repeats ? BSRG_REPEATED : BSRG_ASCENDING;
   return BSRG_OK;
 }
 
 static bsrg_structure *allocate(int64_t block_rows, int64_t nnzb) {
-  static _Atomic uint64_t next_id;
+  static _Atomic uint64_t next_id = 1;
   bsrg_structure *structure = calloc(1, sizeof *structure);
   int64_t *indptr = malloc(((size_t)block_rows + 1) * sizeof *indptr);
   /* One entry more than needed: malloc(0) may return NULL, which is no failure. */
@@ -223,12 +238,13 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
   view->nnzb = pattern->nnzb;
   int64_t *indptr = (int64_t *)view->indptr;
   int32_t *indices = (int32_t *)view->indices;
+  bsrg_column_order *order = &view->column_order;
   if (type == BSRG_I32) {
     status = copy_indptr(pattern, BSRG_I32, indptr, &view->longest_row, error);
-    if (status == BSRG_OK) status = copy_indices(pattern, BSRG_I32, check, indptr, indices, error);
+    if (status == BSRG_OK) status = copy_indices(pattern, BSRG_I32, check, indptr, indices, order, error);
   } else {
     status = copy_indptr(pattern, BSRG_I64, indptr, &view->longest_row, error);
-    if (status == BSRG_OK) status = copy_indices(pattern, BSRG_I64, check, indptr, indices, error);
+    if (status == BSRG_OK) status = copy_indices(pattern, BSRG_I64, check, indptr, indices, order, error);
   }
   if (status != BSRG_OK) {
     bsrg_structure_destroy(structure);
@@ -268,6 +284,8 @@ bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_struc
   t->block_rows = a->block_cols;
   t->block_cols = a->block_rows;
   t->nnzb = a->nnzb;
+  /* Sorted in any case, but what is there twice stays so. */
+  t->column_order = a->column_order == BSRG_ASCENDING ? BSRG_ASCENDING : BSRG_REPEATED;
 
   /* Counting sort by block column. Rows are visited in ascending order, so each transposed row comes out
    * sorted. next[j] is where the next block of column j goes; it ends up at the beginning of column j + 1,

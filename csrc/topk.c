@@ -52,13 +52,17 @@ bsrg_topk_shape bsrg_topk_shape_of(const bsrg_topk_mask *m) {
                            .causal = m->causal != 0};
 }
 
+bsrg_status bsrg_topk_check_dtype(bsrg_dtype dtype, bsrg_error *error) {
+  if (dtype != BSRG_F64) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_TYPE,
+                   "scores has dtype float64, but must have dtype float16, bfloat16 or float32");
+}
+
 static bsrg_status check_scores(const bsrg_topk_mask *m, const bsrg_tensor *scores, bsrg_dtype dtype,
                                 bsrg_device device, bsrg_error *error) {
   bsrg_status status = bsrg_check_place(dtype, BSRG_TAKES_NONE, device, error);
+  if (status == BSRG_OK) status = bsrg_topk_check_dtype(dtype, error);
   if (status != BSRG_OK) return status;
-  if (dtype == BSRG_F64)
-    return bsrg_fail(error, BSRG_ERR_TYPE,
-                     "scores has dtype float64, but must have dtype float16, bfloat16 or float32");
   if (device.kind == BSRG_CPU)
     return bsrg_fail(error, BSRG_ERR_TYPE, "scores is on cpu, but must be on a GPU");
   const int64_t wanted[4] = {m->batch, m->heads, m->block_rows, m->block_cols};

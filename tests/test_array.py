@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 from pathlib import Path
 
@@ -155,6 +156,52 @@ def test_unchecked_contents(space: Space) -> None:
     assert np.array_equal(space.host(a @ space.array(x)), dense @ x)
     assert np.array_equal(space.host(a.todense()), dense)
     assert np.array_equal(space.host(a.T.todense()), dense.T)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("columns", [3, 40, 700])
+def test_unsorted_and_repeated_columns(dtype: str, columns: int, rng: np.random.Generator) -> None:
+    """Of wide matrices, too, whose columns the CPU would otherwise meet chunk by chunk."""
+    height, width, rows = int(rng.integers(1, 20)), int(rng.integers(1, 20)), 4
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 2 * columns, rows))])
+    indices = rng.integers(0, columns, indptr[-1])
+    shape = rows * height - int(rng.integers(height)), columns * width - int(rng.integers(width))
+    data = rng.standard_normal((len(indices), height, width)).astype(dtype)
+    dense = np.zeros((rows, height, columns, width))
+    for row, (begin, end) in enumerate(itertools.pairwise(indptr)):
+        for block in range(begin, end):
+            data[block, shape[0] - row * height :] = 0
+            data[block, :, shape[1] - indices[block] * width :] = 0
+            dense[row, :, indices[block]] += data[block]
+    dense = dense.reshape(rows * height, -1)[: shape[0], : shape[1]]
+    a = bsr_array((data, indices, indptr), shape, check=False)
+    for n in (1, 17, 64):
+        x, y = (rng.standard_normal((side, n)).astype(dtype) for side in a.shape[::-1])
+        for found, expected in ((a @ x, dense @ x), (a.T @ y, dense.T @ y), (y.T @ a, y.T @ dense)):
+            error = np.linalg.norm(found - expected)
+            assert error <= 20 * np.finfo(dtype).eps * np.linalg.norm(expected)
+
+
+def test_what_needs_ascending_columns(rng: np.random.Generator) -> None:
+    ones = np.ones((3, 2, 2))
+    repeated = bsr_array((ones, [0, 0, 1], [0, 2, 3]), (4, 4), check=False)
+    unsorted = bsr_array((ones, [1, 0, 1], [0, 2, 3]), (4, 4), check=False)
+    fine = bsr_array((ones, [0, 1, 1], [0, 2, 3]), (4, 4), check=False)
+    assert np.array_equal((fine @ fine), fine.todense() @ fine.todense())
+    for a, b, message in (
+        (repeated, fine, "a has block columns that are repeated"),
+        (fine, repeated, "b has block columns that are repeated"),
+        (unsorted, fine, "a has block columns that are unsorted"),
+        (fine.T, unsorted.T, "b has block columns that are repeated"),
+    ):
+        with pytest.raises(ValueError, match=f"{message} within a block row.*ascend strictly"):
+            a @ b
+    for found in (bsrgemm.softmax(repeated), bsrgemm.softmax(unsorted)):
+        assert np.allclose(found.data[:2], 0.25) and np.allclose(found.data[2], 0.5)
+    partial = np.ones((2, 2, 2))
+    partial[0, :, 1] = 0
+    with pytest.raises(ValueError, match="a has block columns that are unsorted"):
+        bsrgemm.softmax(bsr_array((partial, [1, 0], [0, 2]), (2, 3), check=False))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -220,9 +220,10 @@ static void plan(pairs_job *job) {
   job->widen = ops->element_size != ops->sum_size;
   job->direct = !job->widen && job->bt.order && job->width % ops->lanes == 0;
   job->group_blocks = bsrg_max(1, BSRG_GROUP_ROWS / job->height);
-  job->pieces = bsrg_ceil_div(job->height, BSRG_GROUP_ROWS);
+  /* Blocks may reach far beyond the matrix. */
+  job->pieces = bsrg_ceil_div(bsrg_min(job->height, job->a.rows), BSRG_GROUP_ROWS);
   job->groups = bsrg_ceil_div(job->a.block_rows, job->group_blocks) * job->pieces;
-  job->vectors = bsrg_ceil_div(job->width, ops->lanes);
+  job->vectors = bsrg_ceil_div(bsrg_min(job->width, job->bt.rows), ops->lanes);
   job->panels = bsrg_ceil_div(job->vectors, ops->tile_vectors);
   job->panel_width = bsrg_ceil_div(job->vectors, job->panels) * ops->lanes;
   job->segment_blocks = bsrg_max(1, BSRG_SEGMENT_K / job->depth);

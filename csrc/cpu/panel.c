@@ -460,6 +460,8 @@ static void plan_source(panel_job *job) {
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
+  /* The others take the last column of a row for its greatest, or meet the columns chunk by chunk. */
+  if (a->column_order != BSRG_ASCENDING) job->source = GATHERED;
 
   job->chunks = job->source == PACKED ? chunks : 1;
   job->chunk_cols = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunks));

@@ -177,7 +177,7 @@ static void random_calls(void) {
 /* All operands in one arena, so that any overlap can be made. */
 enum { BATCH = 2, HEADS = 4, KV_HEADS = 2, QUERIES = 5, KEYS = 6, SIZE = 3, VALUES = 2 };
 static float arena[1000];
-static bsrg_structure *mask;
+static bsrg_structure *mask, *unsorted;
 static bsrg_structure *mask_list[BATCH * HEADS];
 
 static bsrg_tensor contiguous(float *data, int64_t heads, int64_t rows, int64_t size) {
@@ -251,6 +251,7 @@ static void refusals(void) {
   REFUSE(args.mask_heads = 2, "block_mask has leading dimensions (2, 2), but must have (1 or 2, 1 or 4)");
   REFUSE(args.mask_batch = 0, "leading dimensions (0, 4)");
   REFUSE(mask_list[3] = NULL, "block_mask 3 is NULL");
+  REFUSE(mask_list[3] = unsorted, "block_mask has block columns that are unsorted within a block row");
   REFUSE((args.q.rows = 4, args.out.rows = 4),
          "block_mask has (3, 2) blocks of (2, 3), but 4 queries and 6 keys");
   ACCEPT((args.k.rows = 5, args.v.rows = 5)); /* rounded up, as many blocks */
@@ -296,9 +297,13 @@ int main(void) {
   static const int32_t indptr[] = {0, 1, 2, 3}, indices[] = {0, 1, 0};
   const bsrg_pattern pattern = {6, 6, 2, 3, 3, 4, BSRG_I32, indices, indptr};
   const int failed = run_on_every_isa(random_calls); /* first: calls in this process would choose for all */
+  static const int32_t descending_indptr[] = {0, 2, 3, 3}, descending[] = {1, 0, 0};
+  const bsrg_pattern other = {6, 6, 2, 3, 3, 4, BSRG_I32, descending, descending_indptr};
   CHECK(bsrg_structure_create(&pattern, 1, &mask, NULL) == BSRG_OK);
+  CHECK(bsrg_structure_create(&other, 0, &unsorted, NULL) == BSRG_OK);
   refusals();
   bsrg_structure_destroy(mask);
+  bsrg_structure_destroy(unsorted);
   if (failures > 0) fprintf(stderr, "%d failures\n", failures);
   return failed || failures > 0;
 }
