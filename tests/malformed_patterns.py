@@ -77,6 +77,12 @@ MASKS = (
         ("window is (-2, 0)", "-1 for all"),
     ),
     Bad(
+        "window of more than 64 bits",
+        lambda: BlockMask.sliding_window(4, 4, (2**63, 0), (4, 4)),
+        ValueError,
+        ("window is (9223372036854775808, 0)", "below 2**63"),
+    ),
+    Bad(
         "negative prefix", lambda: BlockMask.prefix(4, 4, -1, (4, 4)), ValueError, ("prefix is -1",)
     ),
     Bad(

@@ -37,12 +37,16 @@ def test_builders(block_shape: tuple[int, int], alignment: str) -> None:
         own, j = own_keys(queries, keys, alignment)
         made = BlockMask.causal(queries, keys, block_shape, alignment=alignment)
         assert np.array_equal(made.to_dense()[0, 0], blocks_of(j <= own, block_shape))
-        for left, right in ((-1, -1), (0, 0), (10, 3), (-1, 5), (5, -1), (200, 200)):
+        far = 2**63 - 1
+        for left, right in (
+            *((-1, -1), (0, 0), (10, 3), (-1, 5), (5, -1), (200, 200)),
+            *((-1, far), (far, -1), (far, far), (far, 5), (5, far)),
+        ):
             seen = np.ones((queries, keys), bool)
             if left >= 0:
-                seen &= j >= own - left
+                seen &= j >= own - min(left, 1000)
             if right >= 0:
-                seen &= j <= own + right
+                seen &= j <= own + min(right, 1000)
             made = BlockMask.sliding_window(
                 queries, keys, (left, right), block_shape, alignment=alignment
             )
@@ -78,6 +82,29 @@ def test_dilated(block_shape: tuple[int, int], alignment: str) -> None:
                     queries, keys, (before, after), dilation, block_shape, alignment=alignment
                 )
                 assert np.array_equal(made.to_dense()[0, 0], expected)
+
+
+@pytest.mark.parametrize("alignment", ["bottom_right", "top_left"])
+def test_numbers_beyond_all_lengths(alignment: str) -> None:
+    """They say as much as the lengths do."""
+    for queries, keys in LENGTHS:
+        lengths, options = (queries, keys), {"alignment": alignment}
+        far = 2**63 - 1
+        for made, same in (
+            (
+                BlockMask.dilated(*lengths, (far, far), 2, (16, 16), **options),
+                BlockMask.dilated(*lengths, (-1, -1), 2, (16, 16), **options),
+            ),
+            (
+                BlockMask.dilated(*lengths, (3, 3), 2**70, (16, 16), **options),
+                BlockMask.dilated(*lengths, (0, 0), 1, (16, 16), **options),
+            ),
+            (
+                BlockMask.prefix(*lengths, 2**70, (16, 16), **options),
+                BlockMask.prefix(*lengths, keys, (16, 16), **options),
+            ),
+        ):
+            assert np.array_equal(made.to_dense(), same.to_dense())
 
 
 def test_dilation_of_one_is_a_sliding_window() -> None:
@@ -213,6 +240,7 @@ def test_copies(rng: np.random.Generator) -> None:
         (lambda: BlockMask.from_bsr(np.ones((2, 2))), TypeError, "a is a ndarray; accepted"),
         (lambda: BlockMask.causal(-1, 4, (4, 4)), ValueError, "queries is -1"),
         (lambda: BlockMask.causal(4, 2.5, (4, 4)), TypeError, "keys is 2.5"),
+        (lambda: BlockMask.prefix("4", 4, 1, (4, 4)), TypeError, "queries is '4'"),
         (lambda: BlockMask.causal(4, 4, (4, 4), alignment="left"), ValueError, "'top_left'"),
         (lambda: BlockMask.sliding_window(4, 4, 3, (4, 4)), TypeError, "window is 3; accepted"),
         (lambda: BlockMask.sliding_window(4, 4, (-2, 0), (4, 4)), ValueError, "or -1 for all"),

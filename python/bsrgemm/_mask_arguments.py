@@ -62,6 +62,8 @@ def window_of(window: Any) -> tuple[int, int]:
         raise TypeError(
             f"window is {window!r}; accepted: a pair of integers, (keys before, keys after)"
         ) from None
-    if min(left, right) < -1:
-        raise ValueError(f"window is {(left, right)}; accepted: at least 0 each, or -1 for all")
+    if min(left, right) < -1 or max(left, right) >= 2**63:
+        raise ValueError(
+            f"window is {(left, right)}; accepted: at least 0 and below 2**63 each, or -1 for all"
+        )
     return left, right

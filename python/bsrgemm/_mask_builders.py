@@ -79,8 +79,10 @@ class Builders:
         TypeError
             If a number is no integer.
         """
+        queries, keys = _lengths_of(queries, keys)
         diagonal = diagonal_of(queries, keys, alignment)
-        left, right = window_of(window)
+        # A wider window sees no more, and its ends need not be numbers of 64 bits.
+        left, right = (min(n, queries + keys) for n in window_of(window))
 
         def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
             seen = (q0 <= q1) & (k0 <= k1)
@@ -128,9 +130,11 @@ class Builders:
             If a number is no integer.
         """
         height, width = block_shape_of(block_shape)
+        queries, keys = _lengths_of(queries, keys)
         diagonal = diagonal_of(queries, keys, alignment)
         before, after = window_of(window)
-        dilation = count_of(dilation, "dilation", least=1)
+        # From so far on, no block but the own ones is met.
+        dilation = min(count_of(dilation, "dilation", least=1), queries + keys + 1)
 
         def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
             column = k0 // width
@@ -177,6 +181,7 @@ class Builders:
             If a number is no integer.
         """
         prefix = count_of(prefix, "prefix")
+        queries, keys = _lengths_of(queries, keys)
         diagonal = diagonal_of(queries, keys, alignment)
 
         def allowed(q0: Any, q1: Any, k0: Any, k1: Any) -> Any:
@@ -225,8 +230,12 @@ class Builders:
     ) -> Self:
         """The blocks for which ``allowed(first query, last query, first key, last key)`` holds."""
         height, width = block_shape_of(block_shape)
-        q0 = np.arange(0, count_of(queries, "queries"), height)[:, None]
-        k0 = np.arange(0, count_of(keys, "keys"), width)[None, :]
+        q0 = np.arange(0, queries, height)[:, None]
+        k0 = np.arange(0, keys, width)[None, :]
         q1, k1 = np.minimum(q0 + height, queries) - 1, np.minimum(k0 + width, keys) - 1
         blocks = np.broadcast_to(allowed(q0, q1, k0, k1), (q0.size, k0.size))
         return cls.from_dense(blocks, (height, width))  # type: ignore[attr-defined]
+
+
+def _lengths_of(queries: Any, keys: Any) -> tuple[int, int]:
+    return count_of(queries, "queries"), count_of(keys, "keys")
