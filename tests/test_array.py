@@ -70,6 +70,28 @@ def test_pattern_is_copied_and_values_are_not(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_other_forms_have_the_pattern_as_it_was_given(
+    space: Space, index_type: type, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    space.check()
+    p = problem(rng, rng.random((6, 4)) < 0.5, (3, 5), 1, "float64", index_type)
+    given = space.array(p.indices.copy()), space.array(p.indptr.copy())
+    a = bsr_array((space.array(p.data), *given), p.shape)
+    for array in given:
+        array[:] = 0
+    a.save(tmp_path / "a.npz")
+    made = a.copy(), copy.deepcopy(a), pickle.loads(pickle.dumps(a))
+    for b in (*made, bsrgemm.load(tmp_path / "a.npz")):
+        for own, wanted in ((b.indices, p.indices), (b.indptr, p.indptr)):
+            assert np.array_equal(own, wanted) and index_type.__name__ in str(own.dtype)
+        assert np.array_equal(space.host(b.todense()) if b in made else b.todense(), p.dense)
+    assert all(type(b.indices) is type(given[0]) for b in made)
+    pytest.importorskip("scipy", reason="SciPy is not installed")
+    assert np.array_equal(a.to_scipy().toarray(), p.dense)
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dense_round_trip(space: Space, dtype: str, rng: np.random.Generator) -> None:
     space.check()

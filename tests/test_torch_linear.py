@@ -60,6 +60,15 @@ def operands(weight: Any) -> tuple[Any, ...]:
     return weight.data, weight.indices, weight.indptr
 
 
+def test_a_layer_has_the_pattern_as_it_was_given() -> None:
+    weight = make_weight()
+    expected = dense_of(weight)
+    weight.indices.zero_()
+    layer, x = BSRLinear(weight), torch.randn(5, IN, dtype=torch.float64)
+    assert layer.indices.dtype == torch.int32
+    torch.testing.assert_close(layer(x), x @ expected.T)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("shape", [(IN,), (5, IN), (2, 3, IN), (0, IN)])

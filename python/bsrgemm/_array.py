@@ -13,7 +13,17 @@ import numpy as np
 from . import _core
 from ._batch import check_single, dense, transposed_values
 from ._blocks import Blocks
-from ._convert import Parts, check_data, check_edges, check_index, grid_of, parts_of, whole_shape
+from ._convert import (
+    Parts,
+    check_data,
+    check_edges,
+    check_index,
+    grid_of,
+    host_indices,
+    own_indices,
+    parts_of,
+    whole_shape,
+)
 from ._elementwise import Arithmetic
 from ._interop import (
     NUMPY,
@@ -297,9 +307,9 @@ class bsr_array(Arithmetic, Blocks, Planning):
             return self.copy().to_scipy()
         import scipy.sparse
 
-        arrays = (library_of(x).to_host(x) for x in (self._data, self._indices, self._indptr))
+        arrays = library_of(self._data).to_host(self._data), *_index_arrays(self._structure)
         whole = whole_shape(self.shape, self.blocksize)
-        blocks = scipy.sparse.bsr_array(tuple(arrays), shape=whole, copy=False)
+        blocks = scipy.sparse.bsr_array(arrays, shape=whole, copy=False)
         if whole == self.shape:
             return blocks
         return blocks.tocsr()[: self.shape[0], : self.shape[1]]
@@ -402,9 +412,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
             indices, indptr = _index_arrays(self._structure)
             data = transposed_values(self)
             return bsr_array((data, indices, indptr), self._structure.shape, check=False)
-        data, indices, indptr = (
-            library_of(x).copy(x) for x in (self._data, self._indices, self._indptr)
-        )
+        indices, indptr = own_indices(self)
+        data = library_of(self._data).copy(self._data)
         parts = self._parts()._replace(data=data, indices=indices, indptr=indptr)
         return bsr_array._from_parts(parts)
 
@@ -415,11 +424,9 @@ class bsr_array(Arithmetic, Blocks, Planning):
     def _with_data(self, data: Any, device: str) -> Parts:
         """The same pattern around other values, its index arrays where ``data`` may have them."""
         index_arrays = []
-        for given, made in zip(
-            (self._indices, self._indptr), _index_arrays(self._structure), strict=True
-        ):
+        for given, made in zip((self._indices, self._indptr), host_indices(self), strict=True):
             if library_of(given) is TORCH:
-                given = given.to(device)
+                given = TORCH.to_device(TORCH.torch.from_numpy(made), device)
             elif _core.describe(given).device not in ("cpu", device):
                 given = made
             index_arrays.append(given)
@@ -467,9 +474,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         data = self._data
         if self._dtype not in ("float32", "float64"):
             data = library.astype(data, "float32")
-        indices, indptr = (library_of(x).to_host(x) for x in (self._indices, self._indptr))
         whole = whole_shape(self.shape, self.blocksize)
-        write(path, library.to_host(data), indices, indptr, whole, self.shape, self._dtype)
+        write(path, library.to_host(data), *host_indices(self), whole, self.shape, self._dtype)
 
     def __copy__(self) -> bsr_array:
         return bsr_array(self)
@@ -484,7 +490,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
             indices, indptr = _index_arrays(self._structure)
             host = (self._data.to_host(), indices, indptr)
             return _on_device, (host, self.shape, self._device)
-        return bsr_array, ((self._data, self._indices, self._indptr), self.shape)
+        return bsr_array, ((self._data, *own_indices(self)), self.shape)
 
     # ---- products ------------------------------------------------------------------------------
 

@@ -194,6 +194,21 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     return Parts(blocks, indices, indptr, (info.shape[0], info.shape[1]))
 
 
+def host_indices(a: Any) -> list[np.ndarray]:
+    """Copies of a matrix's indices and indptr on the host, of the dtypes of the arrays given.
+
+    They are the pattern's own: the arrays that were given may hold something else by now.
+    """
+    pairs = (a._indices, a._structure.indices), (a._indptr, a._structure.indptr)
+    return [own.astype(_core.describe(given).dtype) for given, own in pairs]
+
+
+def own_indices(a: Any) -> list[Any]:
+    """The same in the libraries of the arrays given, and where these are."""
+    pairs = zip((a._indices, a._indptr), host_indices(a), strict=True)
+    return [library_of(given).from_host(own, given) for given, own in pairs]
+
+
 def grid_of(shape: Any, blocksize: Any) -> tuple[int, int]:
     """Block rows and block columns, the last of which may reach beyond the matrix."""
     return -(-shape[0] // blocksize[0]), -(-shape[1] // blocksize[1])

@@ -208,8 +208,8 @@ class BSRLinear(torch.nn.Module):
         check_single(weight, "weight")
         values = torch.as_tensor(weight.data).detach()
         indices, indptr = (
-            torch.as_tensor(x, device=values.device).to(torch.int32, copy=True)
-            for x in (weight.indices, weight.indptr)
+            torch.tensor(x, dtype=torch.int32, device=values.device)
+            for x in (weight._structure.indices, weight._structure.indptr)
         )
         self._hold(values, indices, indptr, weight.shape, bias, activation)
 
