@@ -122,6 +122,12 @@ CALLS = (
         ("block_mask is a ndarray; accepted: a BlockMask, a bsr_array or None",),
     ),
     Bad(
+        "mask of a pattern that changes",
+        lambda: call(block_mask=bsrgemm.DynamicPattern((6, 8), (2, 2), 1, "cpu").array(x(1, 2, 2))),
+        TypeError,
+        ("block_mask is a DynamicArray; accepted: a BlockMask, a bsr_array or None",),
+    ),
+    Bad(
         "mask of other lengths",
         lambda: call(block_mask=BlockMask.from_dense([[True]], (4, 4))),
         ValueError,

@@ -7,7 +7,14 @@ from typing import Any
 
 import bsrgemm
 import numpy as np
-from bsrgemm import DeviceArray, bsr_array, sampled_matmul, softmax
+from bsrgemm import (
+    DeviceArray,
+    DynamicArray,
+    DynamicPattern,
+    bsr_array,
+    sampled_matmul,
+    softmax,
+)
 from malformed_inputs import Bad, build, i32, read_only, x
 
 
@@ -28,6 +35,10 @@ def sampled(a: Any = None, b: Any = None, pattern: Any = None, **options: Any) -
     """A call that is right but for what is replaced: 4 x 5, 5 x 6 and the matrix of ``build``."""
     a, b = (x(4, 5) if a is None else a), (x(5, 6) if b is None else b)
     return sampled_matmul(a, b, build() if pattern is None else pattern, **options)
+
+
+def changing() -> DynamicArray:
+    return DynamicPattern((4, 6), (2, 2), 3, device="cpu").array(x(3, 2, 2))
 
 
 METHODS = (
@@ -59,6 +70,24 @@ METHODS = (
         lambda: build() + build().T,
         ValueError,
         ("b has shape (6, 4)", "a has (4, 6)"),
+    ),
+    Bad(
+        "plus a pattern that changes",
+        lambda: build() + changing(),
+        TypeError,
+        ("operand of + with a bsr_array is a DynamicArray", "to_bsr()"),
+    ),
+    Bad(
+        "a pattern that changes minus it",
+        lambda: changing() - build(),
+        TypeError,
+        ("operand of - with a bsr_array is a DynamicArray", "accepted: a bsr_array of its shape"),
+    ),
+    Bad(
+        "times a pattern that changes",
+        lambda: build() * changing(),
+        TypeError,
+        ("operand of * with a bsr_array is a DynamicArray", "accepted: a real number or"),
     ),
     Bad("times a string", lambda: build() * "2", TypeError, ("a str", "accepted: a real number")),
     Bad("divided by a matrix", lambda: build() / build(), TypeError, ("divisor", "accepted")),

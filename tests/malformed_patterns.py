@@ -53,6 +53,12 @@ MASKS = (
         ("a is a ndarray", "accepted"),
     ),
     Bad(
+        "from_bsr of a pattern that changes",
+        lambda: BlockMask.from_bsr(pattern().array(x(5, 2, 4))),
+        TypeError,
+        ("a is a DynamicArray", "accepted: a bsr_array, so use a.to_bsr()"),
+    ),
+    Bad(
         "negative queries", lambda: BlockMask.causal(-1, 4, (4, 4)), ValueError, ("queries is -1",)
     ),
     Bad(

@@ -263,7 +263,7 @@ def _masks(block_mask: Any) -> dict[str, Any]:
     """Arguments of the extension."""
     if block_mask is None:
         return {}
-    if isinstance(block_mask, BlockSparse):
+    if isinstance(block_mask, BlockSparse) and block_mask.is_fixed:
         block_mask = BlockMask.from_bsr(block_mask)
     if not isinstance(block_mask, BlockMask):
         raise TypeError(

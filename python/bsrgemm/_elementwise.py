@@ -58,7 +58,7 @@ class Arithmetic(BlockSparse):
         return add(self, _matrix(other, "-", "a bsr_array of its shape"), True)
 
     def __rsub__(self, other: Any) -> Any:
-        _matrix(other, "-", "a bsr_array of its shape")
+        return add(_matrix(other, "-", "a bsr_array of its shape"), self, True)
 
     def sum(self, axis: int | None = None) -> Any:
         """The sum of all elements, or those of columns (``axis=0``) or rows (``axis=1``).
@@ -90,11 +90,14 @@ class Arithmetic(BlockSparse):
 
 
 def _matrix(other: Any, sign: str, accepted: str) -> Any:
-    if isinstance(other, BlockSparse):
+    if isinstance(other, BlockSparse) and other.is_fixed:
         return other
+    hint = "A.todense() makes it dense, and @ is the matrix product"
+    if isinstance(other, BlockSparse):
+        hint = "Its method to_bsr() makes one of the blocks that it stores now"
     raise TypeError(
         f"the other operand of {sign} with a bsr_array is a {type(other).__name__}; accepted: "
-        f"{accepted}. A.todense() makes it dense, and @ is the matrix product"
+        f"{accepted}. {hint}"
     )
 
 

@@ -213,8 +213,9 @@ class BlockMask(Builders):
         TypeError
             If ``a`` is no bsr_array.
         """
-        if not isinstance(a, BlockSparse):
-            raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array")
+        if not isinstance(a, BlockSparse) or not a.is_fixed:
+            hint = ", so use a.to_bsr()" if isinstance(a, BlockSparse) else ""
+            raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
         return cls([a._structure], 1, 1)
 
     # ---- from scores ---------------------------------------------------------------------------
