@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from bsrgemm import __main__, _advise, _core, _demo, _pattern
 from cases import banded, problem, uniform
+from partial_cases import SHAPES, make
 
 H200 = {"name": "NVIDIA H200", "sm_arch": 90, "sm_count": 132}
 
@@ -146,6 +147,30 @@ def test_cells_are_regrouped_as_blocks_are(rng: np.random.Generator) -> None:
         assert np.array_equal(np.diff(indptr), mask.sum(axis=1))
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_partial_blocks_are_regrouped_as_reblock_does(
+    name: str, rng: np.random.Generator, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    p = make(SHAPES[name], rng, "float32")
+    a = bsrgemm.bsr_array((p.data, p.indices, p.indptr), p.shape)
+    for of in (a, a.T):
+        cells, copy = _pattern.cells_of_blocks(of._structure), of.copy()
+        stored = np.kron(copy.block_mask(), np.ones(copy.blocksize))
+        assert cells.elements == stored[: of.shape[0], : of.shape[1]].sum()
+        for block in ((48, 80), (16, 16), (32, 32), (256, 256)):
+            other = copy.reblock(block)
+            indices, indptr, _ = cells.regrouped(block)
+            assert np.array_equal(indices, other.indices) and np.array_equal(indptr, other.indptr)
+        text = of.plan(8).explain()
+        fill = copy.reblock((256, 256)).nnzb * 256 * 256 / max(a.data.size, 1)
+        assert not a.nnzb or f"256x256 {fill:.2f}" in text
+    if a.nnzb:
+        a.save(tmp_path / "a.npz")
+        text = advise(capsys, tmp_path / "a.npz", "--no-measure")
+        own = next(line.lstrip("* ").split() for line in text.splitlines() if "as in" in line)
+        assert float(own[2]) == pytest.approx(a.density, abs=1e-4)
+
+
 def test_balance_of_rows() -> None:
     assert _pattern.busiest(np.full(264, 7), 256, 132) == 1.0
     assert _pattern.busiest(np.full(133, 7), 256, 132) == pytest.approx(2 * 132 / 133)
@@ -251,6 +276,9 @@ def test_spy_prints(capsys: pytest.CaptureFixture) -> None:
     assert "@" in lines[2][1:3] and lines[2][8] == " ", "a band along the diagonal"
     a[4:].spy(text=True, width=8)
     bsrgemm.bsr_array(np.zeros((0, 8), np.float32), blocksize=(2, 2)).spy(text=True)
+    capsys.readouterr()
+    bsrgemm.bsr_array(np.eye(50, 100), blocksize=(16, 32)).spy(text=True)
+    assert capsys.readouterr().out.splitlines()[2:-1] == ["|++  |"], "four rows in one"
 
 
 def test_one_block_of_many_shows(capsys: pytest.CaptureFixture) -> None:
@@ -294,6 +322,11 @@ def test_spy_with_matplotlib() -> None:
     a = bsrgemm.bsr_array(np.ones((4, 4), np.float32), blocksize=(2, 2))
     axes = a.spy(text=False)
     assert axes.images[0].get_array().shape == (2, 2)
+    axes.figure.clf()
+    axes = bsrgemm.bsr_array(np.ones((5, 9), np.float32), blocksize=(2, 4)).spy(text=False)
+    assert axes.images[0].get_array().shape == (3, 3)
+    assert tuple(axes.images[0].get_extent()) == (0, 12, 6, 0), "of the blocks"
+    assert axes.get_xlim() == (0, 9) and axes.get_ylim() == (5, 0), "of the matrix"
     axes.figure.clf()
 
 

@@ -217,6 +217,19 @@ def test_from_bsr(rng: np.random.Generator) -> None:
     assert np.array_equal(mask.to_dense()[0, 0], blocks) and mask.block_shape == (8, 4)
 
 
+def test_from_bsr_of_partial_blocks(rng: np.random.Generator) -> None:
+    a = bsrgemm.bsr_array(np.ones((50, 100)), blocksize=(16, 32))
+    mask = BlockMask.from_bsr(a)
+    assert mask.shape == (1, 1, 4, 4) and mask.density == 1 and mask.to_dense().all()
+    half = a[:, :64]
+    for of in (half, half.T):
+        mask = BlockMask.from_bsr(of)
+        queries, keys = (rng.standard_normal((1, 1, n, 8)) for n in of.shape)
+        found = bsrgemm.attention(queries, keys, keys, block_mask=mask)
+        assert np.array_equal(found, bsrgemm.attention(queries, keys, keys))
+        assert np.array_equal(pickle.loads(pickle.dumps(mask)).to_dense(), mask.to_dense())
+
+
 def test_copies(rng: np.random.Generator) -> None:
     mask = BlockMask.from_dense(rng.random((2, 3, 4, 5)) < 0.5, (16, 8))
     for same in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), copy.copy(mask)):

@@ -14,6 +14,7 @@ import numpy as np
 from . import _core
 from ._array import bsr_array, load
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
+from ._convert import grid_of
 from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, device_name, dtype_size, numpy_dtype
 from ._matmul import matmul
 from ._pattern import Cells, cell_size, cells_of_blocks, rows_of
@@ -61,8 +62,8 @@ class Candidate(NamedTuple):
 
     @property
     def density(self) -> float:
-        rows, cols = self.structure.shape
-        return self.structure.nnzb * self.block[0] * self.block[1] / max(rows * cols, 1)
+        rows, cols = grid_of(self.structure.shape, self.block)
+        return self.structure.nnzb / max(rows * cols, 1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

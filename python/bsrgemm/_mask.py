@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._convert import grid_of
 from ._flex import flex_blocks
 from ._interop import BlockSparse, library_of
 from ._mask_arguments import block_shape_of, integers_of, pair_of
@@ -309,8 +310,7 @@ class BlockMask(Builders):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        (rows, cols), (height, width) = self._structures[0].shape, self.block_shape
-        return self._batch, self._heads, rows // height, cols // width
+        return self._batch, self._heads, *grid_of(self._structures[0].shape, self.block_shape)
 
     @property
     def nnzb(self) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _core
+from ._convert import grid_of, whole_shape
 
 # Of a CTA's tile in the Hopper kernels.
 TILE_COLUMNS = 256
@@ -68,7 +69,10 @@ def busiest(lengths: np.ndarray, n: int, workers: int) -> float:
 
 
 class Cells(NamedTuple):
-    """The parts of a matrix that are not zero, as the small rectangles that it is seen in."""
+    """The parts of a matrix that are not zero, as the small rectangles that it is seen in.
+
+    The last of these may reach beyond the matrix.
+    """
 
     rows: np.ndarray
     cols: np.ndarray
@@ -77,19 +81,22 @@ class Cells(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return len(self.rows) * self.size[0] * self.size[1]
+        """Those within the matrix."""
+        (height, width), (rows, cols) = self.size, self.shape
+        heights = np.minimum(rows - self.rows * height, height)
+        return int((heights * np.minimum(cols - self.cols * width, width)).sum())
 
     def regrouped(self, block: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
         """indices, indptr and shape, rounded up, of the matrix in blocks that are multiples of the
         cells."""
         (height, width), (cell_height, cell_width) = block, self.size
-        grid = -(-self.shape[0] // height), -(-self.shape[1] // width)
+        grid = grid_of(self.shape, block)
         keys = np.unique(
             self.rows // (height // cell_height) * grid[1] + self.cols // (width // cell_width)
         )
         indptr = np.searchsorted(keys // max(grid[1], 1), np.arange(grid[0] + 1))
         indices = keys % max(grid[1], 1)
-        return indices.astype(np.int32), indptr, (grid[0] * height, grid[1] * width)
+        return indices.astype(np.int32), indptr, whole_shape(self.shape, block)
 
     def structure(self, block: tuple[int, int]) -> _core.Structure:
         return _core.Structure(*self.regrouped(block), block)
@@ -103,7 +110,8 @@ def cell_size(block: tuple[int, int], into: int = 16) -> tuple[int, int]:
 def cells_of_blocks(
     structure: _core.Structure, data: np.ndarray | None = None, into: int = 16
 ) -> Cells:
-    """Those of the stored blocks; with their values, without the cells that hold zeros alone."""
+    """Those of the stored blocks that lie within the matrix, if in part; with their values, without
+    the cells that hold zeros alone."""
     height, width = structure.blocksize
     cell = cell_size((height, width), into)
     down, across = height // cell[0], width // cell[1]
@@ -114,15 +122,14 @@ def cells_of_blocks(
     else:
         kept = (data.reshape(-1, down, cell[0], across, cell[1]) != 0).any(axis=(2, 4))
     block, row, col = np.nonzero(kept)
-    return Cells(
-        block_rows[block] * down + row, block_cols[block] * across + col, cell, structure.shape
-    )
+    rows, cols = block_rows[block] * down + row, block_cols[block] * across + col
+    within = rows * cell[0] < structure.shape[0]
+    within &= cols * cell[1] < structure.shape[1]
+    return Cells(rows[within], cols[within], cell, structure.shape)
 
 
-def fill_of(cells: Cells, sides: Sequence[int]) -> dict[int, float]:
-    """Stored elements over those of the cells, for square blocks of each side."""
-    found = {}
-    for side in sides:
-        indices, _, _ = cells.regrouped((side, side))
-        found[side] = len(indices) * side * side / cells.elements if cells.elements else 1.0
-    return found
+def fill_of(structure: _core.Structure, sides: Sequence[int]) -> dict[int, float]:
+    """Stored elements over those of now, for square blocks of each side."""
+    cells = cells_of_blocks(structure)
+    stored = structure.nnzb * structure.blocksize[0] * structure.blocksize[1]
+    return {side: len(cells.regrouped((side, side))[0]) * side * side / stored for side in sides}

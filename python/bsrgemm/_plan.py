@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._pattern import busiest, cells_of_blocks, fill_of, rows_of
+from ._pattern import busiest, fill_of, rows_of
 
 # FLOP/s of a thread of the CPU backend on full panels: of the committed results of two threads with
 # AVX-512, and half of that for AVX2.
@@ -126,7 +126,7 @@ class Plan:
         sides = [side for side in (16, 32, 64, 128, 256) if side > min(height, width)]
         stored = self._structure.nnzb * height * width
         if sides and stored > 0 and self._structure.nnzb * _parts(height, width) <= MOST_CELLS:
-            fills = fill_of(cells_of_blocks(self._structure), sides)
+            fills = fill_of(self._structure, sides)
             lines.append(
                 "larger square blocks, stored elements over those of now: "
                 + ", ".join(f"{side}x{side} {fill:.2f}" for side, fill in fills.items())

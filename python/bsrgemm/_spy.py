@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._convert import grid_of, whole_shape
 
 # From nothing to all blocks of a cell; anything that is stored shows.
 SHADES = " .:-=+*#%@"
@@ -32,7 +33,7 @@ def draw(structure: _core.Structure, name: str, ax: Any, text: bool | None, widt
 
 def shares(structure: _core.Structure, rows: int, cols: int) -> np.ndarray:
     """The part of the blocks that is stored, of each of rows x cols cells."""
-    grid = tuple(np.array(structure.shape) // structure.blocksize)
+    grid = grid_of(structure.shape, structure.blocksize)
     block_rows = np.repeat(np.arange(grid[0]), np.diff(structure.indptr))
     counts = np.zeros((rows, cols))
     at = (
@@ -49,7 +50,7 @@ def shares(structure: _core.Structure, rows: int, cols: int) -> np.ndarray:
 
 
 def lines_of(structure: _core.Structure, width: int) -> list[str]:
-    rows, cols = (int(x) for x in np.array(structure.shape) // structure.blocksize)
+    rows, cols = grid_of(structure.shape, structure.blocksize)
     across = max(1, min(cols, width))
     (m, k) = structure.shape
     down = max(1, min(rows, MOST_LINES, round(across * ASPECT * m / max(k, 1))))
@@ -69,17 +70,19 @@ def _picture(structure: _core.Structure, name: str, ax: Any) -> Any:
                 "or use spy(text=True)"
             ) from None
         _, ax = plt.subplots()
-    grid = np.array(structure.shape) // structure.blocksize
-    rows, cols = (int(max(1, min(n, MOST_PIXELS))) for n in grid)
-    m, k = structure.shape
+    grid = grid_of(structure.shape, structure.blocksize)
+    rows, cols = (max(1, min(n, MOST_PIXELS)) for n in grid)
+    (m, k), whole = structure.shape, whole_shape(structure.shape, structure.blocksize)
     ax.imshow(
         shares(structure, rows, cols),
         cmap="Greys",
         vmin=0,
         vmax=1,
-        extent=(0, max(k, 1), max(m, 1), 0),
+        extent=(0, max(whole[1], 1), max(whole[0], 1), 0),
         interpolation="nearest",
     )
+    ax.set_xlim(0, max(k, 1))
+    ax.set_ylim(max(m, 1), 0)
     ax.set_title(name, fontsize="small")
     ax.set_xlabel("column")
     ax.set_ylabel("row")
