@@ -76,6 +76,20 @@ def test_results_are_zero_beyond(dtype: str, rng: np.random.Generator) -> None:
             bsr_array((found.data, found.indices, found.indptr), p.shape)
 
 
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_factors_that_overflow_leave_zeros_beyond(
+    space: Space, dtype: str, rng: np.random.Generator
+) -> None:
+    """Those of 64 bits that are infinite in the dtype that 16-bit floats and float32 have."""
+    space.check()
+    a = matrix(space, make(SHAPES["odd"], rng, dtype))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for found in (a * 1e300, a / 1e-300, a * -1e39, a / 5e-324, (1e300 * a.T).T, a / np.inf):
+            bsr_array((found.data, found.indices, found.indptr), found.shape)
+            assert pickle.loads(pickle.dumps(found)).shape == a.shape
+
+
 def test_long_rows_and_many_columns(rng: np.random.Generator) -> None:
     """X in several chunks and panels, the last of which ends with a partial block."""
     mask = rng.random((8, 90)) < 0.5

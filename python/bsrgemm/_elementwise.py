@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from typing import Any
@@ -165,7 +164,11 @@ def scale(a: Any, factor: Any, divide: bool) -> Any:
         return scale(a.T, factor, divide).T
     factor = float(factor)
     data = Values(a._data, "a.data").scaled(factor, divide)
-    if not math.isfinite(factor) or (divide and factor == 0):  # which make NaN of zeros
+    # A factor that is infinite in the dtype of the products makes NaN of zeros, and so does a
+    # divisor whose reciprocal is: some libraries multiply with that.
+    limits = np.finfo(np.float64 if a._dtype == "float64" else np.float32)
+    size = abs(factor)
+    if not (size >= float(limits.tiny) if divide else size <= float(limits.max)):
         data = Values(data, "a.data").clear_edges(a._structure)
     return a._with_values(data)
 
