@@ -25,6 +25,31 @@ def npz(**entries: Any) -> io.BytesIO:
     return buffer
 
 
+def stored(**changes: Any) -> io.BytesIO:
+    """A file with the matrix of ``build``, but for what is replaced."""
+    entries: dict[str, Any] = {
+        "format": np.array(b"bsr"),
+        "shape": i32(4, 6),
+        "data": x(3, 2, 2),
+        "indices": i32(0, 2, 1),
+        "indptr": i32(0, 2, 3),
+    }
+    return npz(**(entries | changes))
+
+
+def broken(at: bytes, flags: int = 0) -> io.BytesIO:
+    """The same with other flags in the headers of its entries, or another byte behind ``at``."""
+    content = bytearray(stored().getvalue())
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        begin = content.find(signature)
+        while flags and begin >= 0:
+            content[begin + offset] |= flags
+            begin = content.find(signature, begin + 4)
+    if at:
+        content[content.index(at) + len(at)] ^= 255
+    return io.BytesIO(content)
+
+
 def masked(mask: Any = None, blocksize: Any = (2, 2)) -> bsr_array:
     return bsr_array.from_block_mask(
         x(4, 6), np.ones((2, 3), bool) if mask is None else mask, blocksize
@@ -135,6 +160,18 @@ METHODS = (
         ("mask has shape (2, 3)", "accepted: (2, 2), an entry for each block of (3, 4)"),
     ),
     Bad(
+        "save without a path",
+        lambda: build().save(None),
+        TypeError,
+        ("path is None", "accepted: a string, an os.PathLike or a binary file"),
+    ),
+    Bad(
+        "save to a path in bytes",
+        lambda: build().save(b"a.npz"),
+        TypeError,
+        ("path is b'a.npz'", "accepted: a string"),
+    ),
+    Bad(
         "partial blocks to torch",
         lambda: bsr_array(x(3, 5), blocksize=(2, 2)).to_torch(),
         ValueError,
@@ -149,18 +186,69 @@ STORAGE = (
     ),
     Bad(
         "with a bad pattern",
-        lambda: bsrgemm.load(
-            npz(
-                format=np.array(b"bsr"),
-                shape=i32(4, 6),
-                data=x(3, 2, 2),
-                indices=i32(0, 9, 1),
-                indptr=i32(0, 2, 3),
-            )
-        ),
+        lambda: bsrgemm.load(stored(indices=i32(0, 9, 1))),
         ValueError,
-        ("indices[1] is 9",),
+        ("path <_io.BytesIO", "holds no BSR matrix: indices[1] is 9"),
     ),
+    Bad(
+        "of integers",
+        lambda: bsrgemm.load(stored(data=x(3, 2, 2, dtype=int))),
+        ValueError,
+        ("path", "holds no BSR matrix: data has dtype int64; accepted"),
+    ),
+    Bad(
+        "shape of floats",
+        lambda: bsrgemm.load(stored(shape=np.array([4.0, 6.0]))),
+        ValueError,
+        ("path", "entry shape has dtype float64 and 1 dimensions; accepted: two integers"),
+    ),
+    Bad(
+        "shape of one number",
+        lambda: bsrgemm.load(stored(shape=np.array(4))),
+        ValueError,
+        ("path", "entry shape has dtype int64 and 0 dimensions"),
+    ),
+    Bad(
+        "of two formats",
+        lambda: bsrgemm.load(stored(format=np.array([b"bsr", b"csr"]))),
+        ValueError,
+        ("path", "an entry format of 2 words; accepted: one"),
+    ),
+    Bad(
+        "of an unknown dtype",
+        lambda: bsrgemm.load(stored(bsrgemm_dtype=np.array("int3"))),
+        ValueError,
+        ("path", "its bsrgemm_dtype is 'int3'; accepted: float16"),
+    ),
+    Bad(
+        "of objects",
+        lambda: bsrgemm.load(stored(data=np.array([None]))),
+        ValueError,
+        ("path", "an entry data that cannot be read"),
+        True,
+    ),
+    Bad(
+        "with another byte",
+        lambda: bsrgemm.load(broken(b"\x93NUMPY")),
+        ValueError,
+        ("path", "an entry format that cannot be read: "),
+        True,
+    ),
+    Bad(
+        "with a name that is no .npy",
+        lambda: bsrgemm.load(broken(b"data.n")),
+        ValueError,
+        ("path",),
+        True,
+    ),
+    Bad(
+        "encrypted",
+        lambda: bsrgemm.load(broken(b"", flags=1)),
+        ValueError,
+        ("path", "an entry format that cannot be read: "),
+        True,
+    ),
+    Bad("path of a number", lambda: bsrgemm.load(5), TypeError, ("path is 5", "accepted: a str")),
     Bad(
         "no .npz",
         lambda: bsrgemm.load(io.BytesIO(b"not a zip file")),

@@ -102,7 +102,14 @@ def test_wrong_arguments_of_advise(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "text.npz").write_text("no archive")
     np.save(tmp_path / "a.npy", np.ones(3))
     path = str(saved(tmp_path))
+    whole = Path(path).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "broken.npz").write_bytes(whole[:2000] + b"????" + whole[2004:])
+    np.savez(tmp_path / "csr.npz", format=np.array(b"csr"), shape=np.array(3))
     for arguments, text in (
+        ([str(tmp_path / "cut.npz")], "is no .npz file"),
+        ([str(tmp_path / "broken.npz")], "an entry data that cannot be read"),
+        ([str(tmp_path / "csr.npz")], "holds no matrix of format 'csr'"),
         ([str(tmp_path / "none.npz")], "No such file"),
         ([str(tmp_path / "text.npz")], "is no .npz file"),
         ([str(tmp_path / "a.npy")], "is a .npy file"),
@@ -110,7 +117,8 @@ def test_wrong_arguments_of_advise(tmp_path: Path, capsys: pytest.CaptureFixture
         ([path, "--device", "gpu"], "accepted: 'cpu'"),
     ):
         assert __main__.main(["advise", *arguments]) == 2
-        assert text in capsys.readouterr().err
+        shown = capsys.readouterr().err
+        assert text in shown and shown.count("\n") == 1
 
 
 def test_other_formats_need_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, device_name, dtype_size
 from ._matmul import matmul
 from ._pattern import Cells, cell_size, cells_of_blocks, rows_of
 from ._plan import cpu_seconds
-from ._storage import format_of
+from ._storage import format_of, naming
 
 SIDES = (16, 32, 64, 128, 256)
 # What cuBLAS sustained on an H200 with 8192 x 8192 matrices of as many zeros as the sparse ones.
@@ -126,7 +126,8 @@ def read(path: str, dtype: str | None = None) -> Matrix:
             f"{path} holds a matrix of format {kind!r}, which SciPy reads: pip install scipy, or "
             "save it in the format 'bsr'"
         ) from None
-    sparse = scipy.sparse.load_npz(path).tocoo()
+    with naming(path, f"holds no matrix of format {kind!r}"):
+        sparse = scipy.sparse.load_npz(path).tocoo()
     if len(sparse.shape) != 2:
         raise ValueError(f"{path} holds an array of shape {sparse.shape}; accepted: a matrix")
     kept = sparse.data != 0

@@ -35,7 +35,7 @@ from ._interop import (
 )
 from ._matmul import matmul
 from ._planning import Planning
-from ._storage import read, write
+from ._storage import naming, read, write
 
 
 class bsr_array(Arithmetic, Blocks, Planning):
@@ -463,6 +463,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         ------
         OSError
             If the file cannot be written.
+        TypeError
+            If ``path`` is nothing of these.
         ValueError
             If it is a batch.
         """
@@ -523,12 +525,16 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     Raises
     ------
     ValueError
-        If the file is no ``.npz`` file of a BSR matrix, or its matrix is malformed.
+        If the file is no ``.npz`` file of a BSR matrix or is broken, or its matrix is malformed or
+        of a dtype that is not accepted. The message names the file and what is wrong with it.
+    TypeError
+        If ``path`` is nothing of these, or NumPy would need ml_dtypes and it is missing.
     OSError
         If the file cannot be read.
     """
-    data, indices, indptr, shape = read(path)
-    return bsr_array((data, indices, indptr), shape, check=check)
+    *arrays, shape = read(path)
+    with naming(path, "holds no BSR matrix"):
+        return bsr_array(tuple(arrays), shape, check=check)
 
 
 def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:

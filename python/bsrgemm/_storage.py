@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import zipfile
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ def write(
     float32, which holds both exactly, and an entry of our own says so. Nor has it partial blocks:
     ``whole`` is the shape with all of the last ones.
     """
+    check_path(path, "write")
     entries: dict[str, Any] = {
         "indices": indices,
         "indptr": indptr,
@@ -43,11 +45,10 @@ def write(
     np.savez_compressed(path, **entries)
 
 
-def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
     """data, indices, indptr and shape; see :func:`bsrgemm.load`."""
-    archive = _open(path)
-    with archive:
-        kind = _format(archive)
+    with _open(path) as archive:
+        kind = _format(archive, path)
         if kind not in ("bsr", None):
             raise ValueError(
                 f"path {path!r} holds a matrix of format {kind!r}; accepted: 'bsr', so convert "
@@ -57,12 +58,20 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int
         missing = [name for name in names if name not in archive]
         if missing:
             raise ValueError(f"path {path!r} holds no BSR matrix: it lacks {', '.join(missing)}")
-        data = archive["data"]
-        if "bsrgemm_dtype" in archive:
-            stored = dtype_name(archive["bsrgemm_dtype"].item(), "the entry bsrgemm_dtype")
+        data, indices, indptr = (_entry(archive, name, path) for name in names[2:])
+        if "bsrgemm_dtype" in archive and data.dtype.kind == "f":
+            stored = _word(archive, "bsrgemm_dtype", path)
+            with naming(path, "holds no BSR matrix"):
+                stored = dtype_name(stored, "its bsrgemm_dtype")
             data = data.astype(numpy_dtype(stored))
-        shape = archive["bsrgemm_shape" if "bsrgemm_shape" in archive else "shape"]
-        return data, archive["indices"], archive["indptr"], tuple(shape)
+        name = "bsrgemm_shape" if "bsrgemm_shape" in archive else "shape"
+        shape = _entry(archive, name, path)
+        if shape.ndim != 1 or shape.dtype.kind not in "iu":
+            raise ValueError(
+                f"path {path!r} holds no BSR matrix: its entry {name} has dtype {shape.dtype} and "
+                f"{shape.ndim} dimensions; accepted: two integers"
+            )
+        return data, indices, indptr, tuple(shape.tolist())
 
 
 def format_of(path: Path) -> str | None:
@@ -71,21 +80,63 @@ def format_of(path: Path) -> str | None:
     Raises ValueError and OSError as :func:`bsrgemm.load` does.
     """
     with _open(path) as archive:
-        return _format(archive)
+        return _format(archive, path)
 
 
-def _open(path: Path) -> np.lib.npyio.NpzFile:
+@contextlib.contextmanager
+def naming(path: Path, what: str) -> Iterator[None]:
+    """Raise what is wrong with the contents of a file as a ValueError that says ``what`` of it.
+
+    For broken ones zipfile, its decompressors and NumPy have exceptions of a dozen classes.
+    """
     try:
-        archive = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, ValueError, EOFError) as error:
-        raise ValueError(f"path {path!r} is no .npz file: {error}") from None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise ValueError(f"path {path!r} is a .npy file; accepted: an .npz file of a BSR matrix")
-    return archive
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"path {path!r} {what}: {reason}") from None
 
 
-def _format(archive: np.lib.npyio.NpzFile) -> str | None:
-    if "format" not in archive:
-        return None
-    kind = archive["format"].item()
-    return kind.decode("ascii", "replace") if isinstance(kind, bytes) else kind
+def check_path(path: Any, method: str) -> None:
+    """That ``path`` names a file, or is one with the method that is needed."""
+    if not (isinstance(path, (str, os.PathLike)) or hasattr(path, method)):
+        raise TypeError(
+            f"path is {path!r}; accepted: a string, an os.PathLike or a binary file with the "
+            f"method {method}"
+        )
+
+
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    check_path(path, "read")
+    with contextlib.ExitStack() as stack:
+        # Of a broken archive np.load would leave the file open.
+        file = path if hasattr(path, "read") else stack.enter_context(open(path, "rb"))
+        with naming(path, "is no .npz file"):
+            archive = np.load(file, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError(
+                f"path {path!r} is a .npy file; accepted: an .npz file of a BSR matrix"
+            )
+        yield stack.enter_context(archive)
+
+
+def _entry(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
+    with naming(path, f"has an entry {name} that cannot be read"):
+        found = archive[name]
+    if not isinstance(found, np.ndarray):
+        raise ValueError(f"path {path!r} has an entry {name} that is no array")
+    return found
+
+
+def _word(archive: np.lib.npyio.NpzFile, name: str, path: Path) -> Any:
+    found = _entry(archive, name, path)
+    if found.size != 1:
+        raise ValueError(f"path {path!r} has an entry {name} of {found.size} words; accepted: one")
+    word = found.item()
+    return word.decode("ascii", "replace") if isinstance(word, bytes) else word
+
+
+def _format(archive: np.lib.npyio.NpzFile, path: Path) -> str | None:
+    return _word(archive, "format", path) if "format" in archive else None
