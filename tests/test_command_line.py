@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from bsrgemm import __main__, __version__, _demo
+from bsrgemm import __main__, __version__, _bench, _check, _check_cases, _demo
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -44,6 +44,57 @@ def test_demo_reports_a_wrong_product(
 def test_usage_errors() -> None:
     assert run().returncode == 2
     assert run("demo", "--size", "65").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("demo --size 65", "--size is 65; accepted: multiples of 64, from 64 to 1048576"),
+        ("demo --size 1099511627776", "argument --size: '1099511627776'; accepted: an integer"),
+        ("demo --size 1048576 --device cpu", "cannot multiply matrices of --size 1048576 on cpu"),
+        ("demo --device tpu", "--device: device is 'tpu'; accepted: 'cpu'"),
+        ("demo --device cuda:x", "--device: device is 'cuda:x'; accepted: 'cpu'"),
+        ("demo --device cuda:99", "--device: "),
+        ("demo --seed -1", "argument --seed: '-1'; accepted: an integer from 0 to"),
+        ("bench --seed -1", "argument --seed: '-1'; accepted: an integer from 0 to"),
+        ("bench --seed one", "argument --seed: 'one'; accepted: an integer from 0 to"),
+        ("bench --n 1000000000000", "argument --n: '1000000000000'; accepted: an integer"),
+        ("bench --n 1048704 --device cpu", "--n is 1048704; accepted: multiples of 128, from 128"),
+        ("bench --n 1048576 --device cpu", "cannot measure float32 on cpu"),
+        ("check --seed -1", "argument --seed: '-1'; accepted: an integer from 0 to"),
+        ("advise a.npz --n 99999999999999999999", "argument --n: '99999999999999999999'; accepted"),
+    ],
+)
+def test_numbers_and_devices_that_are_not_accepted(
+    arguments: str,
+    message: str,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Told in one line, behind argparse's usage or without it."""
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(_demo, "random_blocks", no_memory)
+    monkeypatch.setattr(_bench, "_measure_all", no_memory)
+    try:
+        status = __main__.main(arguments.split())
+    except SystemExit as end:
+        status = end.code
+    shown = capsys.readouterr().err
+    assert status == 2 and message in shown.splitlines()[-1]
+    assert len(shown.splitlines()) == 1 or shown.startswith("usage:")
+
+
+def test_a_matrix_of_one_place_has_a_block(capsys: pytest.CaptureFixture) -> None:
+    for seed in range(8):
+        assert __main__.main(["demo", "--device", "cpu", "--size", "64", "--seed", str(seed)]) == 0
+        assert "nnzb 1, density 1," in capsys.readouterr().out
+    zeros = np.zeros((2, 2))
+    assert _check_cases.relative_error(zeros, zeros) == 0
+    assert _check.judge(zeros, zeros, 0.0).word == "ok"
+    assert _check.judge(zeros + 1, zeros, 0.1).word == "WRONG"
 
 
 def test_stiffness_matrix_is_that_of_an_elastic_body() -> None:

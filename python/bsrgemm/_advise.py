@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arguments import natural
 from ._array import bsr_array, load
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
 from ._convert import grid_of
@@ -68,7 +69,9 @@ class Candidate(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="A.npz", help="a matrix of scipy.sparse.save_npz or .save")
-    parser.add_argument("--n", type=int, default=4096, help="columns to multiply (default 4096)")
+    parser.add_argument(
+        "--n", type=natural, default=4096, help="columns to multiply (default 4096)"
+    )
     parser.add_argument(
         "--dtype", choices=(*ACCEPTED_DTYPES, *EIGHT_BIT_DTYPES), help="default: that of the file"
     )
@@ -94,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     advise(matrix, args.n, chip)
     if not args.no_measure:
-        _measure(matrix, args.n, device)
+        try:
+            _measure(matrix, args.n, device)
+        except MemoryError as error:
+            print(f"\nnot measured: {error}")
     return 0
 
 

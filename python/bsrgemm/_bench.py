@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arguments import MOST_ORDER, natural
 from ._array import bsr_array
 from ._demo import TOLERANCE as _TOLERANCE
 from ._demo import _best_device
@@ -58,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="one density, smaller matrices")
     parser.add_argument(
         "--n",
-        type=int,
+        type=natural,
         help="rows and columns of all operands, a multiple of 128 (default: "
         f"{ORDER['cuda']} on a GPU, {ORDER['cpu']} on the CPU)",
     )
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=ACCEPTED_DTYPES, help="default: float16 on a GPU, float32 on the CPU"
     )
     parser.add_argument("--device", help="cpu or cuda:<index>; default: a GPU if one can be used")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random numbers (default 0)")
     parser.add_argument(
         "--plot",
         type=Path,
@@ -105,8 +106,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     kind = device.partition(":")[0]
     order = args.n if args.n is not None else (QUICK_ORDER if args.quick else ORDER)[kind]
-    if order < 128 or order % 128:
-        print(f"--n is {order}; accepted: multiples of 128, at least 128", file=sys.stderr)
+    if not 128 <= order <= MOST_ORDER or order % 128:
+        accepted = f"multiples of 128, from 128 to {MOST_ORDER}"
+        print(f"--n is {order}; accepted: {accepted}", file=sys.stderr)
         return 2
     dtype = args.dtype or ("float16" if kind == "cuda" else "float32")
     densities = (0.125,) if args.quick else DENSITIES[kind]
@@ -115,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         ok = _measure_all(device, dtype, order, densities, args.seed, measured)
         if args.plot is not None:
             _bench_figures.draw_measured(args.plot, device, dtype, order, measured)
-    except (TypeError, _core.DeviceUnavailableError) as error:
+    except (TypeError, MemoryError, _core.DeviceUnavailableError) as error:
         print(f"cannot measure {dtype} on {device}: {error}", file=sys.stderr)
         return 2
     if kind == "cpu":
@@ -225,7 +227,7 @@ def _error(a: bsr_array, x: np.ndarray, result: np.ndarray) -> float:
         difference += float(np.sum((found - expected) ** 2))
         norm += float(np.sum(expected**2))
     finite = all(np.isfinite(rows).all() for rows in np.array_split(result, 16))
-    return math.sqrt(difference / norm) if finite else math.inf
+    return math.sqrt(difference / (norm or 1.0)) if finite else math.inf
 
 
 def _time(call: Callable[[], Any], wait: Callable[[], Any]) -> float:

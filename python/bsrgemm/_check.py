@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arguments import natural
 from ._array import bsr_array
 from ._bench import _Status, _time, uniform
 from ._check_attention import attention_cases
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--verbose", action="store_true", help="a line for each case, with errors")
     parser.add_argument("--no-speed", action="store_true", help="do not time products")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random numbers (default 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -157,7 +158,7 @@ def judge(found: np.ndarray, expected: np.ndarray, allowed: float) -> Verdict:
     if not np.isfinite(found.astype(np.float64)).all():
         return Verdict("WRONG", "not every element was written, or one is not finite")
     error = relative_error(found, expected)
-    scale = float(np.sqrt(np.mean(expected**2)))
+    scale = float(np.sqrt(np.mean(expected**2))) or 1.0
     largest = float(np.abs(found.astype(np.float64) - expected).max()) / scale
     text = f"relative error {error:.1e} (allowed {allowed:.1e}), largest {largest:.1e}"
     return Verdict("ok" if error <= allowed and largest <= LARGEST * allowed else "WRONG", text)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arguments import gpu_of
 from ._array import bsr_array
 from ._dynamic import DynamicPattern
-from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, device_index, numpy_dtype
+from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, numpy_dtype
 from ._matmul import product
 from ._sampled import sampled
 from ._softmax import softmax
@@ -56,12 +57,7 @@ class Place:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self.gpu: dict[str, Any] | None = None
-        if device != "cpu":
-            gpus, index = _core.cuda_devices(), device_index(device)
-            if index >= len(gpus):
-                raise ValueError(f"device is {device!r}, but there are {len(gpus)} GPUs")
-            self.gpu = gpus[index]
+        self.gpu = gpu_of(device)
 
     @property
     def chip(self) -> dict[str, Any] | None:
@@ -130,7 +126,8 @@ def judged(
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     """In the Frobenius norm; infinite where anything is not finite."""
-    error = float(np.linalg.norm(found.astype(np.float64) - expected) / np.linalg.norm(expected))
+    size = float(np.linalg.norm(expected)) or 1.0
+    error = float(np.linalg.norm(found.astype(np.float64) - expected)) / size
     return error if np.isfinite(error) else float("inf")
 
 

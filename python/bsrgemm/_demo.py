@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
+from ._arguments import MOST_ORDER, gpu_of, natural
 from ._array import bsr_array
+from ._interop import device_name
 from ._matmul import matmul
 
 # Largest relative error (Frobenius norm, against float64) that counts as right.
@@ -27,19 +29,35 @@ class Case(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu or cuda:<index>; default: a GPU if one can be used")
-    parser.add_argument("--size", type=int, help="order of the pruned matrix, a multiple of 64")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default 0)")
+    parser.add_argument("--size", type=natural, help="order of the pruned matrix, a multiple of 64")
+    parser.add_argument("--seed", type=natural, default=0, help="of the random numbers (default 0)")
 
 
 def run(args: argparse.Namespace) -> int:
-    device = args.device or _best_device()
-    on_gpu = device != "cpu"
+    try:
+        device = device_name(args.device) if args.device else _best_device()
+        on_gpu = gpu_of(device) is not None
+    except (ValueError, _core.DeviceUnavailableError) as error:
+        print(f"--device: {error}", file=sys.stderr)
+        return 2
     size = args.size if args.size is not None else (4096 if on_gpu else 2048)
-    if size < 64 or size % 64:
-        print(f"--size is {size}; accepted: multiples of 64, at least 64", file=sys.stderr)
+    if not 64 <= size <= MOST_ORDER or size % 64:
+        accepted = f"multiples of 64, from 64 to {MOST_ORDER}"
+        print(f"--size is {size}; accepted: {accepted}", file=sys.stderr)
         return 2
     dtype = "float16" if on_gpu else "float32"
-    rng = np.random.default_rng(args.seed)
+    try:
+        ok = _multiply_all(np.random.default_rng(args.seed), size, dtype, device)
+    except (MemoryError, _core.DeviceUnavailableError) as error:
+        print(f"cannot multiply matrices of --size {size} on {device}: {error}", file=sys.stderr)
+        return 2
+    if not ok:
+        print("WRONG: an error is larger than rounding explains", file=sys.stderr)
+    return 0 if ok else 1
+
+
+def _multiply_all(rng: np.random.Generator, size: int, dtype: str, device: str) -> bool:
+    """Prints a table, and says whether all results are right."""
     ok = True
     lines = []
     for case in _cases(rng, size, dtype):
@@ -55,12 +73,10 @@ def run(args: argparse.Namespace) -> int:
     header = ("matrix", "device", "time", "GFLOP/s", "dense time", "rel. error")
     print("\n{:<26}{:>8}{:>14}{:>11}{:>14}{:>12}".format(*header))
     print("\n".join(lines))
-    rival = "torch's cuBLAS, if torch is installed" if on_gpu else "NumPy's BLAS"
+    rival = "NumPy's BLAS" if device == "cpu" else "torch's cuBLAS, if torch is installed"
     print(f"{dtype}; GFLOP/s count stored blocks only; dense time: the whole matrix by {rival};")
     print("rel. error: of the whole product, against float64 on the CPU, in the Frobenius norm")
-    if not ok:
-        print("WRONG: an error is larger than rounding explains", file=sys.stderr)
-    return 0 if ok else 1
+    return ok
 
 
 def _best_device() -> str:
@@ -91,6 +107,8 @@ def random_blocks(
 ) -> bsr_array:
     """A square matrix of normal random blocks, as pruning to ``density`` leaves weights."""
     keep = rng.random((size // block, size // block)) < density
+    if not keep.any():  # of a few places
+        keep[0, 0] = True
     indptr = np.concatenate([[0], keep.sum(axis=1).cumsum()]).astype(np.int32)
     indices = np.nonzero(keep)[1].astype(np.int32)
     data = rng.standard_normal((len(indices), block, block), np.float32) / np.sqrt(size * density)
@@ -166,8 +184,9 @@ def _measure(case: Case, device: str) -> tuple[float, float, float | None]:
         seconds = _time(lambda: matmul(matrix, right, out=out), lambda: _core.synchronize(device))
         dense_seconds = _torch_seconds(case, device)
         result = out.to_host()
-    error = np.linalg.norm(result.astype(np.float64) - expected) / np.linalg.norm(expected)
-    return float(error), seconds, dense_seconds
+    size = float(np.linalg.norm(expected)) or 1.0
+    error = float(np.linalg.norm(result.astype(np.float64) - expected)) / size
+    return error, seconds, dense_seconds
 
 
 def _time(call: Callable[[], Any], wait: Callable[[], Any] = lambda: None) -> float:
