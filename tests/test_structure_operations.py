@@ -159,6 +159,20 @@ def test_pruned_blocks() -> None:
     assert bsrgemm.prune(np.ones((4, 4)), (2, 2), 0.5).block_mask()[0].all()
 
 
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_pruning_compares_norms_whose_squares_leave_the_range(space: Space) -> None:
+    space.check()
+    for low, high in ((1e-170, 3e-170), (5e-324, 1.5e-323), (1e200, 3e200), (1e-300, 1e300)):
+        for signs in (1, -1):
+            dense = np.full((2, 6), signs * low)
+            dense[:, 2:4] = high
+            kept = bsrgemm.prune(space.array(dense), (2, 2), 1 / 3)
+            assert kept.indices.tolist() == [1], (low, high)
+    dense = np.zeros((3, 7))
+    dense[0, 4], dense[0, 0], dense[0, 2] = np.inf, np.nan, 1e300
+    assert bsrgemm.prune(space.array(dense), (2, 2), 3 / 8).indices.tolist() == [0, 1, 2]
+
+
 def small(dtype: Any = np.float32, blocksize: tuple[int, int] = (2, 2)) -> bsr_array:
     return bsr_array(np.ones((4, 6), dtype), blocksize=blocksize)
 

@@ -234,12 +234,26 @@ class Values:
         """On the host, the Frobenius norms of the blocks of a dense matrix, in float64."""
         with self.here():
             tiles = self._tiles(blocksize)
-            if self.library is TORCH:
-                tiles = self._moved(tiles).float() if self._eight else tiles
-                norms = self.xp.linalg.vector_norm(tiles, dim=(1, 3), dtype=self.xp.float64)
-            else:
-                norms = self.xp.sqrt((tiles.astype(self.xp.float64) ** 2).sum(axis=(1, 3)))
-            return self.library.to_host(norms)
+            if self._eight:
+                tiles = self._moved(tiles).float()
+            if self.dtype != "float64":
+                return self.library.to_host(self._norms(tiles))
+            # Squares of float64 may leave its range, of what are no larger than 2 not.
+            scale = self._powers(tiles)
+            return self.library.to_host(self._norms(tiles / scale) * scale[:, 0, :, 0])
+
+    def _norms(self, tiles: Any) -> Any:
+        if self.library is TORCH:
+            return self.xp.linalg.vector_norm(tiles, dim=(1, 3), dtype=self.xp.float64)
+        return self.xp.sqrt((tiles.astype(self.xp.float64) ** 2).sum(axis=(1, 3)))
+
+    def _powers(self, tiles: Any) -> Any:
+        """Of each block the largest power of two that is no more than its largest value, by which
+        division rounds nothing; 1 where that is 0 or not finite."""
+        xp = self.xp
+        largest = xp.amax(xp.abs(tiles), axis=(1, 3), keepdims=True)
+        largest = xp.where(xp.isfinite(largest) & (largest > 0), largest, 1.0)
+        return largest / (2 * xp.frexp(largest)[0])
 
     def padded(self, blocksize: tuple[int, int]) -> Any:
         """A dense matrix filled up with zeros to whole blocks; itself where it has those."""
