@@ -178,6 +178,9 @@ def test_unchecked_contents(space: Space) -> None:
     assert np.array_equal(space.host(a @ space.array(x)), dense @ x)
     assert np.array_equal(space.host(a.todense()), dense)
     assert np.array_equal(space.host(a.T.todense()), dense.T)
+    for of in (a, a.T):
+        for b in (pickle.loads(pickle.dumps(of)), copy.deepcopy(of)):
+            assert np.array_equal(space.host(b.todense()), space.host(of.todense()))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

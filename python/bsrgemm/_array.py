@@ -489,10 +489,9 @@ class bsr_array(Arithmetic, Blocks, Planning):
         if self.is_transposed:
             return operator.attrgetter("T"), (self.T,)
         if isinstance(self._data, _core.DeviceArray):
-            indices, indptr = _index_arrays(self._structure)
-            host = (self._data.to_host(), indices, indptr)
+            host = (self._data.to_host(), *_index_arrays(self._structure))
             return _on_device, (host, self.shape, self._device)
-        return bsr_array, ((self._data, *own_indices(self)), self.shape)
+        return _unchecked, ((self._data, *own_indices(self)), self.shape)
 
     # ---- products ------------------------------------------------------------------------------
 
@@ -543,7 +542,11 @@ def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
     return structure.indices.astype(dtype), structure.indptr.astype(dtype)
 
 
-def _on_device(host: tuple, shape: tuple[int, int], device: str) -> bsr_array:
+def _unchecked(arrays: tuple, shape: tuple[int, ...]) -> bsr_array:
+    """Unpickle a matrix, which may have been made without checks; bounds are checked anyway."""
+    return bsr_array(arrays, shape, check=False)
+
+
+def _on_device(host: tuple, shape: tuple[int, ...], device: str) -> bsr_array:
     """Unpickle a matrix whose values were a DeviceArray."""
-    data = NUMPY.to_device(host[0], device)
-    return bsr_array((data, host[1], host[2]), shape)
+    return _unchecked((NUMPY.to_device(host[0], device), *host[1:]), shape)
