@@ -146,6 +146,24 @@ def test_blocks_of_one_position_are_added() -> None:
     ):
         assert np.array_equal(found.todense(), expected)
     assert a.sum() == dense.sum() and np.array_equal(a.sum(0), dense.sum(0))
+    batch = bsr_array((data[None], a.indices, a.indptr), (4, 6), check=False)
+    with pytest.raises(ValueError, match="several blocks at one place"):
+        batch * batch
+
+
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_products_of_blocks_in_any_order(space: Space) -> None:
+    space.check()
+    data = np.arange(16.0).reshape(4, 2, 2)
+    pattern = np.array([2, 0, 2, 1]), np.array([0, 2, 4])
+    a = bsr_array((space.array(data), *pattern), (4, 6), check=False)
+    dense = space.host(a.todense())
+    ordered = bsr_array(space.array(dense), blocksize=(2, 2))
+    for x, y in ((a, a), (a, ordered), (ordered, a), (a.T, a.T), (a, a.copy())):
+        found = space.host((x * y).todense())
+        assert np.array_equal(found, (dense * dense).T if x.is_transposed else dense * dense)
+    batch = bsr_array((space.array(np.stack([data, -data])), *pattern), (4, 6), check=False)
+    assert np.array_equal(space.host((batch * batch).todense()), np.stack([dense * dense] * 2))
 
 
 def test_pruned_blocks() -> None:

@@ -127,10 +127,10 @@ def own(a: Any) -> Any:
 
 
 def keys_of(a: Any) -> np.ndarray:
-    """Positions of the stored blocks, counted row by row; of a matrix that is no view."""
+    """Positions of the stored blocks, counted row by row; of a matrix or batch that is no view."""
     indptr = a._structure.indptr
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return rows * grid_of(a.shape, a.blocksize)[1] + a._structure.indices
+    return rows * grid_of(a._structure.shape, a.blocksize)[1] + a._structure.indices
 
 
 def canonical(a: Any) -> tuple[np.ndarray, Any]:
@@ -216,6 +216,11 @@ def multiply(a: Any, b: Any) -> Any:
         return multiply(a.T, b.T).T
     a, b = own(a), own(b)
     if a._batch:
+        if len(np.unique(keys_of(a))) < a.nnzb:
+            raise ValueError(
+                "a and b are batches of a pattern with several blocks at one place; accepted: at "
+                "most one, or single matrices"
+            )
         first, second = Values(a._data, "a.data"), Values(b._data, "b.data")
         first.check_arithmetic()
         with first.here():
@@ -224,7 +229,7 @@ def multiply(a: Any, b: Any) -> Any:
     keys, in_a, in_b = np.intersect1d(a_keys, b_keys, assume_unique=True, return_indices=True)
     first, second = Values(a_blocks, "a.data"), Values(b_blocks, "b.data")
     first.check_arithmetic()
-    if len(keys) == len(a_keys) == len(b_keys) == a.nnzb:
+    if len(keys) == len(a_keys) == len(b_keys) and a_blocks is a._data:
         with first.here():
             return a._with_values(first.like * second.like)
     with first.here():
