@@ -136,6 +136,12 @@ METHODS = (
     ),
     Bad("plan of no columns", lambda: build().plan(0), ValueError, ("n is 0", "at least one")),
     Bad(
+        "plan of two matrices, precision",
+        lambda: build().plan(build().T, precision=1),
+        TypeError,
+        ("precision is 1", "'ieee' or 'tf32'"),
+    ),
+    Bad(
         "plan of an unknown chip",
         lambda: build().plan(8, chip={"cores": 3}),
         (TypeError, ValueError),

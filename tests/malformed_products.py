@@ -114,6 +114,18 @@ PRODUCTS = (
         ("out", "float64", "float32"),
     ),
     Bad(
+        "two sparse matrices, precision",
+        lambda: matmul(build(), build().T, precision="tf33"),
+        ValueError,
+        ("precision is 'tf33'", "'ieee' or 'tf32'"),
+    ),
+    Bad(
+        "two sparse matrices, tf32 of float64",
+        lambda: matmul(build().astype("float64"), build().T.astype("float64"), precision="tf32"),
+        TypeError,
+        ("precision is 'tf32', but a.data has dtype float64",),
+    ),
+    Bad(
         "sparse matrices of different dtypes",
         lambda: build() @ build().T.astype("float64"),
         TypeError,

@@ -49,6 +49,11 @@ def test_products(name: str, dtype: str, density: float, rng: np.random.Generato
         assert_close(out, *allowed_error(a.dense, b.dense, c, alpha, beta, dtype))
 
 
+def test_permitted_tf32_is_not_used(rng: np.random.Generator) -> None:
+    a, b = (made(p) for p in pair(rng, "odd", "float32"))
+    assert np.array_equal(bsrgemm.matmul(a, b, precision="tf32"), a @ b)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_views(dtype: str, rng: np.random.Generator) -> None:
     """The same matrix on both sides, as a view on either."""

@@ -225,6 +225,11 @@ def product(
             a_scale=a_scale,
             b_scale=b_scale,
         )
+        check_precision(precision)
+        if precision == "tf32" and a._dtype != "float32":
+            raise TypeError(
+                f"precision is 'tf32', but a.data has dtype {a._dtype}: only float32 has it"
+            )
         return _sparse_product(a, b, c, alpha, beta, out, stream, family)
     right = isinstance(b, BlockSparse)
     sparse, dense, sparse_name, name = (b, a, "b", "a") if right else (a, b, "a", "b")
@@ -289,6 +294,13 @@ def product(
         *scales,
     )
     return library.finished(result, dense) if out is None else result
+
+
+def check_precision(precision: Any) -> None:
+    """As the extension does where it has a choice: not of two block-sparse operands."""
+    if not isinstance(precision, str) or precision not in ("ieee", "tf32"):
+        kind = ValueError if isinstance(precision, str) else TypeError
+        raise kind(f"precision is {precision!r}, but must be 'ieee' or 'tf32'")
 
 
 def _check_absent(**arguments: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from . import _core
 from ._interop import BlockSparse, device_index
+from ._matmul import check_precision
 from ._plan import Plan
 from ._spy import draw
 
@@ -51,6 +52,7 @@ class Planning:
         if isinstance(n, BlockSparse):
             if not n.is_fixed:
                 raise TypeError(f"n is a {type(n).__name__}; accepted: an integer or a bsr_array")
+            check_precision(precision)
             other: Any = n
             info = self._structure.explain_sparse(other._structure, self._dtype, chip)
             return self._plan(info, other.shape[1], chip, f"{self._name()} @ {other!r}")
