@@ -88,7 +88,7 @@ def matmul(
         broadcast as NumPy does, and each entry takes one launch.
     c : array, optional
         Of the shape of the result, (..., M, N) without the dimension that the array lacks, or one
-        that NumPy broadcasts to it.
+        that NumPy broadcasts to it; of two bsr_arrays, of the shape of the result.
     alpha : float
         Factor of the product.
     beta : float, optional
