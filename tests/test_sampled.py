@@ -271,6 +271,14 @@ def test_refused(name: str) -> None:
         call()
 
 
+def test_what_is_accepted_in_place_of_integers_is_accepted() -> None:
+    with pytest.raises(TypeError, match="a has dtype int32; accepted: ") as refused:
+        sampled_matmul(left("int32"), right("int32"), small())
+    for dtype in str(refused.value).partition("accepted: ")[2].split(", "):
+        if dtype != "bfloat16":  # which NumPy has with another package alone
+            sampled_matmul(left(dtype), right(dtype), small())
+
+
 def test_family_is_refused_on_the_cpu() -> None:
     from bsrgemm._sampled import sampled
 

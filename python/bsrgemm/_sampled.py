@@ -10,7 +10,13 @@ import numpy as np
 from . import _core
 from ._batch import broadcast, check_apart, entries
 from ._convert import MOST_BATCH_DIMENSIONS
-from ._interop import BlockSparse, check_dtype, is_scipy_sparse, library_of, stream_handle
+from ._interop import (
+    ACCEPTED_DTYPES,
+    BlockSparse,
+    is_scipy_sparse,
+    library_of,
+    stream_handle,
+)
 from ._matmul import real_number
 
 if TYPE_CHECKING:
@@ -122,7 +128,8 @@ def sampled(
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
         info = _core.describe(left, "a")
-        check_dtype(info.dtype, "a")
+        if info.dtype not in ACCEPTED_DTYPES:
+            raise TypeError(f"a has dtype {info.dtype}; accepted: {', '.join(ACCEPTED_DTYPES)}")
         data = values = library.empty((*batch, *_values_shape(pattern)), a, "a")
     else:
         _check_structure(out, pattern)
