@@ -107,6 +107,18 @@ STRUCTURE = (
         ("data has 2 blocks", "indices has 3"),
     ),
     Bad("blocksize differs", lambda: build(blocksize=(2, 3)), ValueError, ("blocksize is (2, 3)",)),
+    Bad(
+        "shape of one number beside a bsr_array",
+        lambda: bsr_array(build(), 5),
+        TypeError,
+        ("shape is 5", "accepted: a pair of integers"),
+    ),
+    Bad(
+        "blocksize of one number beside a bsr_array",
+        lambda: bsr_array(build(), blocksize=5),
+        TypeError,
+        ("blocksize is 5", "accepted: a pair of integers"),
+    ),
     Bad("two arrays", lambda: bsr_array((x(3, 2, 2), i32(0, 2, 1))), ValueError, ("2 entries",)),
 )
 

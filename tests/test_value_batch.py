@@ -41,7 +41,8 @@ def test_shapes() -> None:
     arrays = a.data, a.indices, a.indptr
     for shape in (None, (4, 9), (2, 3, 4, 9)):
         assert bsr_array(arrays, shape).shape == (2, 3, 4, 9)
-    assert bsr_array(a).data is a.data and bsr_array(a, (2, 3, 4, 9)).shape == a.shape
+    for shape in (None, (4, 9), (2, 3, 4, 9)):
+        assert bsr_array(a, shape).data is a.data and bsr_array(a, shape).shape == a.shape
     for other in (pickle.loads(pickle.dumps(a)), copy.deepcopy(a), copy.copy(a)):
         assert np.array_equal(other.todense(), a.todense())
     assert pickle.loads(pickle.dumps(a.T)).shape == (2, 3, 9, 4)
@@ -79,6 +80,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: bsr_array((A.data, A.indices, A.indptr), (3, 2, 4, 9)),
         ValueError,
         r"shape is \(3, 2, 4, 9\), but data has a batch of \(2, 3\); accepted",
+    ),
+    "shape of a batch": (
+        lambda: bsr_array(A, (3, 2, 4, 9)),
+        ValueError,
+        r"shape is \(3, 2, 4, 9\), but data has a batch of \(2, 3\); accepted",
+    ),
+    "other shape of a batch": (
+        lambda: bsr_array(A, [2, 3, 5, 9]),
+        ValueError,
+        r"shape is \(5, 9\), but the bsr_array given has \(4, 9\)",
     ),
     "dimensions": (
         lambda: bsr_array((np.ones((2, 3)), A.indices, A.indptr), (4, 9)),

@@ -17,6 +17,7 @@ from ._convert import (
     Parts,
     check_data,
     check_edges,
+    check_given,
     check_index,
     grid_of,
     host_indices,
@@ -60,6 +61,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
           layout with ``blocksize``.
         - a dense array of 2 dimensions (NumPy, torch, CuPy, DeviceArray, or what can be imported)
           with ``blocksize``; the blocks that have any non-zero are kept, and NaN counts as one.
+        - a bsr_array, whose values and pattern the new one shares.
     shape : (int, int), optional
         (M, K), with or without the dimensions of a batch before them. Without it, the smallest
         matrix that holds all blocks. Where (bh, bw) does not divide it, the last block row or
@@ -117,17 +119,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         check: bool = True,
     ) -> None:
         if isinstance(arg, bsr_array):
-            if shape is not None and tuple(shape) != arg.shape:
-                raise ValueError(
-                    f"shape is {tuple(shape)}, but the bsr_array given has {arg.shape}"
-                )
-            arg = arg._parts()
-            if blocksize is not None and tuple(blocksize) != arg.structure.blocksize:
-                raise ValueError(
-                    f"blocksize is {tuple(blocksize)}, but the bsr_array given has "
-                    f"{arg.structure.blocksize}; use A.reblock({tuple(blocksize)})"
-                )
-            self._set(arg, check)
+            check_given(arg, shape, blocksize)
+            self._set(arg._parts(), check)
         else:
             self._set(parts_of(arg, shape, blocksize), check)
 

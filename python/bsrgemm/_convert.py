@@ -50,8 +50,12 @@ def _of_one_matrix(arg: Any, shape: Any) -> Any:
     if not isinstance(arg, tuple) or len(arg) != 3 or not isinstance(shape, (tuple, list)):
         return shape
     data = as_array(arg[0], "data")
-    batch = library_of(data).shape(data, "data")[:-3]
-    if not batch or len(shape) != len(batch) + 2:
+    return _without_batch(shape, library_of(data).shape(data, "data")[:-3])
+
+
+def _without_batch(shape: Any, batch: tuple[int, ...]) -> Any:
+    """(M, K) of a shape that may name the batch before them."""
+    if not batch or not isinstance(shape, (tuple, list)) or len(shape) != len(batch) + 2:
         return shape
     if tuple(shape[:-2]) != batch:
         raise ValueError(
@@ -59,6 +63,21 @@ def _of_one_matrix(arg: Any, shape: Any) -> Any:
             f"(*{batch}, M, K)"
         )
     return shape[-2:]
+
+
+def check_given(a: Any, shape: Any, blocksize: Any) -> None:
+    """That what is said beside a ``bsr_array`` is what it has."""
+    if shape is not None:
+        given = pair_of(_without_batch(shape, a._batch), "shape", 0)
+        if given != a._structure.shape:
+            raise ValueError(f"shape is {given}, but the bsr_array given has {a._structure.shape}")
+    if blocksize is not None:
+        given = pair_of(blocksize, "blocksize", 1)
+        if given != a.blocksize:
+            raise ValueError(
+                f"blocksize is {given}, but the bsr_array given has {a.blocksize}; use "
+                f"A.reblock({given})"
+            )
 
 
 def pair_of(value: Any, name: str, least: int) -> tuple[int, int]:
