@@ -191,6 +191,22 @@ def test_pruning_compares_norms_whose_squares_leave_the_range(space: Space) -> N
     assert bsrgemm.prune(space.array(dense), (2, 2), 3 / 8).indices.tolist() == [0, 1, 2]
 
 
+def test_numpy_matrices_are_dense_matrices() -> None:
+    """Which have two dimensions whatever becomes of them."""
+    dense = np.diag([1.0, 2, 3, 4])
+    with pytest.warns(PendingDeprecationWarning):
+        given, mask = np.matrix(dense), np.matrix(np.eye(2, dtype=bool))
+    kept = dense[:, :2].copy()
+    assert np.array_equal(bsrgemm.prune(given, (2, 2), 0.25).todense()[2:, 2:], dense[2:, 2:])
+    for a in (
+        bsr_array.from_block_mask(given, mask, (2, 2)),
+        bsr_array(given, blocksize=(2, 2)),
+        bsrgemm.prune(given, (2, 2), 0.5),
+    ):
+        assert type(a.data) is np.ndarray and np.array_equal(a.todense(), dense)
+        assert np.array_equal(a @ given[:, :2], dense @ kept)
+
+
 def small(dtype: Any = np.float32, blocksize: tuple[int, int] = (2, 2)) -> bsr_array:
     return bsr_array(np.ones((4, 6), dtype), blocksize=blocksize)
 

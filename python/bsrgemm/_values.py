@@ -270,6 +270,8 @@ class Values:
 def dense_values(dense: Any, name: str) -> Values:
     """The same for a dense matrix, which has to have two dimensions."""
     values = Values(dense, name)
+    if values.library is NUMPY:
+        values.like = np.asarray(values.like)  # a numpy.matrix has two dimensions and no blocks
     if len(values.like.shape) != 2:
         raise ValueError(f"{name} has shape {tuple(values.like.shape)}; accepted: 2 dimensions")
     return values
