@@ -166,6 +166,19 @@ METHODS = (
         ("mask has shape (2, 3)", "accepted: (2, 2), an entry for each block of (3, 4)"),
     ),
     Bad(
+        "masked mask",
+        lambda: masked(np.ma.masked_all((2, 3), bool)),
+        TypeError,
+        ("mask is a numpy.ma.MaskedArray", "accepted: a plain array"),
+    ),
+    Bad(
+        "spy of a width in words",
+        lambda: build().spy(text=True, width="a"),
+        TypeError,
+        ("width is 'a'", "accepted: an integer of at least 8"),
+    ),
+    Bad("spy on a number", lambda: build().spy(5), TypeError, ("ax is a int", "accepted: axes")),
+    Bad(
         "save without a path",
         lambda: build().save(None),
         TypeError,

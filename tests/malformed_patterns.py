@@ -110,6 +110,36 @@ MASKS = (
         ("lengths is -4",),
     ),
     Bad(
+        "one document",
+        lambda: BlockMask.document(5, (4, 4)),
+        ValueError,
+        ("lengths has shape ()", "accepted: (documents,)"),
+    ),
+    Bad(
+        "masked blocks",
+        lambda: BlockMask.from_dense(np.ma.masked_all((2, 2), bool), (4, 4)),
+        TypeError,
+        ("blocks is a numpy.ma.MaskedArray", "accepted: a plain array"),
+    ),
+    Bad(
+        "lists: masked indices",
+        lambda: indices([0, 1], np.ma.masked_equal([0], 0)),
+        TypeError,
+        ("indices is a numpy.ma.MaskedArray", "accepted: a plain array"),
+    ),
+    Bad(
+        "lists of heads: one number",
+        lambda: indices([[[0, 1]]], 5),
+        TypeError,
+        ("indices is a int", "accepted: of each batch a sequence of one array for each head"),
+    ),
+    Bad(
+        "lists of heads: one list",
+        lambda: indices([[[0, 1]]], [0]),
+        TypeError,
+        ("indices is a list", "accepted: of each batch a sequence of one array for each head"),
+    ),
+    Bad(
         "from_flex of an array",
         lambda: BlockMask.from_flex(x(2, 2)),
         TypeError,
@@ -154,6 +184,19 @@ PATTERNS = (
         lambda: pattern(blocksize=(3, 4)),
         ValueError,
         ("takes whole blocks alone: the number of rows must be a multiple of the block height",),
+    ),
+    Bad("shape of one number", lambda: pattern(8), TypeError, ("shape is 8", "a pair of integers")),
+    Bad(
+        "blocksize of one number",
+        lambda: pattern(blocksize=2),
+        TypeError,
+        ("blocksize is 2", "accepted: a pair of integers"),
+    ),
+    Bad(
+        "capacity of a fraction",
+        lambda: pattern(capacity=2.5),
+        TypeError,
+        ("capacity is 2.5", "accepted: an integer from 1 to the 12 places"),
     ),
     Bad("no blocks", lambda: pattern((0, 12)), ValueError, ("at least one block",)),
     Bad(

@@ -108,6 +108,18 @@ STRUCTURE = (
     ),
     Bad("blocksize differs", lambda: build(blocksize=(2, 3)), ValueError, ("blocksize is (2, 3)",)),
     Bad(
+        "masked indices",
+        lambda: build(indices=np.ma.masked_equal(i32(0, 2, 1), 2)),
+        TypeError,
+        ("indices is a numpy.ma.MaskedArray", "accepted: a plain array"),
+    ),
+    Bad(
+        "masked indptr",
+        lambda: build(indptr=np.ma.masked_equal(i32(0, 2, 3), 2)),
+        TypeError,
+        ("indptr is a numpy.ma.MaskedArray", "accepted: a plain array"),
+    ),
+    Bad(
         "shape of one number beside a bsr_array",
         lambda: bsr_array(build(), 5),
         TypeError,

@@ -86,7 +86,7 @@ def test_what_it_says() -> None:
         (((8, 12), (3, 4), 1), ValueError, "multiple of the block height"),
         (((8, 12), (0, 4), 1), ValueError, "blocksize is"),
         (((8, 12), (2, 4), 1, "tpu"), ValueError, "device is 'tpu'; accepted: "),
-        (((8, 12), (2, 4), 1.5), TypeError, "float"),
+        (((8, 12), (2, 4), 1.5), TypeError, "capacity is 1.5; accepted: an integer"),
     ],
 )
 def test_malformed(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:

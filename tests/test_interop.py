@@ -56,6 +56,8 @@ def test_scipy_of_other_formats(sparse: Any, rng: np.random.Generator) -> None:
             bsr_array(theirs)
     ours = bsr_array(sparse.bsr_array(p.dense, blocksize=(4, 6)), blocksize=(2, 3))
     assert ours.blocksize == (2, 3) and np.array_equal(ours.todense(), p.dense)
+    with pytest.raises(ValueError, match=r"SciPy array given has shape \(3,\); accepted: 2 dim"):
+        bsr_array(sparse.coo_array([1.0, 0.0, 2.0]), blocksize=(1, 1))
     partial = bsr_array(sparse.csr_array(p.dense), blocksize=(5, 7))
     assert partial.shape == p.shape and np.array_equal(partial.todense(), p.dense)
 

@@ -140,7 +140,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         check_data(info)
         if structure is None:
             for name, array in (("indices", indices), ("indptr", indptr)):
-                check_index(_core.describe(array, name), name, info.device)
+                importable = library_of(array).importable(array, name, False)
+                check_index(_core.describe(importable, name), name, info.device)
             structure = _core.Structure(indices, indptr, shape, info.shape[-2:], check)
             if check and info.shape[-3] == structure.nnzb:
                 check_edges(data, structure)

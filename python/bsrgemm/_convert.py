@@ -140,6 +140,8 @@ def _inferred_shape(data: Any, indices: Any, indptr: Any) -> tuple[int, int]:
 
 
 def _from_scipy(matrix: Any, blocksize: tuple[int, int] | None) -> Parts:
+    if len(matrix.shape) != 2:
+        raise ValueError(f"the SciPy array given has shape {matrix.shape}; accepted: 2 dimensions")
     shape = int(matrix.shape[0]), int(matrix.shape[1])
     if matrix.format != "bsr" or (blocksize or matrix.blocksize) != matrix.blocksize:
         if blocksize is None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._convert import grid_of, pair_of
 from ._dynamic_array import DynamicArray
 from ._interop import (
     check_dtype,
@@ -46,6 +47,8 @@ class DynamicPattern:
     ------
     ValueError
         If a number is not accepted.
+    TypeError
+        If something is no integer, or no pair of them.
     DeviceUnavailableError
         If the device is a GPU that this process cannot use.
 
@@ -381,10 +384,9 @@ class _DeviceView:
 
 
 def _empty_structure(shape: Any, blocksize: Any) -> _core.Structure:
-    rows, height = operator.index(shape[0]), operator.index(blocksize[0])
-    count = -(-rows // height) if height > 0 and rows >= 0 else 0
-    none = np.zeros(0, np.int64)
-    structure = _core.Structure(none, np.zeros(count + 1, np.int64), shape, blocksize)
+    shape, blocksize = pair_of(shape, "shape", 0), pair_of(blocksize, "blocksize", 1)
+    none, indptr = np.zeros(0, np.int64), np.zeros(grid_of(shape, blocksize)[0] + 1, np.int64)
+    structure = _core.Structure(none, indptr, shape, blocksize)
     for axis, what in enumerate(
         (
             "rows must be a multiple of the block height",
@@ -402,9 +404,15 @@ def _empty_structure(shape: Any, blocksize: Any) -> _core.Structure:
 def _host_capacity(capacity: Any, structure: _core.Structure) -> int:
     (rows, cols), (height, width) = structure.shape, structure.blocksize
     places = rows // height * (cols // width)
-    found = operator.index(capacity)
     if places == 0:
         raise ValueError(f"shape is {structure.shape}; accepted: one with at least one block")
+    try:
+        found = operator.index(capacity)
+    except TypeError:
+        raise TypeError(
+            f"capacity is {capacity!r}; accepted: an integer from 1 to the {places} places of "
+            "blocks"
+        ) from None
     if not 1 <= found <= places:
         raise ValueError(f"capacity is {found}; accepted: from 1 to the {places} places of blocks")
     return found

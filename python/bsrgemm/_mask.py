@@ -12,8 +12,8 @@ import numpy as np
 from . import _core
 from ._convert import grid_of
 from ._flex import flex_blocks
-from ._interop import BlockSparse, library_of
-from ._mask_arguments import block_shape_of, integers_of, pair_of
+from ._interop import BlockSparse
+from ._mask_arguments import block_shape_of, integers_of, on_host, pair_of
 from ._mask_builders import Builders
 
 # By which bsrgemm.torch finds a mask again: a number is never used twice in a process.
@@ -78,8 +78,7 @@ class BlockMask(Builders):
         ValueError
             If it has not two or four dimensions, or ``block_shape`` is not positive.
         """
-        found = blocks if isinstance(blocks, (list, tuple)) else library_of(blocks).to_host(blocks)
-        dense = np.asarray(found)
+        dense = on_host(blocks, "blocks")
         if dense.dtype != np.bool_:
             raise TypeError(f"blocks has dtype {dense.dtype}; accepted: bool")
         if dense.ndim == 2:
@@ -137,10 +136,17 @@ class BlockMask(Builders):
                 "heads or 1, block rows + 1)"
             )
         batch, heads = pointers.shape[:2]
-        if len(indices) != batch or any(len(of_batch) != heads for of_batch in indices):
+        try:
+            found = [len(of_batch) for of_batch in indices]
+        except TypeError:
+            raise TypeError(
+                f"indices is a {type(indices).__name__} of no sequences; accepted: of each batch a "
+                "sequence of one array for each head, as indptr has three dimensions"
+            ) from None
+        if found != [heads] * batch:
             raise ValueError(
-                f"indices has {len(indices)} batches of {[len(of) for of in indices]} heads; "
-                f"accepted: as indptr, {batch} of {heads}"
+                f"indices has {len(found)} batches of {found} heads; accepted: as indptr, {batch} "
+                f"of {heads}"
             )
         lists = (
             (pointers[b, h], integers_of(indices[b][h], "indices"))

@@ -28,8 +28,16 @@ def pair_of(value: Any, name: str) -> tuple[int, int]:
     return count_of(first, name), count_of(second, name)
 
 
+def on_host(x: Any, name: str) -> np.ndarray:
+    """An array, or nested lists, as one of NumPy on the host."""
+    if not isinstance(x, (list, tuple)):
+        library = library_of(x)
+        x = library.to_host(library.importable(x, name, False))
+    return np.asarray(x)
+
+
 def integers_of(x: Any, name: str) -> np.ndarray:
-    found = np.asarray(x if isinstance(x, (list, tuple)) else library_of(x).to_host(x))
+    found = on_host(x, name)
     if found.size == 0:  # NumPy takes an empty list for floats
         found = found.astype(np.int32)
     if found.dtype.kind not in "iu":

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ._mask_arguments import block_shape_of, count_of, diagonal_of, window_of
+from ._mask_arguments import block_shape_of, count_of, diagonal_of, integers_of, window_of
 
 
 class Builders:
@@ -195,7 +195,7 @@ class Builders:
 
         Parameters
         ----------
-        lengths : sequence of int
+        lengths : sequence or array of int
             Queries, and as many keys, of each document: multiples of both sides of a block, but
             for the last one.
         block_shape : (int, int)
@@ -204,9 +204,16 @@ class Builders:
         Raises
         ------
         ValueError
-            If a document would end within a block, where the next one could be seen.
+            If a document would end within a block, where the next one could be seen, or a number
+            is negative.
+        TypeError
+            If a number is no integer.
         """
         height, width = block_shape_of(block_shape)
+        if not isinstance(lengths, (list, tuple)):
+            lengths = integers_of(lengths, "lengths")
+            if lengths.ndim != 1:
+                raise ValueError(f"lengths has shape {lengths.shape}; accepted: (documents,)")
         lengths = [count_of(n, "lengths") for n in lengths]
         for n in lengths[:-1]:
             if n % height or n % width:

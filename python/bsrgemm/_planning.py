@@ -103,6 +103,8 @@ class Planning:
         ------
         ValueError
             If ``width`` is less than 8, or ``ax`` is given together with ``text=True``.
+        TypeError
+            If ``width`` is no integer or ``ax`` no axes.
         ImportError
             If a picture is asked for and matplotlib is not installed.
         """

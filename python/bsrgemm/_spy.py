@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _core
 from ._convert import grid_of, whole_shape
+from ._mask_arguments import count_of
 
 # From nothing to all blocks of a cell; anything that is stored shows.
 SHADES = " .:-=+*#%@"
@@ -20,8 +21,9 @@ MOST_LINES, MOST_PIXELS = 40, 1024
 def draw(structure: _core.Structure, name: str, ax: Any, text: bool | None, width: int) -> Any:
     if ax is not None and text:
         raise ValueError("text is True and ax is given; accepted: one of both")
-    if width < 8:
-        raise ValueError(f"width is {width}; accepted: at least 8 characters")
+    width = count_of(width, "width", 8)
+    if ax is not None and not hasattr(ax, "imshow"):
+        raise TypeError(f"ax is a {type(ax).__name__}; accepted: axes of matplotlib")
     if text is None:
         text = ax is None and "matplotlib.pyplot" not in sys.modules
     if text:

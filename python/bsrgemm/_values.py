@@ -280,7 +280,8 @@ def dense_values(dense: Any, name: str) -> Values:
 def masked_blocks(dense: Values, mask: Any, blocksize: tuple[int, int]) -> tuple[Any, np.ndarray]:
     """The blocks of a dense matrix that ``mask`` chooses, and ``mask`` on the host."""
     shape = tuple(dense.like.shape)
-    chosen = np.asarray(library_of(mask).to_host(mask))
+    library = library_of(mask)
+    chosen = np.asarray(library.to_host(library.importable(mask, "mask", False)))
     if chosen.dtype != np.bool_:
         raise TypeError(f"mask has dtype {chosen.dtype}; accepted: bool")
     wanted = grid_of(shape, blocksize)
