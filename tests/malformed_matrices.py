@@ -430,7 +430,7 @@ SAMPLED = (
         "integers",
         lambda: sampled(x(4, 5, dtype=int), x(5, 6, dtype=int)),
         TypeError,
-        ("a has dtype int64; accepted: float16, bfloat16, float32, float64",),
+        ("a has dtype int64, but must have dtype float16, bfloat16, float32 or float64",),
     ),
     Bad(
         "out of other blocks",

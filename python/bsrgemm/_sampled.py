@@ -129,7 +129,8 @@ def sampled(
     if out is None:
         info = _core.describe(left, "a")
         if info.dtype not in ACCEPTED_DTYPES:
-            raise TypeError(f"a has dtype {info.dtype}; accepted: {', '.join(ACCEPTED_DTYPES)}")
+            names = f"{', '.join(ACCEPTED_DTYPES[:-1])} or {ACCEPTED_DTYPES[-1]}"
+            raise TypeError(f"a has dtype {info.dtype}, but must have dtype {names}")
         data = values = library.empty((*batch, *_values_shape(pattern)), a, "a")
     else:
         _check_structure(out, pattern)
