@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import bsrgemm
+import numpy as np
 import pytest
 from spaces import import_torch
 
@@ -157,6 +158,23 @@ def test_every_change_of_the_indices_is_seen() -> None:
         layer.indptr.data = torch.tensor([0, 2, 3], dtype=torch.int32)
         layer.indices.data = torch.tensor([0, 1, 1], dtype=torch.int32)
 
+    def by_copies_into_data() -> None:
+        layer.indices.data.copy_(torch.tensor([0, 0, 1]))
+        layer.indptr.data.copy_(torch.tensor([0, 1, 3]))
+
+    def by_memory() -> None:
+        layer.indices.numpy()[0] = 1
+
+    def shared_memory() -> None:
+        layer.share_memory()
+        layer.indices.data[0] = 0
+
+    def strided() -> None:
+        layer.indices = torch.tensor([[1, 9], [0, 9], [1, 9]])[:, 0]
+
+    def strided_by_data() -> None:
+        layer.indices.data[0] = 0
+
     def new_tensors() -> None:
         layer.indices, layer.indptr = (
             torch.tensor(x, dtype=torch.int64) for x in ([1, 0, 1], [0, 1, 3])
@@ -174,6 +192,11 @@ def test_every_change_of_the_indices_is_seen() -> None:
         in_place,
         by_data,
         by_data_of_indptr,
+        by_copies_into_data,
+        by_memory,
+        shared_memory,
+        strided,
+        strided_by_data,
         new_tensors,
         fewer,
         other_blocks,
@@ -202,6 +225,55 @@ def test_inference_tensors_have_no_versions() -> None:
         for _ in range(2):
             torch.testing.assert_close(layer(x), dense(layer, x))
     assert all(entry.indices is not layer.indices for entry in _torch_operators._recent.values())
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_loads_in_inference_mode(on_host: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where contents of the host can be compared, and where, as on a GPU, they cannot."""
+    if not on_host:
+        monkeypatch.setattr(_torch_operators, "_contents", lambda *_: None)
+    with torch.inference_mode():
+        layer, other = make_layer(), make_layer()
+        other.indices = torch.tensor([0, 0, 1], dtype=torch.int32)
+        x = torch.randn(5, IN, dtype=torch.float64)
+        torch.testing.assert_close(layer(x), dense(layer, x))
+        layer.load_state_dict(other.state_dict())
+        assert layer.indices.tolist() == [0, 0, 1]
+        torch.testing.assert_close(layer(x), dense(other, x))
+        if on_host:
+            layer.indices[0] = 1
+            torch.testing.assert_close(layer(x), dense(layer, x))
+
+
+def test_unchanged_indices_keep_their_structure() -> None:
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+    for indices in (layer.indices, layer.indices.long(), torch.stack([layer.indices] * 2, 1)[:, 0]):
+        layer.indices = indices
+        layer(x)
+        structure = layer.weight._structure
+        layer(x).sum().backward()
+        with Seen():
+            layer(x)
+        assert layer.weight._structure is structure
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_a_matrix_keeps_its_pattern(kind: str) -> None:
+    """Also where operators are called, which are given its arrays."""
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64, requires_grad=True)
+    indices = torch.tensor([1, 0, 1])
+    given = indices if kind == "torch" else indices.numpy()
+    weight = bsrgemm.bsr_array((layer.values, given, np.array([0, 1, 3])), (OUT, IN))
+    expected = linear(x, weight)
+    gradient = torch.autograd.grad(expected.sum(), x)[0]
+    indices[0] = 0
+    for _ in range(2):
+        assert torch.equal(linear(x, weight), expected)
+        with Seen() as seen:
+            assert torch.equal(linear(x, weight), expected)
+        assert seen.names == ["matmul"]
+        recorded = torch.autograd.grad(linear(x, weight).sum(), x, create_graph=True)[0]
+        torch.testing.assert_close(recorded, gradient)
 
 
 def test_few_structures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ class RecordedLinear(torch.autograd.Function):
                 left, right = of_rows.t(), x_rows.detach()
                 _core.sampled_matmul(structure, left, right, of_values, None, 1.0, 0.0, stream)
         else:
-            keep_structure(indices, indptr, structure)
+            indices, indptr = keep_structure(indices, indptr, structure)
             if wants_x:
                 of_x = matmul_operator(
                     values, indices, indptr, of_rows, None, [rows, cols], False, True, None

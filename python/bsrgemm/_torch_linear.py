@@ -15,7 +15,13 @@ from ._convert import grid_of, pair_of
 from ._matmul import real_number
 from ._stack import prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain
-from ._torch_operators import keep_structure, matmul_operator, matrix_of, structure_of
+from ._torch_operators import (
+    forget_structure,
+    keep_structure,
+    matmul_operator,
+    matrix_of,
+    structure_of,
+)
 
 ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
     None: lambda y: y,
@@ -82,7 +88,7 @@ def linear(
         for x in (weight.indices, weight.indptr)
     )
     if not plain:
-        keep_structure(indices, indptr, structure)
+        indices, indptr = keep_structure(indices, indptr, structure)
         structure = None
     return _linear(input, values, indices, indptr, weight.shape, structure, bias, activation)
 
@@ -186,6 +192,10 @@ class BSRLinear(torch.nn.Module):
     -----
     ``load_state_dict`` takes any pattern of the same block size. One with another number of blocks
     replaces ``values`` and ``indices``, so make optimizers afterwards.
+
+    Other writes to ``indices`` and ``indptr`` count from the next call on, too, but on a GPU two
+    kinds of them are not seen: into their ``data``, and in place into tensors that were made in
+    inference mode. Assign new tensors there.
     """
 
     values: torch.nn.Parameter
@@ -356,6 +366,8 @@ class BSRLinear(torch.nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
         """As every module's, of any number of blocks."""
+        shape = (self.out_features, self.in_features)
+        forget_structure(self.indices, self.indptr, shape, self.blocksize)
         values, indices = (state_dict.get(prefix + name) for name in ("values", "indices"))
         if values is not None and indices is not None:
             shape = values.shape

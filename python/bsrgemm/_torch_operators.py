@@ -22,12 +22,23 @@ from ._sampled import sampled_matmul
 # More matrices than a large model has. Beyond, the one that was used longest ago is forgotten.
 MAX_STRUCTURES = 1024
 
-_structures: OrderedDict[tuple[Any, ...], tuple[_core.Structure, torch.Tensor, torch.Tensor]]
-_structures = OrderedDict()
+# Under where index tensors lie, see _key.
+_structures: OrderedDict[tuple[Any, ...], _Known] = OrderedDict()
 _lock = Lock()
 
 # The same by the identity of the first index tensor, which its entry keeps: what eager calls pay.
 _recent: dict[int, _Recent] = {}
+
+# What indices had when the structure was made, what they have now, and the same of indptr. None
+# where a tensor is on a GPU, to look at which would wait, and nothing where both are.
+_Contents = tuple[Any, memoryview | None, Any, memoryview | None] | None
+
+
+class _Known(NamedTuple):
+    structure: _core.Structure
+    indices: torch.Tensor
+    indptr: torch.Tensor
+    contents: _Contents
 
 
 class _Recent(NamedTuple):
@@ -37,10 +48,11 @@ class _Recent(NamedTuple):
     shape: tuple[int, int]
     blocksize: tuple[int, int]
     structure: _core.Structure
+    contents: _Contents
 
 
 def _state(indices: torch.Tensor, indptr: torch.Tensor) -> tuple[Any, ...]:
-    """What changes where a tensor gets other contents, whether in place or by ``data``."""
+    """What changes where a tensor gets other contents, but for those copied into its ``data``."""
     return (
         indices._version,
         indices.data_ptr(),
@@ -53,6 +65,29 @@ def _state(indices: torch.Tensor, indptr: torch.Tensor) -> tuple[Any, ...]:
     )
 
 
+def _contents(indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure) -> _Contents:
+    if not (indices.is_cpu or indptr.is_cpu):
+        return None
+    pairs: list[Any] = []
+    for x, had in ((indices, structure.indices), (indptr, structure.indptr)):
+        if x.is_cpu:
+            has = x.numpy()
+            had = had.astype(has.dtype)
+            # Bytes are compared at once, and elements of memoryviews one by one.
+            pairs += bytearray(had) if x.is_contiguous() else memoryview(had), memoryview(has)
+        else:
+            pairs += None, None
+    return tuple(pairs)
+
+
+def _unchanged(contents: _Contents) -> bool:
+    """To be asked only of tensors that are still where they were."""
+    if contents is None:
+        return True
+    had_indices, indices, had_indptr, indptr = contents
+    return had_indices == indices and had_indptr == indptr
+
+
 def structure_of(
     indices: torch.Tensor,
     indptr: torch.Tensor,
@@ -62,7 +97,8 @@ def structure_of(
     """The structure of index tensors, made when they are first seen: that may wait for a GPU.
 
     An entry keeps its tensors, so that their memory is no other tensor's as long as it is found by
-    it. Changes in place are seen, by the version that torch counts, except in inference tensors.
+    it. On the CPU their contents are compared. On a GPU changes in place are seen by the version
+    that torch counts, which copies into ``data`` do not change and inference tensors do not have.
     """
     recent = _recent.get(id(indices))
     if (
@@ -71,40 +107,64 @@ def structure_of(
         and recent.shape == shape
         and recent.blocksize == blocksize
         and recent.state == _state(indices, indptr)
+        and (recent.contents is None or _unchanged(recent.contents))
     ):
         return recent.structure
     key = _key(indices, indptr, shape, blocksize)
     with _lock:
         found = _structures.get(key)
-        if found is not None:
+        if found is not None and _unchanged(found.contents):
             _structures.move_to_end(key)
-            _remember(indices, indptr, found[0])
-            return found[0]
+            _remember(indices, indptr, found)
+            return found.structure
     structure = _core.Structure(indices.detach(), indptr.detach(), shape, blocksize, True)
     keep_structure(indices, indptr, structure)
     return structure
 
 
-def keep_structure(indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure) -> None:
-    """Lets ``structure_of`` find the structure that has been made of these tensors."""
-    key = _key(indices, indptr, structure.shape, structure.blocksize)
+def keep_structure(
+    indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lets ``structure_of`` find the structure that has been made of these tensors.
+
+    Returns them or, where they have been written to since, others of its pattern, which is fixed.
+    """
+    contents = _contents(indices, indptr, structure)
+    if not _unchanged(contents):
+        indices, indptr = torch.tensor(structure.indices), torch.tensor(structure.indptr)
+        contents = _contents(indices, indptr, structure)
+    known = _Known(structure, indices.detach(), indptr.detach(), contents)
     with _lock:
-        _structures[key] = structure, indices.detach(), indptr.detach()
+        _structures[_key(indices, indptr, structure.shape, structure.blocksize)] = known
         while len(_structures) > MAX_STRUCTURES:
             _structures.popitem(last=False)
             _recent.clear()
-        _remember(indices, indptr, structure)
+        _remember(indices, indptr, known)
+    return indices, indptr
 
 
-def _remember(indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure) -> None:
+def forget_structure(
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    shape: tuple[int, int],
+    blocksize: tuple[int, int],
+) -> None:
+    """Before tensors are written to: ``structure_of`` does not see that of all by itself."""
+    if not (indices.is_inference() or indptr.is_inference()):
+        return
+    with _lock:
+        _structures.pop(_key(indices, indptr, shape, blocksize), None)
+
+
+def _remember(indices: torch.Tensor, indptr: torch.Tensor, known: _Known) -> None:
     """For ``_recent``; the lock is held."""
     if indices.is_inference() or indptr.is_inference():  # without versions
         return
     if len(_recent) >= MAX_STRUCTURES:
         _recent.clear()
-    state = _state(indices, indptr)
+    state, structure = _state(indices, indptr), known.structure
     _recent[id(indices)] = _Recent(
-        indices, indptr, state, structure.shape, structure.blocksize, structure
+        indices, indptr, state, structure.shape, structure.blocksize, structure, known.contents
     )
 
 
@@ -119,7 +179,7 @@ def _key(
 
 def _place(x: torch.Tensor) -> tuple[Any, ...]:
     version = -1 if x.is_inference() else x._version
-    return x.data_ptr(), version, x.numel(), x.dtype, x.device
+    return x.data_ptr(), version, x.shape, x.stride(), x.dtype, x.device
 
 
 def matrix_of(
