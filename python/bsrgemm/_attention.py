@@ -133,7 +133,8 @@ def attention(
         If shapes do not fit, a number is out of range, ``out`` overlaps an operand, or the backend
         cannot compute the call.
     TypeError
-        If dtypes or devices differ or are not accepted, or a torch tensor requires grad.
+        If dtypes or devices differ or are not accepted, or a torch tensor requires grad or has a
+        tangent of forward mode.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """

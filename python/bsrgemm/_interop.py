@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._forward_mode import check_tangent, in_dual_level
 
 ACCEPTED_DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Of these there are matrices and products, too, with results of more bits.
@@ -52,7 +53,7 @@ class Library:
         """The object that the extension reads in place of ``x``: the same memory, no copy.
 
         Raises TypeError if ``x`` means something else than its memory says or, where the result
-        would have to be ``differentiated``, if a gradient is wanted.
+        would have to be ``differentiated``, if a gradient is wanted or it has a tangent.
         """
         return x
 
@@ -270,6 +271,8 @@ class _Torch(Library):
             raise TypeError(
                 f"{name} is a torch tensor of layout {x.layout}; accepted: torch.strided"
             )
+        if differentiated and in_dual_level():
+            check_tangent(x, name)
         if not x.requires_grad:
             return x
         if differentiated and torch.is_grad_enabled():

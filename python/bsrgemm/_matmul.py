@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from . import _core
 from ._batch import broadcast, check_single
 from ._convert import MOST_BATCH_DIMENSIONS
+from ._forward_mode import in_dual_level
 from ._interop import (
     EIGHT_BIT_DTYPES,
     BlockSparse,
@@ -145,16 +146,17 @@ def matmul(
         operands in blocks of this shape, or something is asked for that products of 8-bit
         operands or of two bsr_arrays do not have.
     TypeError
-        If dtypes or devices differ or are not accepted, a torch tensor requires grad, JAX traces
-        an operand, or ``out`` is an array of JAX, which is immutable; if
-        ``precision``, ``out_dtype`` or a scale is given for operands that do not have it.
+        If dtypes or devices differ or are not accepted, a torch tensor requires grad or has a
+        tangent of forward mode, JAX traces an operand, or ``out`` is an array of JAX, which is
+        immutable; if ``precision``, ``out_dtype`` or a scale is given for operands that do not
+        have it.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """
     if stream is None and out_dtype is None and a_scale is None and b_scale is None:
         right = isinstance(b, BlockSparse)
         sparse, dense = (b, a) if right else (a, b)
-        if isinstance(sparse, BlockSparse):
+        if isinstance(sparse, BlockSparse) and not in_dual_level():
             result = _core.try_matmul(
                 sparse._structure,
                 sparse._data,

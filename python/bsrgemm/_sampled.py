@@ -77,7 +77,7 @@ def sampled_matmul(
         are read-only.
     TypeError
         If ``pattern`` or ``out`` is no bsr_array, dtypes or devices differ or are not accepted, or
-        a torch tensor requires grad.
+        a torch tensor requires grad or has a tangent of forward mode.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """

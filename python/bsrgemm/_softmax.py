@@ -43,7 +43,8 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     Raises
     ------
     TypeError
-        If ``a`` is no bsr_array, ``scale`` no number, or a torch tensor requires grad.
+        If ``a`` is no bsr_array, ``scale`` no number, or a torch tensor requires grad or has a
+        tangent of forward mode.
     DeviceUnavailableError
         If the matrix is on a GPU that this process cannot use.
     """

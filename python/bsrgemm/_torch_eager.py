@@ -16,7 +16,13 @@ from ._array import bsr_array
 from ._convert import Parts
 from ._interop import TORCH
 from ._matmul import matmul
-from ._torch_operators import keep_structure, matmul_operator, sampled_operator
+from ._torch_operators import (
+    forward_ad,
+    keep_structure,
+    matmul_operator,
+    refuse_tangents,
+    sampled_operator,
+)
 
 _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch.jit.is_tracing
@@ -89,6 +95,8 @@ class RecordedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        if forward_ad._current_level >= 0:
+            refuse_tangents({"gradient": gradient})
         x, values, indices, indptr, *y = ctx.saved_tensors
         structure = ctx.structure
         rows, cols = structure.shape

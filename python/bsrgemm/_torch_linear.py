@@ -17,9 +17,11 @@ from ._stack import prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain
 from ._torch_operators import (
     forget_structure,
+    forward_ad,
     keep_structure,
     matmul_operator,
     matrix_of,
+    refuse_tangents,
     structure_of,
 )
 
@@ -64,13 +66,16 @@ def linear(
     Raises
     ------
     TypeError
-        If ``weight`` is no bsr_array of torch tensors, or dtypes or devices differ.
+        If ``weight`` is no bsr_array of torch tensors, dtypes or devices differ, or a tensor has a
+        tangent of forward-mode differentiation.
     ValueError
         If shapes do not fit, or ``activation`` is another.
     """
     if not isinstance(weight, bsr_array):
         raise TypeError(f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array")
     structure, values = weight._structure, weight._data
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"input": input, "weight.data": values, "bias": bias})
     plain = is_plain(input, values, bias)
     if plain and not _is_cast(input):
         y = _core.try_linear(structure, values, input, bias, activation)
@@ -352,6 +357,8 @@ class BSRLinear(torch.nn.Module):
             values, indices, indptr, bias = self.values, self.indices, self.indptr, self.bias
         else:
             values, indices, indptr, bias = self._tensors()
+        if forward_ad._current_level >= 0:
+            refuse_tangents({"input": input, "values": values, "bias": bias})
         structure = None
         if is_plain(input, values, bias):
             blocksize = values.shape[1], values.shape[2]

@@ -16,8 +16,11 @@ import torch
 from . import _core
 from ._array import bsr_array
 from ._convert import Parts
+from ._forward_mode import check_tangent
 from ._matmul import matmul
 from ._sampled import sampled_matmul
+
+forward_ad = torch.autograd.forward_ad
 
 # More matrices than a large model has. Beyond, the one that was used longest ago is forgotten.
 MAX_STRUCTURES = 1024
@@ -193,6 +196,16 @@ def matrix_of(
     return matrix.T if transposed else matrix
 
 
+def refuse_tangents(tensors: dict[str, Any]) -> None:
+    """Raise TypeError if one has a tangent.
+
+    To be called where a level is open, which is all that other calls pay to find out.
+    """
+    for name, x in tensors.items():
+        if isinstance(x, torch.Tensor):
+            check_tangent(x, name)
+
+
 # ---- A @ X and X @ A ---------------------------------------------------------------------------
 
 
@@ -210,6 +223,8 @@ def matmul_operator(
 ) -> torch.Tensor:
     """``activation(A @ dense + bias)`` or ``activation(dense @ A + bias)``; A is (values, indices,
     indptr) of ``shape`` or its transpose. ``bias`` has an element for each of A's outer side."""
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"values": values, "dense": dense, "bias": bias})
     a = matrix_of(values.detach(), indices, indptr, shape, transposed)
     if bias is not None:
         bias = bias.detach() if dense_left else bias.detach()[:, None]
@@ -279,6 +294,8 @@ def sampled_operator(
     blocksize: list[int],
 ) -> torch.Tensor:
     """The blocks of ``a @ b`` at the places that (indices, indptr) name: [nnzb, bh, bw]."""
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"a": a, "b": b})
     height, width = blocksize
     shape = (a.shape[0], b.shape[1])
     structure = structure_of(indices, indptr, shape, (height, width))

@@ -15,6 +15,7 @@ from ._attention import attention as _attention
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
 from ._torch_linear import BSRLinear, Replacement, linear, sparsify_
+from ._torch_operators import forward_ad, refuse_tangents
 
 __all__ = ["BSRLinear", "Replacement", "attention", "linear", "sparsify_"]
 
@@ -130,8 +131,8 @@ def attention(
     Raises
     ------
     TypeError
-        If a tensor requires grad while gradients are recorded, or ``block_mask`` is no
-        ``BlockMask``; and as :func:`bsrgemm.attention`.
+        If a tensor requires grad while gradients are recorded or has a tangent of forward-mode
+        differentiation, or ``block_mask`` is no ``BlockMask``; and as :func:`bsrgemm.attention`.
     ValueError, MemoryError, DeviceUnavailableError
         As :func:`bsrgemm.attention`.
     """
@@ -142,6 +143,8 @@ def attention(
                     f"{name} requires grad, and autograd is not supported by this call; pass "
                     f"{name}.detach() or call it under torch.no_grad()"
                 )
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"query": query, "key": key, "value": value})
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         raise TypeError(
             f"block_mask is a {type(block_mask).__name__}; accepted: a bsrgemm.BlockMask or None. "
