@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 import pickle
 from typing import Any
 
@@ -257,6 +258,73 @@ def test_sparsify_replaces_what_it_can() -> None:
     assert type(model["head"]) is type(model["skipped"]) is torch.nn.Linear
     with pytest.raises(TypeError, match="module is a Linear"):
         sparsify_(shared, blocksize=(16, 16), density=0.5)
+
+
+def test_new_layers_train_what_the_dense_one_does() -> None:
+    for frozen_weight, frozen_bias, training, device in itertools.product(
+        (True, False), (True, False), (True, False), ("cpu", "meta")
+    ):
+        dense = torch.nn.Linear(8, 12, device=device).train(training)
+        dense.weight.requires_grad_(not frozen_weight)
+        dense.bias.requires_grad_(not frozen_bias)
+        model = torch.nn.Sequential(dense)
+        sparsify_(model, blocksize=(4, 4), density=0.5)
+        for layer in (model[0], BSRLinear.from_linear(dense, blocksize=(4, 4), density=0.5)):
+            assert isinstance(layer, BSRLinear) and layer.training is training
+            assert layer.values.requires_grad is not frozen_weight
+            assert layer.bias.requires_grad is not frozen_bias
+    plain = torch.nn.Linear(8, 12, bias=False).requires_grad_(False)
+    layer = BSRLinear.from_linear(plain, blocksize=(4, 4), density=0.5)
+    assert layer.bias is None and not any(p.requires_grad for p in layer.parameters())
+
+
+def ignore(*_: Any) -> None:
+    """A hook."""
+
+
+def make_complex(linear: Any) -> None:
+    linear.weight = torch.nn.Parameter(linear.weight.detach().to(torch.complex64))
+
+
+def replace_forward(linear: Any) -> None:
+    linear.forward = lambda x: 2 * x
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda x: x.register_forward_hook(ignore), "forward hooks"),
+        (lambda x: x.register_forward_pre_hook(ignore), "forward pre hooks"),
+        (lambda x: x.register_full_backward_hook(ignore), "backward hooks"),
+        (lambda x: x.register_full_backward_pre_hook(ignore), "backward pre hooks"),
+        (lambda x: x.register_state_dict_post_hook(ignore), "state dict hooks"),
+        (lambda x: x.register_state_dict_pre_hook(ignore), "state dict pre hooks"),
+        (lambda x: x.register_load_state_dict_pre_hook(ignore), "load state dict pre hooks"),
+        (lambda x: x.register_load_state_dict_post_hook(ignore), "load state dict post hooks"),
+        (torch.nn.utils.weight_norm, "forward pre hooks"),
+        (torch.nn.utils.spectral_norm, "forward pre hooks"),
+        (torch.nn.utils.parametrizations.weight_norm, "it is a ParametrizedLinear"),
+        (replace_forward, "its forward has been replaced"),
+        (make_complex, "its weight is complex64"),
+    ],
+)
+def test_sparsify_leaves_what_would_change(change: Any, reason: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    change(model[1])
+    left = model[1]
+    report = sparsify_(model, blocksize=(4, 4), density=0.5)
+    assert isinstance(model[0], BSRLinear) and report[0].reason is None
+    assert model[1] is left and report[1].density is None and reason in report[1].reason
+
+
+def test_sparsify_replaces_all_or_nothing() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model[1].weight = torch.nn.Parameter(model[1].weight.detach().to_sparse())
+    before = list(model)
+    with pytest.raises(TypeError, match="dense is a torch tensor of layout"):
+        sparsify_(model, blocksize=(4, 4), density=0.5)
+    assert all(a is b for a, b in zip(model, before, strict=True))
 
 
 def test_training_lowers_the_loss() -> None:

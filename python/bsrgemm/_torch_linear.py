@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -271,6 +270,12 @@ class BSRLinear(torch.nn.Module):
         activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
             Applied to the result, as by :func:`linear`.
 
+        Returns
+        -------
+        BSRLinear
+            In training, and its parameters frozen, as those of the dense layer are. Hooks and
+            parametrizations are not taken over.
+
         Raises
         ------
         TypeError, ValueError
@@ -278,21 +283,23 @@ class BSRLinear(torch.nn.Module):
         """
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
-        blocksize = pair_of(blocksize, "blocksize", 1)
-        if not linear.weight.is_meta:
-            weight = prune(linear.weight.detach(), blocksize, density)
-            return cls(weight, linear.bias, activation=activation)
-        if not 0.0 <= density <= 1.0:
-            raise ValueError(f"density is {density}; accepted: 0 to 1")
-        shape = (linear.out_features, linear.in_features)
-        rows, cols = grid_of(shape, blocksize)
-        count = int(density * rows * cols + 0.5)
-        values = linear.weight.detach().new_empty((count, *blocksize))
-        indices, indptr = (values.new_empty(n, dtype=torch.int32) for n in (count, rows + 1))
-        layer = cls.__new__(cls)
-        torch.nn.Module.__init__(layer)
-        layer._hold(values, indices, indptr, shape, linear.bias, activation)
-        return layer
+        blocksize, density = pair_of(blocksize, "blocksize", 1), density_of(density)
+        weight, bias = linear.weight, linear.bias
+        if weight.is_meta:
+            shape = (linear.out_features, linear.in_features)
+            rows, cols = grid_of(shape, blocksize)
+            count = int(density * rows * cols + 0.5)
+            values = weight.detach().new_empty((count, *blocksize))
+            indices, indptr = (values.new_empty(n, dtype=torch.int32) for n in (count, rows + 1))
+            layer = cls.__new__(cls)
+            torch.nn.Module.__init__(layer)
+            layer._hold(values, indices, indptr, shape, bias, activation)
+        else:
+            layer = cls(prune(weight.detach(), blocksize, density), bias, activation=activation)
+        layer.values.requires_grad_(weight.requires_grad)
+        if bias is not None:
+            layer.bias.requires_grad_(bias.requires_grad)
+        return layer.train(linear.training)
 
     @property
     def weight(self) -> bsr_array:
@@ -332,7 +339,7 @@ class BSRLinear(torch.nn.Module):
         ValueError
             If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values``.
         """
-        density = _density(density)
+        density = density_of(density)
         old = self.values
         rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
         places = rows * cols
@@ -426,113 +433,8 @@ def _is_like(value: object, parameter: torch.Tensor) -> bool:
     return isinstance(value, torch.Tensor) and value.shape == parameter.shape
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """What :func:`sparsify_` did with one ``torch.nn.Linear``.
-
-    Attributes
-    ----------
-    name : str
-        As in ``module.named_modules()``.
-    shape : tuple of int
-        (out_features, in_features).
-    density : float or None
-        Of the layer that took its place, None where it was left.
-    reason : str or None
-        Why it was left.
-    """
-
-    name: str
-    shape: tuple[int, int]
-    density: float | None
-    reason: str | None
-
-
-def sparsify_(
-    module: torch.nn.Module,
-    *,
-    blocksize: tuple[int, int],
-    density: float,
-    filter: Callable[[str, torch.nn.Linear], bool] | None = None,
-) -> list[Replacement]:
-    """Replace every ``torch.nn.Linear`` in ``module`` by a :class:`BSRLinear`, in place.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        Not a ``torch.nn.Linear`` itself, which cannot be replaced in place.
-    blocksize : (int, int)
-        (bh, bw). Layers whose weight it does not divide are left as they are.
-    density : float
-        Share of the blocks of each weight that is kept, from 0 to 1.
-    filter : callable, optional
-        ``filter(name, linear)`` says whether to replace a layer; without it all are.
-
-    Returns
-    -------
-    list of Replacement
-        One for each ``torch.nn.Linear`` in the order of ``module.named_modules()``: replaced ones
-        with their density, others with the reason. Layers that are one object in several places
-        stay one.
-
-    Raises
-    ------
-    TypeError
-        If ``module`` is a ``torch.nn.Linear`` or no module, or an argument of a wrong kind.
-    ValueError
-        If ``blocksize`` or ``density`` is not accepted. Nothing has been replaced then.
-    """
-    if isinstance(module, torch.nn.Linear):
-        raise TypeError(
-            "module is a Linear, which cannot be replaced in place; use BSRLinear.from_linear"
-        )
-    if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module is a {type(module).__name__}; accepted: a torch.nn.Module")
-    blocksize, density = pair_of(blocksize, "blocksize", 1), _density(density)
-    made: dict[torch.nn.Linear, BSRLinear] = {}
-    report = []
-    places = [
-        (f"{parent_name}.{child_name}".lstrip("."), parent, child_name, child)
-        for parent_name, parent in module.named_modules()
-        for child_name, child in parent._modules.items()  # named_children leaves out repeats
-        if isinstance(child, torch.nn.Linear)
-    ]
-    for name, parent, child_name, child in places:
-        shape = (child.out_features, child.in_features)
-        reason = _why_left(name, child, blocksize, filter)
-        if reason is None:
-            if child not in made:
-                made[child] = BSRLinear.from_linear(child, blocksize=blocksize, density=density)
-            setattr(parent, child_name, made[child])
-            report.append(Replacement(name, shape, made[child].density, None))
-        else:
-            report.append(Replacement(name, shape, None, reason))
-    return report
-
-
-def _density(density: Any) -> float:
+def density_of(density: Any) -> float:
     value = real_number(density, "density")
     if not 0 <= value <= 1:
         raise ValueError(f"density is {density}; accepted: 0 to 1")
     return value
-
-
-def _why_left(
-    name: str,
-    linear: torch.nn.Linear,
-    blocksize: tuple[int, int],
-    filter: Callable[[str, torch.nn.Linear], bool] | None,
-) -> str | None:
-    if filter is not None and not filter(name, linear):
-        return "the filter refused it"
-    if type(linear) is not torch.nn.Linear:
-        return f"it is a {type(linear).__name__}, which may do more than a Linear"
-    return _misfit(linear, blocksize)
-
-
-def _misfit(linear: torch.nn.Linear, blocksize: tuple[int, int]) -> str | None:
-    """Why a weight does not fall into whole blocks."""
-    shape = (linear.out_features, linear.in_features)
-    if any(size % block for size, block in zip(shape, blocksize, strict=True)):
-        return f"its shape {shape} is no multiple of {tuple(blocksize)}"
-    return None

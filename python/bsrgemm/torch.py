@@ -14,8 +14,9 @@ import torch
 from ._attention import attention as _attention
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
-from ._torch_linear import BSRLinear, Replacement, linear, sparsify_
+from ._torch_linear import BSRLinear, linear
 from ._torch_operators import forward_ad, refuse_tangents
+from ._torch_sparsify import Replacement, sparsify_
 
 __all__ = ["BSRLinear", "Replacement", "attention", "linear", "sparsify_"]
 
