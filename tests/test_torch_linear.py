@@ -172,6 +172,41 @@ def test_compiled_equals_eager_with_one_recompilation(backend: str) -> None:
         torch.testing.assert_close(compiled(x), layer(x), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_the_function_compiled(kind: str, backend: str) -> None:
+    """With a weight that it closes over, whose indices are of either library, and with others."""
+
+    def made() -> Any:
+        weight = make_weight(torch.float32)
+        indices, indptr = weight.indices, weight.indptr
+        if kind == "numpy":
+            indices, indptr = indices.numpy(), indptr.numpy()
+        return bsrgemm.bsr_array((weight.data.requires_grad_(), indices, indptr), (OUT, IN))
+
+    outer, bias = made(), torch.randn(OUT, requires_grad=True)
+
+    def function(x: Any, given: Any) -> Any:
+        return linear(x, outer, bias, activation="gelu"), linear(x, given)
+
+    compiled = torch.compile(function, fullgraph=True, backend=backend)
+    for tokens in (5, 9, 5):
+        x, given = torch.randn(tokens, IN, requires_grad=True), made()
+        leaves = x, outer.data, given.data, bias
+        found, expected = compiled(x, given), function(x, given)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        wanted = [torch.randn(tokens, OUT) for _ in expected]
+        for a, b in zip(
+            torch.autograd.grad(found, leaves, wanted),
+            torch.autograd.grad(expected, leaves, wanted),
+            strict=True,
+        ):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x, given)[1], linear(x, given))
+
+
 def test_export() -> None:
     layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="gelu").eval()
     layer.requires_grad_(False)

@@ -92,7 +92,8 @@ def linear(
         for x in (weight.indices, weight.indptr)
     )
     if not plain:
-        indices, indptr = keep_structure(indices, indptr, structure)
+        if not torch.compiler.is_compiling():
+            indices, indptr = keep_structure(indices, indptr, structure)
         structure = None
     return _linear(input, values, indices, indptr, weight.shape, structure, bias, activation)
 
