@@ -46,6 +46,23 @@ LINEAR = (
     Bad(
         "input of another dtype", lambda: layer(torch.ones(3, 6).double()), TypeError, ("float64",)
     ),
+    Bad(
+        "input of NumPy",
+        lambda: layer(np.ones((3, 6))),
+        TypeError,
+        ("input is a ndarray", "Tensor"),
+    ),
+    Bad("input is a list", lambda: layer([[1.0] * 6]), TypeError, ("input is a list", "Tensor")),
+    Bad(
+        "bias of NumPy", lambda: layer(bias=np.ones(4)), TypeError, ("bias is a ndarray", "Tensor")
+    ),
+    Bad("bias is a list", lambda: layer(bias=[1.0] * 4), TypeError, ("bias is a list", "Tensor")),
+    Bad(
+        "activation is no string",
+        lambda: layer(activation=["relu"]),
+        TypeError,
+        ("activation is ['relu']", "accepted: None, 'relu'"),
+    ),
     Bad("bias of another size", lambda: layer(bias=torch.ones(5)), ValueError, ("bias", "(4,)")),
     Bad("activation", lambda: layer(activation="tanh"), ValueError, ("activation is 'tanh'",)),
 )
@@ -56,6 +73,24 @@ MODULE = (
         lambda: BSRLinear(weight().T),
         TypeError,
         ("weight is a transposed view", "no transposed view"),
+    ),
+    Bad(
+        "bias of NumPy",
+        lambda: BSRLinear(weight(), np.ones(4)),
+        TypeError,
+        ("bias is a ndarray", "accepted: a torch.Tensor or None"),
+    ),
+    Bad(
+        "activation of a module",
+        lambda: BSRLinear(weight(), activation=["relu"]),
+        TypeError,
+        ("activation is ['relu']",),
+    ),
+    Bad(
+        "called with NumPy",
+        lambda: BSRLinear(weight())(np.ones((3, 6), np.float32)),
+        TypeError,
+        ("input is a ndarray", "accepted: a torch.Tensor"),
     ),
     Bad(
         "of no linear",
@@ -81,6 +116,25 @@ SPARSIFY = (
 )
 
 ATTENTION = (
+    Bad(
+        "query of NumPy",
+        lambda: attend(query=np.ones((1, 2, 4, 8))),
+        TypeError,
+        ("query is a ndarray", "accepted: a torch.Tensor"),
+    ),
+    Bad("value is a list", lambda: attend(value=[1.0]), TypeError, ("value is a list", "Tensor")),
+    Bad(
+        "sequences of NumPy",
+        lambda: attend(cu_seqlens_q=np.array([0, 4])),
+        TypeError,
+        ("cu_seqlens_q is a ndarray", "accepted: a torch.Tensor or None"),
+    ),
+    Bad(
+        "factor is a string",
+        lambda: attend(q_descale="1"),
+        TypeError,
+        ("q_descale is a str", "accepted: a torch.Tensor, a real number or None"),
+    ),
     Bad("mask", lambda: attend(block_mask=3), TypeError, ("block_mask is a int", "accepted")),
     Bad("window", lambda: attend(window=3), TypeError, ("window is 3", "accepted: a pair")),
     Bad("layout", lambda: attend(layout="sd"), ValueError, ("layout is 'sd'",)),

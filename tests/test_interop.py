@@ -161,6 +161,12 @@ def test_torch_that_requires_grad(torch: Any, rng: np.random.Generator) -> None:
             matmul(plain, b, c, out=out)
 
 
+def test_torch_to_a_gpu_that_torch_lacks(torch: Any, rng: np.random.Generator) -> None:
+    a = matrix(CPU_SPACES[1], sample(rng, "float32"))
+    with pytest.raises(bsrgemm.DeviceUnavailableError, match="device is cuda:99"):
+        a.to("cuda:99")
+
+
 def test_torch_sparse_and_lazy_operands_are_refused(torch: Any, rng: np.random.Generator) -> None:
     p = sample(rng, "float32")
     a = matrix(CPU_SPACES[1], p)

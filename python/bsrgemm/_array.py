@@ -364,6 +364,13 @@ class bsr_array(Arithmetic, Blocks, Planning):
         bsr_array
             Its values are torch tensors if they were, and CuPy arrays if they were and stay on a
             GPU; otherwise NumPy arrays on the host and :class:`DeviceArray` on a GPU.
+
+        Raises
+        ------
+        ValueError
+            If ``device`` is none of these.
+        DeviceUnavailableError
+            If it is a GPU that this process, or the library of the values, cannot use.
         """
         device = device_name(device)
         if device == self._device:

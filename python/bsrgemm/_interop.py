@@ -306,6 +306,11 @@ class _Torch(Library):
         return self.torch.as_tensor(x, device=like.device)
 
     def to_device(self, x: Any, device: str) -> Any:
+        if device != "cpu" and device_index(device) >= (count := self.torch.cuda.device_count()):
+            raise _core.DeviceUnavailableError(
+                f"device is {device} and the values are torch tensors, but torch has {count} GPUs "
+                "in this process"
+            )
         return x.to(device)
 
     def copy(self, x: Any) -> Any:

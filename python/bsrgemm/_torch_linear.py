@@ -15,6 +15,7 @@ from ._matmul import real_number
 from ._stack import prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain
 from ._torch_operators import (
+    check_tensor,
     forget_structure,
     forward_ad,
     keep_structure,
@@ -65,8 +66,8 @@ def linear(
     Raises
     ------
     TypeError
-        If ``weight`` is no bsr_array of torch tensors, dtypes or devices differ, or a tensor has a
-        tangent of forward-mode differentiation.
+        If ``weight`` is no bsr_array of torch tensors, another argument is no tensor or no string,
+        dtypes or devices differ, or a tensor has a tangent of forward-mode differentiation.
     ValueError
         If shapes do not fit, or ``activation`` is another.
     """
@@ -116,6 +117,10 @@ def _linear(
 ) -> torch.Tensor:
     """Of any arguments, recorded by autograd where that is wanted. With a structure the call is
     plain; without one it is an operator."""
+    if structure is None:
+        check_tensor(x, "input")
+        if bias is not None:
+            check_tensor(bias, "bias", " or None")
     _check(x, shape, bias, activation)
     if _is_cast(x):
         dtype = torch.get_autocast_dtype(x.device.type)
@@ -161,9 +166,7 @@ def _by_operator(
 def _check(
     x: torch.Tensor, shape: tuple[int, int], bias: torch.Tensor | None, activation: str | None
 ) -> None:
-    if activation not in ACTIVATIONS:
-        names = ", ".join(map(repr, ACTIVATIONS))
-        raise ValueError(f"activation is {activation!r}; accepted: {names}")
+    _check_activation(activation)
     if x.ndim == 0 or x.shape[-1] != shape[1]:
         raise ValueError(
             f"input has shape {tuple(x.shape)}; accepted: (..., {shape[1]}), for a weight of shape "
@@ -171,6 +174,14 @@ def _check(
         )
     if bias is not None and tuple(bias.shape) != (shape[0],):
         raise ValueError(f"bias has shape {tuple(bias.shape)}; accepted: ({shape[0]},)")
+
+
+def _check_activation(activation: Any) -> None:
+    is_name = isinstance(activation, str)  # others may have no hash
+    if not (activation in ACTIVATIONS if is_name else activation is None):
+        names = ", ".join(map(repr, ACTIVATIONS))
+        error = ValueError if is_name else TypeError
+        raise error(f"activation is {activation!r}; accepted: {names}")
 
 
 class BSRLinear(torch.nn.Module):
@@ -237,9 +248,9 @@ class BSRLinear(torch.nn.Module):
         bias: torch.Tensor | None,
         activation: str | None,
     ) -> None:
-        if activation not in ACTIVATIONS:
-            names = ", ".join(map(repr, ACTIVATIONS))
-            raise ValueError(f"activation is {activation!r}; accepted: {names}")
+        _check_activation(activation)
+        if bias is not None:
+            check_tensor(bias, "bias", " or None")
         self.out_features, self.in_features = shape
         self.activation = activation
         self.values = torch.nn.Parameter(values)

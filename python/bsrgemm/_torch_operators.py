@@ -196,6 +196,12 @@ def matrix_of(
     return matrix.T if transposed else matrix
 
 
+def check_tensor(x: Any, name: str, other: str = "") -> None:
+    """Raise TypeError of anything else, which arrays of other libraries are, too."""
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; accepted: a torch.Tensor{other}")
+
+
 def refuse_tangents(tensors: dict[str, Any]) -> None:
     """Raise TypeError if one has a tangent.
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from ._attention import attention as _attention
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
 from ._torch_linear import BSRLinear, linear
-from ._torch_operators import forward_ad, refuse_tangents
+from ._torch_operators import check_tensor, forward_ad, refuse_tangents
 from ._torch_sparsify import Replacement, sparsify_
 
 __all__ = ["BSRLinear", "Replacement", "attention", "linear", "sparsify_"]
@@ -132,20 +133,27 @@ def attention(
     Raises
     ------
     TypeError
-        If a tensor requires grad while gradients are recorded or has a tangent of forward-mode
-        differentiation, or ``block_mask`` is no ``BlockMask``; and as :func:`bsrgemm.attention`.
+        If one of them is no torch tensor, requires grad while gradients are recorded or has a
+        tangent of forward-mode differentiation, or ``block_mask`` is no ``BlockMask``; and as
+        :func:`bsrgemm.attention`.
     ValueError, MemoryError, DeviceUnavailableError
         As :func:`bsrgemm.attention`.
     """
+    tensors = {"query": query, "key": key, "value": value}
+    for name, x in tensors.items():
+        check_tensor(x, name)
+    for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        if x is not None:
+            check_tensor(x, name, " or None")
     if torch.is_grad_enabled():
-        for name, x in (("query", query), ("key", key), ("value", value)):
+        for name, x in tensors.items():
             if x.requires_grad:
                 raise TypeError(
                     f"{name} requires grad, and autograd is not supported by this call; pass "
                     f"{name}.detach() or call it under torch.no_grad()"
                 )
     if forward_ad._current_level >= 0:
-        refuse_tangents({"query": query, "key": key, "value": value})
+        refuse_tangents(tensors)
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         raise TypeError(
             f"block_mask is a {type(block_mask).__name__}; accepted: a bsrgemm.BlockMask or None. "
@@ -157,9 +165,9 @@ def attention(
         query,
         key,
         value,
-        _factor(q_descale, query),
-        _factor(k_descale, query),
-        _factor(v_descale, query),
+        _factor(q_descale, "q_descale", query),
+        _factor(k_descale, "k_descale", query),
+        _factor(v_descale, "v_descale", query),
         cu_seqlens_q,
         cu_seqlens_k,
         mask=0 if block_mask is None else block_mask._serial,
@@ -179,8 +187,12 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-def _factor(factor: torch.Tensor | float | None, query: torch.Tensor) -> torch.Tensor | None:
+def _factor(
+    factor: torch.Tensor | float | None, name: str, query: torch.Tensor
+) -> torch.Tensor | None:
     """As a tensor, made without waiting for a GPU: an operator has one type for an argument."""
     if factor is None or isinstance(factor, torch.Tensor):
         return factor
+    if not isinstance(factor, numbers.Real):
+        check_tensor(factor, name, ", a real number or None")
     return torch.full((), factor, dtype=torch.float32, device=query.device)
