@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from typing import Any
@@ -159,6 +160,38 @@ def test_torch_that_requires_grad(torch: Any, rng: np.random.Generator) -> None:
         b, c, out = arguments
         with pytest.raises(TypeError, match=f"{name} requires grad.*autograd is not supported"):
             matmul(plain, b, c, out=out)
+
+
+def test_no_gradient_is_dropped(torch: Any, rng: np.random.Generator) -> None:
+    """But by copies, which say so."""
+    p = sample(rng, "float32")
+    data, dense = torch.from_numpy(p.data), torch.from_numpy(p.dense)
+    values = data.clone().requires_grad_()
+    a = bsr_array((values, p.indices, p.indptr), p.shape)
+    batch = bsr_array((values[None], p.indices, p.indptr), p.shape)
+    pattern = bsrgemm.DynamicPattern((2, 2), (1, 1), 4, device="cpu")
+    dynamic = pattern.array(torch.ones(4, 1, 1, requires_grad=True))
+    wanted = dense.clone().requires_grad_()
+    of_data = (
+        a.todense,
+        a.T.todense,
+        batch.todense,
+        dynamic.todense,
+        lambda: a.astype("float64"),
+        lambda: a.T.astype("float16"),
+    )
+    of_dense = (lambda: bsr_array(wanted, blocksize=(4, 6)),)
+    for name, functions in ((r"A\.data", of_data), ("the dense matrix", of_dense)):
+        for function in functions:
+            with pytest.raises(TypeError, match=f"^{name} requires grad.*under torch.no_grad"):
+                function()
+            with torch.no_grad():
+                assert function() is not None
+    with torch.no_grad():
+        assert torch.equal(a.todense(), dense)
+    for twin in (a.copy(), copy.deepcopy(a)):
+        assert not twin.data.requires_grad and torch.equal(twin.todense(), dense)
+    assert torch.equal(a.T.copy().todense(), dense.T)
 
 
 def test_torch_to_a_gpu_that_torch_lacks(torch: Any, rng: np.random.Generator) -> None:

@@ -78,7 +78,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         If a shape, a length, the contents of indices or indptr, or the contiguity or alignment of
         data is not accepted, or data is not 0 beyond the matrix.
     TypeError
-        If a dtype, a device or the kind of ``arg`` is not accepted.
+        If a dtype, a device or the kind of ``arg`` is not accepted, or a dense torch tensor
+        requires grad, whose blocks would be copies without a gradient.
 
     Notes
     -----
@@ -266,7 +267,13 @@ class bsr_array(Arithmetic, Blocks, Planning):
         """A dense array of shape (..., M, K), in the library, dtype and device of ``data``.
 
         Elements of blocks that are not stored are zeros.
+
+        Raises
+        ------
+        TypeError
+            If ``data`` is a torch tensor that requires grad or has a tangent of forward mode.
         """
+        library_of(self._data).importable(self._data, "A.data")
         if self.is_transposed:
             return self.copy().todense()
         return dense(self)
@@ -397,9 +404,11 @@ class bsr_array(Arithmetic, Blocks, Planning):
         Raises
         ------
         TypeError
-            If ``dtype`` is none of these, or NumPy's array would need ml_dtypes and it is missing.
+            If ``dtype`` is none of these, NumPy's array would need ml_dtypes and it is missing, or
+            ``data`` is a torch tensor that requires grad or has a tangent of forward mode.
         """
         name = dtype_name(dtype)
+        library_of(self._data).importable(self._data, "A.data")
         if self.is_transposed:
             return self.T.astype(name).T
         return self._with_values(library_of(self._data).astype(self._data, name))
@@ -408,6 +417,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
         """A matrix with values and index arrays of its own, no view.
 
         Of a transposed view, one whose blocks are transposed and lie in the order of its rows.
+        Values of torch are detached: the copy's require no grad. ``copy.deepcopy`` does the same.
         """
         if self.is_transposed:
             indices, indptr = _index_arrays(self._structure)

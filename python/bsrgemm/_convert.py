@@ -197,7 +197,7 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
             "SciPy sparse matrix, a torch tensor or a dense array"
         )
     library: Library = library_of(dense)
-    dense = library.importable(dense, "the dense matrix", False)
+    dense = library.importable(dense, "the dense matrix")
     info = _core.describe(dense, "the dense matrix")
     check_dtype(info.dtype, "the dense matrix")
     if len(info.shape) != 2:

@@ -91,7 +91,8 @@ class DynamicArray(BlockSparse):
     def to_bsr(self) -> bsr_array:
         """A :class:`bsr_array` of the blocks that are stored now, with a copy of their values.
 
-        On a GPU the host waits for the last update.
+        Copies of torch tensors are detached: they require no grad. On a GPU the host waits for the
+        last update.
         """
         pattern, values = self._pattern, self._values
         indices, indptr, _ = pattern._read()
@@ -108,7 +109,13 @@ class DynamicArray(BlockSparse):
         """A dense array of shape (M, K), of the blocks that are stored now.
 
         In the library, dtype and device of ``data``. On a GPU the host waits for the last update.
+
+        Raises
+        ------
+        TypeError
+            If ``data`` is a torch tensor that requires grad or has a tangent of forward mode.
         """
+        library_of(self._values).importable(self._values, "A.data")
         return self.to_bsr().todense()
 
     def __matmul__(self, other: Any) -> Any:
