@@ -68,7 +68,7 @@ def _picture(structure: _core.Structure, name: str, ax: Any) -> Any:
             import matplotlib.pyplot as plt
         except ImportError:
             raise ImportError(
-                "spy draws with matplotlib, which is not installed: pip install 'bsrgemm[plot]', "
+                "spy draws with matplotlib, which is not installed: pip install matplotlib, "
                 "or use spy(text=True)"
             ) from None
         _, ax = plt.subplots()
