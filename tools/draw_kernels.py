@@ -14,7 +14,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 
 
 def tall() -> Picture:
-    """The ring of stages between the producer and two consumer warpgroups, and who works when."""
+    """The ring of stages between the producers and two consumer warpgroups, and who works when."""
     p = Picture(760, 430, "The tall kernel: a ring of four stages between TMA and two warpgroups")
     p.text(20, 28, "A tile: 128 rows × 256 columns of Y, a step of 64 k at a time", style="head")
     p.text(20, 62, "stages in shared memory, filled in turn by TMA")
@@ -35,7 +35,7 @@ def tall() -> Picture:
     p.text(540, 208, "WGMMA reads A and X where they lie", style="small")
 
     p.text(20, 244, "Who works when", style="head")
-    for name, y in (("producer lane", 262), ("warpgroup 1", 296), ("warpgroup 2", 330)):
+    for name, y in (("producers", 262), ("warpgroup 1", 296), ("warpgroup 2", 330)):
         p.text(20, y + 18, name)
         p.line([(130, y + 28), (740, y + 28)])
     p.text(20, 382, "stores")

@@ -29,6 +29,29 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// Predicated, so that lanes with different barriers do not part.
+__device__ __forceinline__ void barrier_arrive_if(uint32_t barrier, bool here) {
+  asm volatile(
+      "{\n"
+      ".reg .pred here;\n"
+      "setp.ne.b32 here, %1, 0;\n"
+      "@here mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(static_cast<int>(here))
+      : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive_cluster_if(uint32_t barrier, bool here) {
+  asm volatile(
+      "{\n"
+      ".reg .pred here;\n"
+      "setp.ne.b32 here, %1, 0;\n"
+      "@here mbarrier.arrive.shared::cluster.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(static_cast<int>(here))
+      : "memory");
+}
+
 __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");

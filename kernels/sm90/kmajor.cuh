@@ -39,11 +39,10 @@ struct Layout {
   static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
-  static constexpr int kBlocks =
-      kMessage + 32 * kMessageSlots;  // mask of the strips with a block, their scales
-  static constexpr int kWanted = kBlocks + 16 * kStages;
+  static constexpr int kScales = kMessage + 32 * kMessageSlots;  // of the strips' blocks
+  static constexpr int kWanted = kScales + 8 * kStages;
   static constexpr int kEnd = kWanted + 8;
-  static_assert(kMessage % 16 == 0 && kBlocks % 16 == 0, "they are 16-byte stores");
+  static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kEnd + 1024 <= BSRG_KMAJOR_SHARED_BYTES, "the host reserves too little");
 };
 
@@ -70,25 +69,25 @@ struct Kernel {
   __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
-  __device__ uint32_t blocks(int stage) const { return shared + L::kBlocks + 16 * stage; }
+  __device__ uint32_t scales(int stage) const { return shared + L::kScales + 8 * stage; }
   __device__ uint32_t wanted() const { return shared + L::kWanted; }
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
-      ptx::barrier_init(full(i), 1);
+      ptx::barrier_init(full(i), 2);              // both producers
       ptx::barrier_init(empty(i), 8 * kCluster);  // the consumer warps of every CTA that reads the slot
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (1 + 8) * kCluster);  // producer and consumer warps of every CTA
+      ptx::barrier_init(tile_empty(i), (2 + 8) * kCluster);  // producers and consumer warps of every CTA
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
   }
 
-  // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
+  // ---- scheduler: a warp of rank 0, of which one lane acts ---------------------------------------
 
-  __device__ tall::MessageSlot<kCluster, false> at(const Slot &slot) const {
+  __device__ tall::MessageSlot<kCluster, false, true> at(const Slot &slot) const {
     return {message(slot.slot), tile_full(slot.slot), tile_empty(slot.slot)};
   }
 
@@ -103,17 +102,19 @@ struct Kernel {
       if (t >= tiles) break;
       const TilePosition position = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
       const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles + position.row));
-      for (int r = 0; r < kCluster; ++r)
-        at(slot).send(r, {rows.x, rows.y, rows.z, rows.w, kCluster * position.column + r, -1});
+      Message m = {rows.x, rows.y, rows.z, rows.w, kCluster * position.column, -1, 0, 0};
+      tall::say_which_are_present(m, p.entries, lane);
+      for (int r = 0; r < kCluster && lane == 0; ++r, ++m.n_tile) at(slot).send(r, m);
       ptx::barrier_wait(wanted(), tile_parity);
-      t = next_tile(p.counter, t, clusters, tiles);
+      if (lane == 0) t = next_tile(p.counter, t, clusters, tiles);
+      t = __shfl_sync(~0u, t, 0);
     }
-    for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1});
+    for (int r = 0; r < kCluster && lane == 0; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1, 0, 0});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
 
-  // ---- producer: one lane of every CTA ----------------------------------------------------------
+  // ---- producers: two lanes of every CTA --------------------------------------------------------
 
   // A block of the strip's, and where the strip begins in it.
   __device__ void load_strip(int strip, int stage, int block, int offset, int k, uint64_t policy) const {
@@ -126,17 +127,18 @@ struct Kernel {
     }
   }
 
-  // The mask and the scales of an entry's blocks.
-  __device__ int4 describe(const int4 &entry) const {
-    const int present = (entry.y >= 0 ? 1 : 0) | (entry.z >= 0 ? 2 : 0);
-    float scale0 = 1.f, scale1 = 1.f;
+  // The scales of an entry's blocks.
+  __device__ float2 scales_of(const int4 &entry) const {
+    float2 scales = make_float2(1.f, 1.f);
     if (kEight && p.block_scales != nullptr) {
-      if (entry.y >= 0) scale0 = __ldg(p.block_scales + entry.y);
-      if (entry.z >= 0) scale1 = __ldg(p.block_scales + entry.z);
+      if (entry.y >= 0) scales.x = __ldg(p.block_scales + entry.y);
+      if (entry.z >= 0) scales.y = __ldg(p.block_scales + entry.z);
     }
-    return make_int4(present, __float_as_int(scale0), __float_as_int(scale1), 0);
+    return scales;
   }
 
+  // By one lane for X and one for A: together they would take longer for a stage than its WGMMAs do.
+  template <bool kOfX>
   __device__ void produce() const {
     const uint64_t policy_a = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     Stage stage;
@@ -150,25 +152,33 @@ struct Kernel {
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
       // One entry ahead, and its scales: waiting for memory in this lane's path would cost 0.3 us a block each.
       int4 next = m.entry_count > 0 ? __ldg(entries) : make_int4(0, -1, -1, 0);
-      int4 next_blocks = describe(next);
+      float2 next_scales = kOfX ? float2{} : scales_of(next);
       const int draw_at = max(m.entry_count - 1 - (kDrawBefore - 1) / p.steps, 0);
-      if (m.entry_count == 0 && rank == 0) ptx::barrier_arrive(wanted());
+      const bool draws = kOfX && rank == 0;
+      if (m.entry_count == 0 && draws) ptx::barrier_arrive(wanted());
       for (int e = 0; e < m.entry_count; ++e) {
-        if (e == draw_at && rank == 0) ptx::barrier_arrive(wanted());
-        const int4 entry = next, its_blocks = next_blocks;
+        if (e == draw_at && draws) ptx::barrier_arrive(wanted());
+        const int4 entry = next;
+        const float2 its_scales = next_scales;
         if (e + 1 < m.entry_count) next = __ldg(entries + e + 1);
-        const int bytes = __popc(its_blocks.x) * L::kStripBytes + L::kStageX;
         for (int step = 0; step < p.steps; ++step, stage.advance()) {
           const int k = step * kStageK;
           ptx::barrier_wait(empty(stage.slot), stage.parity);
-          ptx::store_shared(blocks(stage.slot), its_blocks);
-          ptx::barrier_arrive_expect(full(stage.slot), bytes);
-          if (its_blocks.x & 1) load_strip(0, stage.slot, entry.y, offset0, k, policy_a);
-          if (its_blocks.x & 2) load_strip(1, stage.slot, entry.z, offset1, k, policy_a);
-          ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, p.x, entry.x + k, column,
-                           full(stage.slot));
+          if constexpr (kOfX) {
+            ptx::barrier_arrive_expect(full(stage.slot), L::kStageX);
+            ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, p.x, entry.x + k, column,
+                             full(stage.slot));
+          } else {
+            if constexpr (kEight) {
+              ptx::store_shared(scales(stage.slot), its_scales.x);
+              ptx::store_shared(scales(stage.slot) + 4, its_scales.y);
+            }
+            ptx::barrier_arrive_expect(full(stage.slot), ((entry.y >= 0) + (entry.z >= 0)) * L::kStripBytes);
+            if (entry.y >= 0) load_strip(0, stage.slot, entry.y, offset0, k, policy_a);
+            if (entry.z >= 0) load_strip(1, stage.slot, entry.z, offset1, k, policy_a);
+          }
         }
-        next_blocks = describe(next);
+        if constexpr (!kOfX) next_scales = scales_of(next);
       }
     }
     wait_until_released(empty(0), stage);
@@ -176,35 +186,20 @@ struct Kernel {
 
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
 
-  // By every warp: a stage may pass a warpgroup by, and one that falls behind must still find the masks.
+  // By every warp: a stage may pass a warpgroup by, and the ring must not lap one that falls behind.
   __device__ void release_stage(int stage) const {
-    __syncwarp();
-    if constexpr (kPair) {
-      // At its own barrier in the local way: racecheck does not take a cluster-wide arrival for the end of a read.
-      if (lane == rank)
-        ptx::barrier_arrive(empty(stage));
-      else if (lane < kCluster)
-        ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), lane));
-    } else {
-      if (lane == 0) ptx::barrier_arrive(empty(stage));
-    }
+    // At its own barrier in the local way: racecheck does not take a cluster-wide arrival for the end of a read.
+    ptx::barrier_arrive_if(empty(stage), lane == rank);
+    if constexpr (kPair)
+      ptx::barrier_arrive_cluster_if(ptx::map_to_rank(empty(stage), rank ^ 1), lane == (rank ^ 1));
   }
 
-  struct Block {
-    bool present;
-    float scale;
-  };
-
-  // What a stage has for a strip. The lane that reads is the one that later arrives at this CTA's barrier, so that
-  // racecheck sees that the producer's next ones come after. The vote tells ptxas that the answer is uniform.
-  __device__ Block block_of(int stage, int strip) const {
-    int present = 0, scale = 0;
-    if (lane == rank) {
-      present = ptx::load_shared_int(blocks(stage)) >> strip & 1;
-      if constexpr (kEight) scale = ptx::load_shared_int(blocks(stage) + 4 + 4 * strip);
-    }
-    const bool any = __any_sync(~0u, present);
-    return {any, kEight ? __int_as_float(__shfl_sync(~0u, scale, rank)) : 1.f};
+  // The scale of a strip's block in a stage. The lane that reads is the one that later arrives at this CTA's barrier, so
+  // that racecheck sees that the producer's next ones come after.
+  __device__ float scale_of(int stage, int strip) const {
+    float scale = 1.f;
+    if (lane == rank) scale = __int_as_float(ptx::load_shared_int(scales(stage) + 4 * strip));
+    return __shfl_sync(~0u, scale, rank);
   }
 
   // kCount instructions along k from the columns `first` on, committed as one group. The count is a template argument
@@ -263,16 +258,23 @@ struct Kernel {
 #pragma unroll
     for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
     int step = 0;
-    for (int i = 0; i < m.entry_count * p.steps; ++i, stage.advance()) {
+    tall::Present<true, bsrg_kmajor_entry> present{m, p.entries, strip, lane};
+    // By shuffles, so that ptxas keeps them in registers: it would load constants anew for every stage, which takes long.
+    const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
+    const int stages = m.entry_count * steps;
+    for (int i = 0; i < stages; ++i, stage.advance()) {
+      const bool takes_part = present.here();
+      const bool tail = __any_sync(~0u, ++step == steps);
       ptx::barrier_wait(full(stage.slot), stage.parity);
-      const bool tail = __any_sync(~0u, ++step == p.steps);
-      if (tail) step = 0;
-      const Block block = block_of(stage.slot, strip);
       // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
-      if (block.present)
-        add_stage_up_to(d, strip, stage.slot, tail ? p.tail_steps : kSteps, block.scale);
+      if (takes_part)
+        add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, scale_of(stage.slot, strip));
       else
         release_stage(stage.slot);
+      if (tail) {
+        step = 0;
+        present.advance();
+      }
     }
   }
 
@@ -281,23 +283,31 @@ struct Kernel {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
     int step = 0;
-    for (int i = 0; i < m.entry_count * p.steps; ++i, stage.advance()) {
+    tall::Present<true, bsrg_kmajor_entry> present{m, p.entries, strip, lane};
+    const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
+    const int stages = m.entry_count * steps;
+    for (int i = 0; i < stages; ++i, stage.advance()) {
+      const bool takes_part = present.here();
+      const bool tail = __any_sync(~0u, ++step == steps);
       ptx::barrier_wait(full(stage.slot), stage.parity);
-      const bool tail = __any_sync(~0u, ++step == p.steps);
-      if (tail) step = 0;
-      if (block_of(stage.slot, strip).present) {
-        add_stage_up_to(d, strip, stage.slot, tail ? p.tail_steps : kSteps, started);
+      if (takes_part) {
+        add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, started);
         started = true;
+      } else {
+        release_stage(stage.slot);
+      }
+      if (tail) {
+        step = 0;
+        present.advance();
+      }
+      if (takes_part) {
         ptx::warpgroup_wait<1>();
         if (in_flight >= 0) release_stage(in_flight);
         in_flight = stage.slot;
-      } else {
-        if (in_flight >= 0) {
-          ptx::warpgroup_wait<0>();
-          release_stage(in_flight);
-          in_flight = -1;
-        }
-        release_stage(stage.slot);
+      } else if (in_flight >= 0) {
+        ptx::warpgroup_wait<0>();
+        release_stage(in_flight);
+        in_flight = -1;
       }
     }
     ptx::warpgroup_wait<0>();
@@ -314,7 +324,7 @@ struct Kernel {
     float d[kTileN / 2];
     Stage stage;
     for (Slot slot;; slot.advance()) {
-      const Message m = at(slot).receive_by_warp(slot.parity, lane);
+      const Message m = at(slot).receive_by_warp(slot.parity, lane, strip);
       if (m.last()) break;
       if constexpr (kEight)
         accumulate_promoted(d, m, strip, stage);
@@ -342,8 +352,9 @@ struct Kernel {
 
     if (warp < 4) {
       ptx::give_back_registers<kProducerRegisters>();
-      if (warp == 0 && lane == 0) produce();
-      if (warp == 1 && lane == 0 && rank == 0) schedule();
+      if (warp == 0 && lane == 0) produce<true>();
+      if (warp == 1 && rank == 0) schedule();
+      if (warp == 2 && lane == 0) produce<false>();
       __syncwarp();
     } else {
       ptx::take_registers<kConsumerRegisters>();

@@ -7,9 +7,9 @@
 // one tall block row share every column; strips of different block rows were paired by the planner so as to
 // share many. A warpgroup whose strip lacks the block lets the stage pass.
 //
-// Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2
-// multiply and store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a
-// message slot. CTAs may work in pairs (Pairing) that load for both what both need.
+// Roles in a CTA of three warpgroups: warp 0 issues TMA loads of X, warp 2 those of A, warp 1 hands out tiles and says
+// which strips have which blocks, warpgroups 1 and 2 multiply and store. All meet only at mbarriers: `full` and `empty` a
+// stage, `tile_full` and `tile_empty` a message slot. CTAs may work in pairs (Pairing) that load for both what both need.
 //
 // A transposed A comes as it is stored, k along the rows of a block, and WGMMA reads it so. A transposed X, the rows of
 // which are adjacent in memory instead of its columns, likewise; Y is then stored in the same way.
@@ -57,23 +57,22 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
   __device__ uint32_t wanted() const { return shared + L::kWanted; }
-  __device__ uint32_t mask(int stage) const { return shared + L::kMask + 4 * stage; }
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
-      ptx::barrier_init(full(i), 1);
+      ptx::barrier_init(full(i), 2);  // both producers
       ptx::barrier_init(empty(i),
                         2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (1 + 8) * kCluster);  // producer and consumer warps of every CTA
+      ptx::barrier_init(tile_empty(i), (2 + 8) * kCluster);  // producers and consumer warps of every CTA
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
   }
 
-  __device__ MessageSlot<kCluster, kParts> at(const Slot &slot) const {
+  __device__ MessageSlot<kCluster, kParts, kUnion> at(const Slot &slot) const {
     return {message(slot.slot), tile_full(slot.slot), tile_empty(slot.slot)};
   }
 
@@ -82,7 +81,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     return at(slot).take();
   }
 
-  // ---- scheduler: one lane of rank 0 ------------------------------------------------------------
+  // ---- scheduler: a warp of rank 0, of which one lane acts ---------------------------------------
 
   // Parts are rows from -part_count to -1: they go before the tiles, of which the first ones are cut.
   __device__ TilePosition position(int t, int rows) const {
@@ -108,7 +107,9 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       }
     }
     const int4 rows = __ldg(reinterpret_cast<const int4 *>(source));
-    return {rows.x, rows.y, rows.z, rows.w, column, slot};
+    Message m = {rows.x, rows.y, rows.z, rows.w, column, slot, 0, 0};
+    if constexpr (kUnion) say_which_are_present(m, p.entries, lane);
+    return m;
   }
 
   __device__ void schedule() const {
@@ -123,16 +124,20 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
       const TilePosition position = this->position(t, rows);
-      for (int r = 0; r < kCluster; ++r) at(slot).send(r, tile(position, r));
+      for (int r = 0; r < kCluster; ++r) {
+        const Message m = tile(position, r);
+        if (lane == 0) at(slot).send(r, m);
+      }
       ptx::barrier_wait(wanted(), tile_parity);
-      t = next_tile(p.counter, t, clusters, tiles);
+      if (lane == 0) t = next_tile(p.counter, t, clusters, tiles);
+      t = __shfl_sync(~0u, t, 0);
     }
-    for (int r = 0; r < kCluster; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1});
+    for (int r = 0; r < kCluster && lane == 0; ++r) at(slot).send(r, {0, 0, 0, 0, -1, -1, 0, 0});
     slot.advance();
     wait_until_released(tile_empty(0), slot);
   }
 
-  // ---- producer: one lane of every CTA ----------------------------------------------------------
+  // ---- producers: two lanes of every CTA --------------------------------------------------------
 
   // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
@@ -167,6 +172,8 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     }
   }
 
+  // By one lane for X and one for A: together they would take longer for a stage than its WGMMAs do.
+  template <bool kOfX>
   __device__ void produce() const {
     const uint64_t policy_a = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     Stage stage;
@@ -181,29 +188,32 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       // One entry ahead: a global load in this lane's path would cost 0.3 us a block.
       int4 next = m.entry_count > 0 ? __ldg(entries) : make_int4(0, 0, 0, 0);
       const int draw_at = max(m.entry_count - 1 - (kDrawBefore / kStepK - 1) / p.steps, 0);
-      if (m.entry_count == 0 && rank == 0) ptx::barrier_arrive(wanted());
+      const bool draws = kOfX && rank == 0;
+      if (m.entry_count == 0 && draws) ptx::barrier_arrive(wanted());
       for (int e = 0; e < m.entry_count; ++e) {
-        if (e == draw_at && rank == 0) ptx::barrier_arrive(wanted());
+        if (e == draw_at && draws) ptx::barrier_arrive(wanted());
         const int4 entry = next;
         if (e + 1 < m.entry_count) next = __ldg(entries + e + 1);
         const int present = (entry.y >= 0 ? 1 : 0) | (entry.z >= 0 ? 2 : 0);
-        const int bytes_a = __popc(present) * L::kStripBytes;
         for (int step = 0; step < p.steps; ++step, stage.advance()) {
           const bool tail = step == p.steps - 1;
-          const int rows = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK;
           const int k = step * kStepK;
           ptx::barrier_wait(empty(stage.slot), stage.parity);
-          if constexpr (kUnion) ptx::store_shared(mask(stage.slot), present);
-          ptx::barrier_arrive_expect(full(stage.slot), bytes_a + rows * (kTileN * 2));
-          if constexpr (kTransposedA) {
-            if (present & 1) load_strip(0, stage.slot, offset0, entry.y + k, policy_a);
-            if (present & 2) load_strip(1, stage.slot, offset1, entry.z + k, policy_a);
+          if constexpr (kOfX) {
+            const int rows = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK;
+            ptx::barrier_arrive_expect(full(stage.slot), rows * (kTileN * 2));
+            load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
+                   full(stage.slot));
           } else {
-            if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy_a);
-            if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy_a);
+            ptx::barrier_arrive_expect(full(stage.slot), __popc(present) * L::kStripBytes);
+            if constexpr (kTransposedA) {
+              if (present & 1) load_strip(0, stage.slot, offset0, entry.y + k, policy_a);
+              if (present & 2) load_strip(1, stage.slot, offset1, entry.z + k, policy_a);
+            } else {
+              if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy_a);
+              if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy_a);
+            }
           }
-          load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
-                 full(stage.slot));
         }
       }
     }
@@ -213,20 +223,16 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
 
   // A warpgroup frees a stage by its first warp where every stage is a WGMMA, which holds its four warps
-  // together. Where stages may pass it by, each warp does: one that falls behind must still find the masks.
+  // together. Where stages may pass it by, each warp does: the ring must not lap one that falls behind.
   static constexpr int kReleases = kUnion ? 4 : 1;
+  // Between the end of one stage's WGMMAs and the issue of the next ones: every cycle of it counts.
   __device__ void release_stage(int stage) const {
-    __syncwarp();
-    if (!kUnion && warp % 4 != 0) return;
-    if constexpr (kCluster > 1) {
-      // At its own barrier in the local way: racecheck does not take a cluster-wide arrival for the end of a read.
-      if (lane == rank)
-        ptx::barrier_arrive(empty(stage));
-      else if (lane < kCluster)
-        ptx::barrier_arrive_cluster(ptx::map_to_rank(empty(stage), lane));
-    } else {
-      if (lane == 0) ptx::barrier_arrive(empty(stage));
-    }
+    const bool releases = kUnion || warp % 4 == 0;
+    // At its own barrier in the local way: racecheck does not take a cluster-wide arrival for the end of a read.
+    ptx::barrier_arrive_if(empty(stage), releases && lane == rank);
+    if constexpr (kCluster > 1)
+      ptx::barrier_arrive_cluster_if(ptx::map_to_rank(empty(stage), rank ^ 1),
+                                     releases && lane == (rank ^ 1));
   }
 
   // One stage of kSteps k16 instructions, committed as one group. The count is a template argument because a
@@ -264,15 +270,6 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate);
   }
 
-  // Whether a strip has a block in the stage. The lane that reads the mask is the one that later arrives at this
-  // CTA's barrier, so that racecheck sees that the producer's next mask comes after. The vote tells ptxas that the
-  // answer is uniform.
-  __device__ bool takes_part(int stage, int strip) const {
-    int present = 0;
-    if (lane == (kCluster > 1 ? rank : 0)) present = ptx::load_shared_int(mask(stage));
-    return __any_sync(~0u, present >> strip & 1);
-  }
-
   // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and
   // d may be read.
   __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage,
@@ -280,26 +277,38 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
     int step = 0;
-    for (int i = 0; i < m.entry_count * p.steps; ++i, stage.advance()) {
-      ptx::barrier_wait(full(stage.slot), stage.parity);
+    Present<kUnion, bsrg_tall_entry> present{m, p.entries, strip, lane};
+    // By shuffles, so that ptxas keeps them in registers: it would load constants anew for every stage, which takes long.
+    const int steps = __shfl_sync(~0u, p.steps, 0), tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);
+    const int stages = m.entry_count * steps;
+    for (int i = 0; i < stages; ++i, stage.advance()) {
       // The votes tell ptxas that the branches are uniform: without them it serialises every WGMMA (C7520).
-      const bool tail = __any_sync(~0u, ++step == p.steps);
-      if (tail) step = 0;
-      if (!kUnion || takes_part(stage.slot, strip)) {
-        multiply_up_to(d, strip, stage.slot, tail ? p.tail_k16 : kStepK / 16, started);
+      const bool takes_part = present.here();
+      const bool tail = __any_sync(~0u, ++step == steps);
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      if (takes_part) {
+        multiply_up_to(d, strip, stage.slot, tail ? tail_k16 : kStepK / 16, started);
         started = true;
         if (kDeferred && this->any_left(held)) this->store_next(held);
+        if (tail) {
+          step = 0;
+          present.advance();
+        }
         ptx::warpgroup_wait<1>();
         if (in_flight >= 0) release_stage(in_flight);
         in_flight = stage.slot;
       } else {
         // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
+        release_stage(stage.slot);
+        if (tail) {
+          step = 0;
+          present.advance();
+        }
         if (in_flight >= 0) {
           ptx::warpgroup_wait<0>();
           release_stage(in_flight);
           in_flight = -1;
         }
-        release_stage(stage.slot);
       }
     }
     // While the last WGMMAs run.
@@ -320,7 +329,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     // The slot from a count: a register less than its position, which fused output needs.
     for (unsigned taken = 0;; ++taken) {
       const Slot slot = {static_cast<int>(taken % kMessageSlots), taken / kMessageSlots % 2};
-      const Message m = at(slot).receive_by_warp(slot.parity, lane);
+      const Message m = at(slot).receive_by_warp(slot.parity, lane, strip);
       if (m.last()) break;
 
       const bool started = accumulate(d, m, strip, stage, held);
@@ -359,9 +368,10 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 
     if (warp < 4) {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
-      if (warp == 0 && lane == 0) produce();
-      if (warp == 1 && lane == 0 && rank == 0) schedule();
-      if (kParts && warp >= 2) this->clear();
+      if (warp == 0 && lane == 0) produce<true>();
+      if (warp == 2 && lane == 0) produce<false>();
+      if (warp == 1 && rank == 0) schedule();
+      if (kParts && warp == 3) this->clear();
       __syncwarp();
     } else {
       if constexpr (kDeferred) ptx::take_registers<kConsumerRegisters>();

@@ -32,8 +32,7 @@ struct Layout {
   static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
-  static constexpr int kMask = kMessage + 32 * kMessageSlots;
-  static constexpr int kWanted = (kMask + 4 * kStages + 7) / 8 * 8;
+  static constexpr int kWanted = kMessage + 32 * kMessageSlots;
   static constexpr int kEnd = kWanted + 8;
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
@@ -45,8 +44,9 @@ struct Layout {
 enum class Pairing { kNone, kColumns, kRows };
 
 // What the scheduler tells the other roles of a CTA about its tile. slot: where the sums of a part go; -1: to Y.
+// present0, present1: a bit for each of the first 32 entries in which the strip has a block.
 struct Message {
-  int strip0, strip1, entry_begin, entry_count, n_tile, slot;
+  int strip0, strip1, entry_begin, entry_count, n_tile, slot, present0, present1;
   __device__ bool last() const { return n_tile < 0; }
 };
 

@@ -6,41 +6,90 @@
 
 namespace bsrg::tall {
 
+// Of 32 entries from `first` on, one a lane: where the strip's block lies, or -1. Entries of both kinds begin with the row
+// of X and have the two blocks then.
+template <typename Entry>
+__device__ __forceinline__ int block_of(const Message &m, const Entry *entries, int strip, int first,
+                                        int lane) {
+  static_assert(sizeof(Entry) == 16, "x_row, two blocks, pad");
+  if (first + lane >= m.entry_count) return -1;
+  return __ldg(reinterpret_cast<const int *>(entries + m.entry_begin + first + lane) + 1 + strip);
+}
+
+// By the scheduler's warp.
+template <typename Entry>
+__device__ __forceinline__ void say_which_are_present(Message &m, const Entry *entries, int lane) {
+  m.present0 = static_cast<int>(__ballot_sync(~0u, block_of(m, entries, 0, 0, lane) >= 0));
+  m.present1 = static_cast<int>(__ballot_sync(~0u, block_of(m, entries, 1, 0, lane) >= 0));
+}
+
+// In a warp of a consumer: whether its strip has a block in the entry at hand. Bits for 32 entries, the first ones with the
+// message, and the next 32 as each lane has loaded its own: a mask that comes with each stage would have to be read, and
+// waited for, before every WGMMA. kUnion: otherwise it always has.
+template <bool kUnion, typename Entry>
+struct Present {
+  const Message &m;
+  const Entry *entries;
+  const int strip, lane;
+  uint32_t bits = kUnion ? static_cast<uint32_t>(m.present0) : 0;
+  int entry = 0;
+  int next = kUnion ? block_of(m, entries, strip, 32, lane) : 0;
+
+  // The vote tells ptxas that the answer is uniform.
+  __device__ bool here() const { return !kUnion || __any_sync(~0u, bits & 1); }
+  __device__ void advance() {
+    if constexpr (!kUnion) return;
+    bits >>= 1;
+    if (++entry % 32 != 0) return;
+    bits = __ballot_sync(~0u, next >= 0);
+    next = block_of(m, entries, strip, entry + 32, lane);
+  }
+};
+
 // A slot for a message: shared addresses of its 32 bytes and of its barriers. kCluster: CTAs. kParts: whether messages say
-// where the sums of a part go.
-template <int kCluster, bool kParts>
+// where the sums of a part go. kUnion: whether they say which strips have blocks.
+template <int kCluster, bool kParts, bool kUnion>
 struct MessageSlot {
   const uint32_t message, full, empty;
 
   // By one lane, when the slot is full.
   __device__ Message take() const {
     const int4 head = ptx::load_shared_int4(message);
-    const int n_tile = ptx::load_shared_int(message + 16);
-    const int part_slot = kParts ? ptx::load_shared_int(message + 20) : -1;
+    int4 tail = make_int4(0, -1, 0, 0);
+    if constexpr (kParts || kUnion)
+      tail = ptx::load_shared_int4(message + 16);
+    else
+      tail.x = ptx::load_shared_int(message + 16);
     // The scheduler sits in rank 0 and waits there for all readers.
     if constexpr (kCluster > 1)
       ptx::barrier_arrive_cluster(ptx::map_to_rank(empty, 0));
     else
       ptx::barrier_arrive(empty);
-    return {head.x, head.y, head.z, head.w, n_tile, part_slot};
+    return {head.x, head.y, head.z, head.w, tail.x, kParts ? tail.y : -1, tail.z, tail.w};
   }
 
   // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before. All
   // wait: after a loop of one lane's, ptxas takes nothing for uniform any more and the main loop grows by a third.
-  __device__ Message receive_by_warp(uint32_t parity, int lane) const {
+  // Of the bits of blocks only those of one strip are passed on, as present0.
+  __device__ Message receive_by_warp(uint32_t parity, int lane, int strip) const {
     Message m = {};
     ptx::barrier_wait(full, parity);
     __syncwarp();
     if (lane == 0) m = take();
-    return {__shfl_sync(~0u, m.strip0, 0),      __shfl_sync(~0u, m.strip1, 0),
-            __shfl_sync(~0u, m.entry_begin, 0), __shfl_sync(~0u, m.entry_count, 0),
-            __shfl_sync(~0u, m.n_tile, 0),      kParts ? __shfl_sync(~0u, m.slot, 0) : -1};
+    return {__shfl_sync(~0u, m.strip0, 0),
+            __shfl_sync(~0u, m.strip1, 0),
+            __shfl_sync(~0u, m.entry_begin, 0),
+            __shfl_sync(~0u, m.entry_count, 0),
+            __shfl_sync(~0u, m.n_tile, 0),
+            kParts ? __shfl_sync(~0u, m.slot, 0) : -1,
+            kUnion ? __shfl_sync(~0u, strip == 0 ? m.present0 : m.present1, 0) : 0,
+            0};
   }
 
   // To the CTA `rank`.
   __device__ void send(int rank, const Message &m) const {
     const int4 head = make_int4(m.strip0, m.strip1, m.entry_begin, m.entry_count);
-    const int4 tail = make_int4(m.n_tile, m.slot, 0, 0);
+    const int4 tail = make_int4(m.n_tile, m.slot, m.present0, m.present1);
     if constexpr (kCluster > 1) {
       const uint32_t barrier = ptx::map_to_rank(full, rank);
       const uint32_t target = ptx::map_to_rank(message, rank);

@@ -300,7 +300,7 @@ struct Output {
     }
   }
 
-  // Warps 2 and 3 of every CTA, while others multiply: zeros to the rows of tiles without entries.
+  // Warp 3 of every CTA, while others multiply: zeros to the rows of tiles without entries.
   __device__ void clear() const {
     if constexpr (kTransposed)
       clear_columns();
@@ -309,7 +309,7 @@ struct Output {
   }
 
   __device__ void clear_rows() const {
-    for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * kStrip; i += 2 * gridDim.x) {
+    for (int i = blockIdx.x; i < p.empty_tiles * 2 * kStrip; i += gridDim.x) {
       const int strip = __ldg(&p.tiles[p.tile_count + i / (2 * kStrip)].strip[i / kStrip % 2]);
       const int row = strip * kStrip + i % kStrip;
       if (strip < 0 || row >= p.rows) continue;
@@ -322,7 +322,7 @@ struct Output {
   // Strips of as many columns as a tile has, four of them at a time.
   __device__ void clear_columns() const {
     const int across = (p.n + kTileN - 1) / kTileN;
-    for (int i = 2 * blockIdx.x + warp - 2; i < p.empty_tiles * 2 * across; i += 2 * gridDim.x) {
+    for (int i = blockIdx.x; i < p.empty_tiles * 2 * across; i += gridDim.x) {
       const int strip = __ldg(&p.tiles[p.tile_count + i / (2 * across)].strip[i / across % 2]);
       if (strip < 0) continue;
       const int first = i % across * kTileN, end = min(first + kTileN, p.n);
