@@ -6,6 +6,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bsrg_status check_family(const bsrg_attention_args *args, bsrg_error *error) {
@@ -246,22 +247,11 @@ static void settle_strides(bsrg_tensor *t) {
     t->batch_stride = bsrg_mul_saturated(bsrg_mul_saturated(t->heads, t->rows), t->size);
 }
 
-bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
-  if (args->question) args->question->family = BSRG_AUTO;
-  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_E4M3, args->device, error);
-  if (status == BSRG_OK) status = check_family(args, error);
-  if (status == BSRG_OK) status = check_dtype(args, error);
-  if (status == BSRG_OK) status = check_shapes(args, error);
-  if (status == BSRG_OK) status = check_numbers(args, error);
-  if (status == BSRG_OK) status = check_memory(args, error);
-  if (status == BSRG_OK && args->sequences) status = bsrg_attention_check_sequences(args, error);
-  if (status == BSRG_OK) status = check_masks(args, error);
-  if (status == BSRG_OK) status = check_topk(args, error);
+/* What has been checked. */
+static bsrg_status compute(const bsrg_attention_args *args, bsrg_error *error) {
   const bsrg_tensor *q = &args->q;
-  const bool nothing = q->batch == 0 || q->heads == 0 || q->rows == 0 ||
-                       (args->sequences != NULL && args->sequences->count == 0);
-  if (status != BSRG_OK || nothing) return status;
-
+  if (q->batch == 0 || q->heads == 0 || q->rows == 0) return BSRG_OK;
+  if (args->sequences != NULL && args->sequences->count == 0) return BSRG_OK;
   bsrg_attention_args settled = *args;
   settle_strides(&settled.q);
   settle_strides(&settled.k);
@@ -273,6 +263,30 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
   }
   return settled.device.kind == BSRG_CPU ? bsrg_cpu_attention(&settled, error)
                                          : bsrg_gpu_attention(&settled, error);
+}
+
+bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  if (args->question) args->question->family = BSRG_AUTO;
+  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_E4M3, args->device, error);
+  if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = check_dtype(args, error);
+  if (status == BSRG_OK) status = check_shapes(args, error);
+  if (status == BSRG_OK) status = check_numbers(args, error);
+  if (status == BSRG_OK) status = check_memory(args, error);
+  if (status == BSRG_OK && args->sequences) status = bsrg_attention_check_sequences(args, error);
+  if (status == BSRG_OK) status = check_masks(args, error);
+  if (status == BSRG_OK) status = check_topk(args, error);
+  if (status != BSRG_OK) return status;
+  if (args->sequences == NULL || args->device.kind != BSRG_CPU) return compute(args, error);
+
+  bsrg_sequences sequences;
+  void *offsets;
+  status = bsrg_attention_copy_sequences(args, &sequences, &offsets, error);
+  bsrg_attention_args own = *args;
+  own.sequences = &sequences;
+  if (status == BSRG_OK) status = compute(&own, error);
+  free(offsets);
+  return status;
 }
 
 /* ---- what backends share ---------------------------------------------------------------------- */

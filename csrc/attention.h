@@ -7,7 +7,7 @@
 /* The functions below get args that bsrg_attention has checked, with at least one query. There may be no keys. On a GPU
  * elements have 16 or 8 bits. */
 
-/* cpu/attention.c */
+/* cpu/attention.c. Offsets of sequences are BSRG_I64. */
 bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error);
 /* attention_gpu.c */
 bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error);
@@ -40,15 +40,16 @@ bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
 /* The same of a sequence. */
 bsrg_band bsrg_attention_sequence_band(const bsrg_attention_args *args, int64_t queries, int64_t keys);
 
-/* attention_sequences.c */
+/* attention_sequences.c: all but the offsets. */
 bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg_error *error);
+/* On the CPU: *out are the sequences of args with offsets of BSRG_I64 in *memory, which is to be freed in any case.
+ * What is checked are these: others may write to the caller's meanwhile. */
+bsrg_status bsrg_attention_copy_sequences(const bsrg_attention_args *args, bsrg_sequences *out, void **memory,
+                                          bsrg_error *error);
 /* What kernels get, for at most 2^30 queries and keys in all. */
 bsrg_attention_sequences bsrg_attention_sequences_of(const bsrg_attention_args *args);
 /* Slots for the query tiles of one head, see bsrg_attention_first_slot. */
 int64_t bsrg_attention_slots(const bsrg_attention_args *args, int64_t tile_rows);
-static inline int64_t bsrg_offset_at(const void *offsets, bsrg_index_type type, int64_t i) {
-  return type == BSRG_I32 ? ((const int32_t *)offsets)[i] : ((const int64_t *)offsets)[i];
-}
 
 static inline bsrg_dtype bsrg_attention_out_dtype(const bsrg_attention_args *args) {
   return args->dtype == BSRG_F8_E4M3 ? BSRG_BF16 : args->dtype;

@@ -2,13 +2,18 @@
 #include "attention.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
-/* Offsets in host memory. */
-static bsrg_status check_offsets(const char *side, const void *offsets, bsrg_index_type type, int64_t count,
-                                 int64_t rows, int64_t longest, bsrg_error *error) {
+static void copy_offsets(const void *offsets, bsrg_index_type type, int64_t count, int64_t *out) {
+  for (int64_t s = 0; s <= count; ++s)
+    out[s] = type == BSRG_I32 ? ((const int32_t *)offsets)[s] : ((const int64_t *)offsets)[s];
+}
+
+static bsrg_status check_offsets(const char *side, const int64_t *offsets, int64_t count, int64_t rows,
+                                 int64_t longest, bsrg_error *error) {
   int64_t before = 0;
   for (int64_t s = 0; s <= count; ++s) {
-    const int64_t at = bsrg_offset_at(offsets, type, s);
+    const int64_t at = offsets[s];
     if (at < before || at > rows)
       return bsrg_fail(error, BSRG_ERR_VALUE,
                        "cu_seqlens_%s[%" PRId64 "] is %" PRId64 ", but must be from %" PRId64
@@ -33,12 +38,27 @@ bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg
                      "there are %" PRId64 " sequences in %" PRId64
                      " batches, but sequences must lie in tensors of one batch",
                      s->count, args->q.batch);
-  if (args->device.kind != BSRG_CPU) return BSRG_OK;
-  const bsrg_status status =
-      check_offsets("q", s->q_offsets, s->q_type, s->count, args->q.rows, s->max_queries, error);
-  return status != BSRG_OK
-             ? status
-             : check_offsets("k", s->k_offsets, s->k_type, s->count, args->k.rows, s->max_keys, error);
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_attention_copy_sequences(const bsrg_attention_args *args, bsrg_sequences *out, void **memory,
+                                          bsrg_error *error) {
+  const bsrg_sequences *s = args->sequences;
+  const int64_t offsets = s->count + 1;
+  int64_t bytes;
+  int64_t *q = bsrg_mul_ok(offsets, 2 * (int64_t)sizeof(*q), &bytes) ? malloc((size_t)bytes) : NULL;
+  *memory = q;
+  if (q == NULL)
+    return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for the offsets of %" PRId64 " sequences", s->count);
+  int64_t *k = q + offsets;
+  copy_offsets(s->q_offsets, s->q_type, s->count, q);
+  copy_offsets(s->k_offsets, s->k_type, s->count, k);
+  *out = *s;
+  out->q_offsets = q;
+  out->k_offsets = k;
+  out->q_type = out->k_type = BSRG_I64;
+  const bsrg_status status = check_offsets("q", q, s->count, args->q.rows, s->max_queries, error);
+  return status != BSRG_OK ? status : check_offsets("k", k, s->count, args->k.rows, s->max_keys, error);
 }
 
 int64_t bsrg_attention_slots(const bsrg_attention_args *args, int64_t tile_rows) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 
 import bsrgemm
@@ -112,3 +113,25 @@ def test_errors_stay_with_their_thread(repeats: int) -> None:
                 a @ wrong
 
     calls.together(work, THREADS)
+
+
+def test_offsets_change_meanwhile(rng: np.random.Generator) -> None:
+    """A call computes from the offsets that it has checked, whatever becomes of the caller's."""
+    x = rng.standard_normal((4096, 2, 16), dtype=np.float32)
+    good = np.linspace(0, len(x), 65, dtype=np.int64)
+    offsets = good.copy()
+    end = time.monotonic() + 2
+
+    def work(number: int) -> None:
+        while time.monotonic() < end:
+            if number == 0:
+                for bad in (-(2**40), 2**50, 0):
+                    offsets[10:30] = bad
+                    offsets[:] = good
+                continue
+            try:
+                bsrgemm.attention(x, x, x, cu_seqlens_q=offsets, cu_seqlens_k=offsets)
+            except ValueError as error:
+                assert "cu_seqlens" in str(error)
+
+    calls.together(work, 2)

@@ -311,13 +311,11 @@ static piece batch_of(const bsrg_attention_args *args, int64_t batch) {
 }
 
 static piece sequence_of(const bsrg_attention_args *args, int64_t s) {
-  const bsrg_sequences *all = args->sequences;
-  const int64_t query = bsrg_offset_at(all->q_offsets, all->q_type, s);
-  const int64_t key = bsrg_offset_at(all->k_offsets, all->k_type, s);
-  piece of = {.first_query = query,
-              .queries = bsrg_offset_at(all->q_offsets, all->q_type, s + 1) - query,
-              .first_key = key,
-              .keys = bsrg_offset_at(all->k_offsets, all->k_type, s + 1) - key};
+  const int64_t *queries = args->sequences->q_offsets, *keys = args->sequences->k_offsets;
+  piece of = {.first_query = queries[s],
+              .queries = queries[s + 1] - queries[s],
+              .first_key = keys[s],
+              .keys = keys[s + 1] - keys[s]};
   of.band = bsrg_attention_sequence_band(args, of.queries, of.keys);
   return of;
 }
