@@ -100,6 +100,10 @@ static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *er
   if (!isfinite(args->softcap) || args->softcap < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "softcap is %g, but must be finite and at least 0",
                      args->softcap);
+  if (args->dtype != BSRG_F64 && args->softcap > 0 &&
+      !(args->softcap >= FLT_TRUE_MIN && args->softcap <= FLT_MAX))
+    return bsrg_fail(error, BSRG_ERR_VALUE, "softcap is %g, but must be from %g to %g where q has dtype %s",
+                     args->softcap, (double)FLT_TRUE_MIN, (double)FLT_MAX, bsrg_dtype_name(args->dtype));
   if (args->dtype != BSRG_F8_E4M3) return BSRG_OK;
   const bsrg_factors *factors[] = {&args->q_descale, &args->k_descale, &args->v_descale};
   for (int i = 0; i < 3; ++i)
@@ -295,6 +299,12 @@ bsrg_status bsrg_attention(const bsrg_attention_args *args, bsrg_error *error) {
 static int64_t add_saturated(int64_t a, int64_t b) {
   int64_t sum;
   return !__builtin_add_overflow(a, b, &sum) ? sum : a < 0 ? INT64_MIN : INT64_MAX;
+}
+
+bsrg_capped_scale bsrg_attention_capped_scale(const bsrg_attention_args *args) {
+  const double softcap = fmin(args->softcap, 0x1p100);
+  const double scale = softcap > 0 ? args->scale / softcap : args->scale;
+  return (bsrg_capped_scale){(float)fmax(-FLT_MAX, fmin(FLT_MAX, scale)), (float)softcap};
 }
 
 bsrg_band bsrg_attention_band(const bsrg_attention_args *args) {

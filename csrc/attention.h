@@ -40,6 +40,13 @@ bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
 /* The same of a sequence. */
 bsrg_band bsrg_attention_sequence_band(const bsrg_attention_args *args, int64_t queries, int64_t keys);
 
+/* attention.c: numbers for kernels that compute softcap * tanh(score * scale), or score * scale where softcap is 0. They
+ * do not overflow or vanish: a larger cap than 2^100 changes no score that leaves more than one weight. */
+typedef struct bsrg_capped_scale {
+  float scale, softcap;
+} bsrg_capped_scale;
+bsrg_capped_scale bsrg_attention_capped_scale(const bsrg_attention_args *args);
+
 /* attention_sequences.c: all but the offsets. */
 bsrg_status bsrg_attention_check_sequences(const bsrg_attention_args *args, bsrg_error *error);
 /* On the CPU: *out are the sequences of args with offsets of BSRG_I64 in *memory, which is to be freed in any case.

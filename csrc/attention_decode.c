@@ -80,6 +80,7 @@ bsrg_status bsrg_attention_decode_launch(const bsrg_attention_args *args, bsrg_g
   const kernel_tile *tile = &tiles[choice];
   const int64_t tile_keys = BSRG_DECODE_KEYS(tile->size), rows = rows_of(args), units = k->batch * k->heads;
   const bsrg_band band = bsrg_attention_band(args);
+  const bsrg_capped_scale capped = bsrg_attention_capped_scale(args);
   const int64_t first_key = bsrg_max(band.first, 0);
   const int64_t end_key = bsrg_max(first_key, bsrg_min(q->rows - 1 + band.last, k->rows - 1) + 1);
   const int64_t slots = gpu.device->info.sm_count * tile->ctas;
@@ -109,8 +110,8 @@ bsrg_status bsrg_attention_decode_launch(const bsrg_attention_args *args, bsrg_g
                           .splits = (int32_t)splits,
                           .band_first = (int32_t)band.first,
                           .band_last = (int32_t)band.last,
-                          .softcap = (float)args->softcap};
-  p.scale = (float)(args->softcap > 0 ? args->scale / args->softcap : args->scale);
+                          .scale = capped.scale,
+                          .softcap = capped.softcap};
   if (scratch) {
     p.sums = (float *)(uintptr_t)scratch;
     p.stats = (float *)(uintptr_t)(scratch + sums_bytes);

@@ -74,6 +74,9 @@ static bool too_many_tiles(const bsrg_attention_args *args) {
 
 const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu) {
   const double scale = args->softcap > 0 ? args->softcap : args->scale;
+  /* tanh is wrong by about 2^-23 here, so capped scores by that many caps: by 2^-11, as much as a weight is when it is
+   * rounded to 16 bits, or by 2^-7, an eighth of what it is when it is rounded to 8. */
+  const double most_16 = 0x1p12, most_8 = 0x1p16;
   if (gpu->sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
   if (args->dtype == BSRG_F8_E4M3 && (args->q.size % 16 || args->v.size % 16))
     return "needs head sizes that are multiples of 16 for float8_e4m3fn";
@@ -87,6 +90,9 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
     return "needs at most 10^9 queries and as many keys";
   if (!(scale >= 1e-30 && scale <= 1e30))
     return "needs a scale, or with softcap a softcap, from 1e-30 to 1e30";
+  if (args->dtype == BSRG_F8_E4M3 && args->softcap > most_8)
+    return "needs a softcap of at most 65536 for float8_e4m3fn, or operands on the CPU";
+  if (args->dtype != BSRG_F8_E4M3 && args->softcap > most_16) return "needs a softcap of at most 4096";
   if (!can_describe(&args->q, args->dtype) || !can_describe(&args->k, args->dtype) ||
       !can_describe(&args->v, args->dtype) || !can_describe(&args->out, bsrg_attention_out_dtype(args)))
     return "needs q, k, v and out with neighbouring elements, and rows, heads and batches at multiples of 16 "

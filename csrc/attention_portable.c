@@ -64,6 +64,7 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
         "2^31 tiles of %lld rows",
         (long long)q->batch, (long long)q->heads, (long long)q->rows, (long long)tile_rows);
   const bsrg_band band = bsrg_attention_band(args);
+  const bsrg_capped_scale capped = bsrg_attention_capped_scale(args);
   bsrg_attention_portable_params p = {.q = bsrg_attention_operand_of(q),
                                       .k = bsrg_attention_operand_of(k),
                                       .v = bsrg_attention_operand_of(v),
@@ -83,8 +84,8 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
                                       .copy_k = bsrg_attention_has_aligned_rows(k),
                                       .copy_v = bsrg_attention_has_aligned_rows(v),
                                       .copy_out = bsrg_attention_has_aligned_rows(&args->out),
-                                      .softcap = (float)args->softcap};
-  p.scale = (float)(args->softcap > 0 ? args->scale / args->softcap : args->scale);
+                                      .scale = capped.scale,
+                                      .softcap = capped.softcap};
   CUdeviceptr scratch = 0; /* of the lists of a top-k mask, which a kernel makes */
   bsrg_status status = BSRG_OK;
   if (bsrg_attention_is_masked(args)) {

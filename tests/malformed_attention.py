@@ -104,6 +104,12 @@ CALLS = (
     ),
     Bad("negative softcap", lambda: call(softcap=-2), ValueError, ("softcap is -2.0",)),
     Bad("softcap nan", lambda: call(softcap=float("nan")), ValueError, ("softcap is nan",)),
+    Bad(
+        "softcap beyond float32",
+        lambda: call(softcap=1e39),
+        ValueError,
+        ("softcap is 1e+39, but must be from 1.4013e-45 to 3.40282e+38 where q has dtype float",),
+    ),
     Bad("window", lambda: call(window=5), TypeError, ("window is 5; accepted: a pair",)),
     Bad("window below -1", lambda: call(window=(-2, 0)), ValueError, ("window is (-2, 0)",)),
     Bad("alignment", lambda: call(causal_alignment="x"), ValueError, ("causal_alignment is 'x'",)),

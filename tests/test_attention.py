@@ -80,6 +80,20 @@ def test_equal_scores(dtype: str, rng: np.random.Generator) -> None:
         assert np.abs(found - expected).max() <= bound
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_softcaps(dtype: str, rng: np.random.Generator) -> None:
+    """Of every size, with scores up to about 25, of which large caps change nothing."""
+    bound = {"float32": 2e-5, "float64": 4e-14}[dtype]
+    largest = 3e38 if dtype == "float32" else 1e308
+    for softcap in (1e-40, 1e-30, 1e-3, 0.7, 5.0, 50.0, 1e3, 1e4, 1e6, 1e8, 1e12, 1e30, largest):
+        case = Case(40, 130, size=32, softcap=softcap, spread=2.0)
+        arrays = table.operands(rng, case, dtype)
+        expected = reference(case, *arrays)
+        out, lse = table.call(case, arrays, return_lse=True)
+        assert np.abs(out - expected.out).max() <= bound, softcap
+        assert np.abs(lse - expected.lse).max() <= 2e-5, softcap
+
+
 def test_masked_keys_are_not_read(rng: np.random.Generator) -> None:
     """NaN in keys and values of blocks that no query sees does not matter."""
     blocks = np.array([[1, 0, 1, 0], [1, 0, 1, 0]], bool)

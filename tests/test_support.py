@@ -9,7 +9,7 @@ import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm import _core
-from cases import problem, uniform
+from cases import numpy_dtype, problem, uniform
 from operations import matrix
 from spaces import CPU_SPACES, import_torch
 
@@ -100,6 +100,19 @@ def test_old_gpus_are_refused() -> None:
     q = np.zeros((1, 1, 4, 8), np.float16)
     with pytest.raises(bsrgemm.DeviceUnavailableError, match="8.0 or later"):
         _core.attention(q, q, q, q.copy(), chip=old)
+
+
+def test_large_softcaps_take_the_exact_tanh() -> None:
+    """Beyond what the Hopper kernels compute to the bits of the result."""
+    q = np.zeros((1, 2, 128, 64), np.float16)
+    assert _core.attention(q, q, q, q.copy(), softcap=4096.0, chip={}) == "hopper"
+    assert _core.attention(q, q, q, q.copy(), softcap=4097.0, chip={}) == "portable"
+    with pytest.raises(ValueError, match="'hopper' needs a softcap of at most 4096"):
+        _core.attention(q, q, q, q.copy(), softcap=4097.0, family="hopper", chip={})
+    x, out = (np.zeros(q.shape, numpy_dtype(name)) for name in ("float8_e4m3fn", "bfloat16"))
+    assert _core.attention(x, x, x, out, softcap=65536.0, chip={}) == "hopper"
+    with pytest.raises(ValueError, match="needs a softcap of at most 65536 for float8_e4m3fn"):
+        _core.attention(x, x, x, out, softcap=65537.0, chip={})
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 8, 16), (1, 2, 0, 16)])

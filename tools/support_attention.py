@@ -77,6 +77,7 @@ def attentions() -> Iterator[Row]:
         "`is_causal`": {"is_causal": True},
         "`window`": {"window": (30, 20)},
         "`softcap`": {"softcap": 20.0},
+        "`softcap` of 10⁵": {"softcap": 1e5},
         "`scale`": {"scale": 0.5},
         "`enable_gqa`, 8 heads of q": {"enable_gqa": True, "heads": (8, 4)},
         "`return_lse`": {"return_lse": True},

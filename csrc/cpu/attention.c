@@ -258,8 +258,7 @@ static void attend(panel *p, int64_t head) {
     p->k = element_of(&args->k, batch, head / group, p->of.first_key, job->item);
     p->v = element_of(&args->v, batch, head / group, p->of.first_key, job->item);
   }
-  /* tanh takes scores in units of the cap. */
-  double scale = args->softcap > 0 ? args->scale / args->softcap : args->scale, result_scale = 1;
+  double scale = args->scale, result_scale = 1;
   const char *queries = element_of(q, batch, head, first_row, job->item);
   if (job->eight_bits) {
     const int64_t key_head = head / bsrg_max(1, q->heads / bsrg_max(1, args->k.heads));

@@ -112,7 +112,7 @@ typedef struct bsrg_cpu_ops {
   void (*finish)(const bsrg_finish_run *run);
   void (*dot)(const bsrg_dot_run *run, int64_t unit_begin, int64_t unit_end);
   void (*product)(const bsrg_product_run *run);
-  /* sum[count], whole vectors, become softcap * tanh(sum). */
+  /* sum[count], whole vectors, become softcap * tanh(sum / softcap). */
   void (*cap)(void *scores, int64_t count, double softcap);
   /* sum[count] become -infinity, the score of a key that is not seen. */
   void (*exclude)(void *scores, int64_t count);

@@ -80,7 +80,8 @@ def attention(
     window : (int, int), optional
         How many keys before and after their own queries see; -1: all.
     softcap : float, optional
-        Scores become ``softcap * tanh(score / softcap)``. Positive.
+        Scores become ``softcap * tanh(score / softcap)``. Positive and, unless ``q`` is float64,
+        a number that float32 has.
     causal_alignment : str
         Which key is a query's own where there are more of one than of the other, for ``is_causal``
         and ``window``: ``"bottom_right"`` aligns the last query with the last key, as a KV cache

@@ -1,6 +1,8 @@
 /* Attention on the CPU: random calls against sums in double precision, on every instruction set of the processor, in
  * memory that ends with the last element; and that calls which no backend could survive are refused. */
 #define _GNU_SOURCE
+#include <float.h>
+
 #include "cpu_operands.h"
 
 /* ---- operands ---------------------------------------------------------------------------------- */
@@ -106,6 +108,7 @@ static void check_row(const bsrg_attention_args *args, const tensor *t, int64_t 
 }
 
 static void check_call(bsrg_dtype dtype) {
+  static const double kCaps[] = {0, 0, 0, 0, 1e-3, 1.5, 1e6, 1e30};
   const int64_t batch = random_between(1, 2), kv_heads = random_between(1, 2);
   const int64_t heads = kv_heads * random_between(1, 3), queries = random_between(1, 70);
   const int64_t keys = random_between(0, 150), size = random_between(1, 40),
@@ -121,7 +124,7 @@ static void check_call(bsrg_dtype dtype) {
                               .out = t[3].view,
                               .dtype = dtype,
                               .scale = random_real(),
-                              .softcap = random_below(3) ? 0 : 1.5,
+                              .softcap = kCaps[random_below(8)],
                               .diagonal = random_between(-80, 80),
                               .left = random_below(2) ? -1 : random_between(0, 90),
                               .right = random_below(2) ? -1 : random_between(0, 90),
@@ -247,6 +250,10 @@ static void refusals(void) {
   REFUSE(args.scale = INFINITY, "scale is inf");
   REFUSE(args.softcap = -1, "softcap is -1");
   REFUSE(args.softcap = NAN, "softcap is nan");
+  REFUSE(args.softcap = 3.41e38, "softcap is 3.41e+38, but must be from 1.4013e-45 to 3.40282e+38");
+  REFUSE(args.softcap = 1e-46, "softcap is 1e-46, but must be from");
+  ACCEPT(args.softcap = FLT_MAX);
+  ACCEPT(args.softcap = FLT_TRUE_MIN);
 
   REFUSE(args.mask_heads = 2, "block_mask has leading dimensions (2, 2), but must have (1 or 2, 1 or 4)");
   REFUSE(args.mask_batch = 0, "leading dimensions (0, 4)");
