@@ -179,6 +179,7 @@ def outcome(call: Callable[[], Any]) -> tuple[type, str] | None:
 def test_errors_are_those_of_the_general_way(rng: np.random.Generator) -> None:
     """Right behind a call that was accepted, and nothing is written."""
     a = make(rng)
+    batch = bsrgemm.bsr_array((torch.stack([a.data, a.data]), a.indices, a.indptr), a.shape)
     x, out = normal(rng, (K, 6), a.data), normal(rng, (M, 6), a.data)
     wanted = x.clone().requires_grad_()
     readonly = normal(rng, (M, 6), np.empty(0))
@@ -188,6 +189,19 @@ def test_errors_are_those_of_the_general_way(rng: np.random.Generator) -> None:
         (a, x[1:], {}),
         (a, x.float(), {}),
         (a, x, {"out": out[1:]}),
+        (a, x, {"out": out[None]}),
+        (a, x[None], {"out": out}),
+        (a, x[None], {"out": out[None, None]}),
+        (a, x[:, 0], {"out": out[:, :1]}),
+        (a, x[:, 0], {"out": out[None, :, 0]}),
+        (batch, x, {"out": out}),
+        (batch, x, {"out": out.expand(3, M, 6).clone()}),
+        (batch, x, {"out": out.expand(1, 2, M, 6).clone()}),
+        (batch, x[None], {"out": out.expand(1, 2, M, 6).clone()}),
+        (batch, x[:, 0], {"out": out.expand(2, M, 6).clone()}),
+        (batch, x[:, 0], {"out": out[:2].T.expand(1, 6, 2).clone()}),
+        (a, x, {"c": out[None]}),
+        (batch, x, {"c": out.expand(1, 2, M, 6).clone()}),
         (a, x, {"out": out.float()}),
         (a, x, {"out": x[:M]}),
         (a, memory[:K], {"out": memory[K - 1 : K - 1 + M]}),

@@ -41,21 +41,20 @@ static int broadcast(bsrg_operand *operand, const bsrg_array *result) {
 static bool is_vector(const bsrg_operand *dense) { return dense->array.ndim == 1; }
 
 /* The batch is what is before the matrices, or vectors, of out. Values and the dense operand are repeated along what they
- * lack or have one of, but not both along the same dimension. */
+ * lack or have one of, but not both along the same dimension, and out has no more dimensions than they. */
 static int set_batch(const bsrg_operand *values, const bsrg_operand *dense, const bsrg_operand *out,
                      bsrg_batch *batch) {
   const bsrg_array *y = &out->array, *parts[2] = {&values->array, &dense->array};
-  const int core[2] = {3, is_vector(dense) ? 1 : 2};
+  const int core = is_vector(dense) ? 1 : 2, dims[2] = {values->array.ndim - 3, dense->array.ndim - core};
   int64_t *strides[2] = {batch->values_strides, batch->x_strides};
-  batch->ndim = y->ndim - core[1];
-  bool fits = batch->ndim >= 0 && batch->ndim <= BSRG_BATCH_DIMS;
-  for (int i = 0; fits && i < 2; ++i) fits = parts[i]->ndim - core[i] <= batch->ndim;
+  batch->ndim = y->ndim - core;
+  bool fits = batch->ndim <= BSRG_BATCH_DIMS && batch->ndim == (dims[0] > dims[1] ? dims[0] : dims[1]);
   for (int d = 0; fits && d < batch->ndim; ++d) {
     batch->shape[d] = y->shape[d];
     batch->y_strides[d] = y->strides[d];
     bool found = y->shape[d] == 1;
     for (int i = 0; fits && i < 2; ++i) {
-      const int at = d - (batch->ndim - (parts[i]->ndim - core[i]));
+      const int at = d - (batch->ndim - dims[i]);
       const int64_t size = at < 0 ? 1 : parts[i]->shape[at];
       found = found || size == y->shape[d];
       fits = size == 1 || size == y->shape[d];
@@ -307,7 +306,7 @@ const char bsrg_matmul_doc[] =
     "x          [..., K, N] or [K], any strides; vectors are matrices of one column\n"
     "out        [..., M, N] or [..., M], writable, any strides, sharing memory with no operand unless it is "
     "c;\n"
-    "           values and x are broadcast to its dimensions before the last ones\n"
+    "           values and x are broadcast to its dimensions before the last ones, of which it has no more\n"
     "c          of out's shape, or broadcast to it as NumPy does, or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of x's library\n"
     "family     'auto', or one of 'tall', 'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor' "
