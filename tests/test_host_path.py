@@ -279,6 +279,45 @@ def test_tensors_that_are_not_their_memory(rng: np.random.Generator) -> None:
     close(bsrgemm.matmul(a, own), host(a) @ host(x))
 
 
+def negated(kind: str) -> Any:
+    """(K, 8), with neighbouring elements."""
+    if kind == "set strides":
+        return torch.randn(3, K * 8, dtype=torch.cfloat).conj().imag.as_strided((K, 8), (8, 1))
+    return torch._neg_view(torch.randn(K, 8, dtype=getattr(torch, kind)))
+
+
+@pytest.mark.parametrize("kind", ["set strides", "float32", "bfloat16"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_negated_tensors_with_neighbouring_elements(
+    kind: str, grad: bool, rng: np.random.Generator
+) -> None:
+    """Strides do not give them away."""
+    n = negated(kind)
+    assert n.is_neg() and n.stride() == (8, 1)
+    x = n.resolve_neg()
+    a = make(rng, "float32").astype(str(n.dtype).removeprefix("torch."))
+    calls: dict[str, Callable[[], Any]] = {
+        "b": lambda: bsrgemm.matmul(a, n),
+        "a": lambda: bsrgemm.matmul(n.T, a.T),
+        "c": lambda: bsrgemm.matmul(a, x, n[:M]),
+        "out": lambda: bsrgemm.matmul(a, x, out=n[:M]),
+        "bias": lambda: bsrgemm.matmul(a, x, bias=n[0]),
+        "input": lambda: bsrgemm.torch.linear(n.T, a),
+        "q": lambda: bsrgemm.attention(*[n[None, None]] * 3),
+        "sampled": lambda: bsrgemm.sampled_matmul(n[:M], x.T, a),
+        "data": lambda: bsrgemm.bsr_array((n[None], [0], [0, 1]), (K, 8)),
+    }
+    with torch.set_grad_enabled(grad):
+        for name, call in calls.items():
+            with pytest.raises(TypeError, match="negative bit"):
+                print(name, call())
+    layer = bsrgemm.torch.BSRLinear(bsrgemm.bsr_array((x[None], [0], [0, 1]), (K, 8)))
+    layer.values = torch.nn.Parameter(n[None])
+    assert layer.values.is_neg()
+    with torch.no_grad(), pytest.raises(TypeError, match="negative bit"):
+        layer(x)
+
+
 def test_more_types_with_exchange_tables_than_are_remembered(rng: np.random.Generator) -> None:
     x = torch.arange(6.0).view(2, 3)
     types = [type(f"Own{i}", (torch.Tensor,), {}) for i in range(7)]

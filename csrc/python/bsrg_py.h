@@ -104,6 +104,7 @@ typedef struct bsrg_state {
   PyTypeObject *array_info_type;
   PyObject *names[BSRG_NAME_COUNT];
   PyObject *tensor_type, *parameter_type, *is_grad_enabled; /* torch's once it has been met, else NULL */
+  PyCFunction is_neg;                                       /* behind the method of tensors, likewise */
   bsrg_exchange_type exchange_types[BSRG_EXCHANGE_TYPES];   /* the newest first, NULL behind the last one */
   int bfloat16_type; /* ml_dtypes' NumPy type number once it has been met, else -1 */
 } bsrg_state;

@@ -87,7 +87,8 @@ bool bsrg_has_exchange(bsrg_state *state, PyObject *type) {
 }
 
 /* PyTorch hands out tensors whose values are negated lazily (the imaginary part of a conjugate) as if they
- * were not. Such a tensor is every second number of complex ones, so most are excluded by their strides. */
+ * were not. Such a tensor is every second number of complex ones, so most are excluded by their strides. These
+ * can be set, so the package asks what it is given; to ask here would slow every operand of small products. */
 static int refuse_lazy_negation(bsrg_state *state, PyObject *obj, const char *name, const bsrg_array *array) {
   for (int i = 0; i < array->ndim; ++i) {
     if (array->shape[i] > 1 && array->strides[i] == 1) return 0;

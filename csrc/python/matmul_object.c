@@ -202,18 +202,18 @@ static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_wo
 
 void bsrg_name_operands(bsrg_matmul_call *call) {
   const bool right = call->args.side == BSRG_A_RIGHT;
-  const bsrg_operand operands[OPERANDS] = {
-      [VALUES] = {.name = right ? "b.data" : "a.data", .takes_e4m3 = true, .takes_e5m2 = true},
-      [DENSE] = {.name = right ? "a" : "b", .takes_e4m3 = true, .takes_e5m2 = true},
-      [C] = {.name = "c"},
-      [OUT] = {.name = "out"},
-      [ROW_SCALE] = {.name = "row_scale"},
-      [COL_SCALE] = {.name = "col_scale"},
-      [ROW_BIAS] = {.name = "bias"},
-      [COL_BIAS] = {.name = "bias"},
-      [VALUES_SCALE] = {.name = right ? "b_scale" : "a_scale"},
-      [X_SCALE] = {.name = right ? "a_scale" : "b_scale"}};
-  memcpy(call->operands, operands, sizeof operands);
+  const char *const names[OPERANDS] = {[VALUES] = right ? "b.data" : "a.data",
+                                       [DENSE] = right ? "a" : "b",
+                                       [C] = "c",
+                                       [OUT] = "out",
+                                       [ROW_SCALE] = "row_scale",
+                                       [COL_SCALE] = "col_scale",
+                                       [ROW_BIAS] = "bias",
+                                       [COL_BIAS] = "bias",
+                                       [VALUES_SCALE] = right ? "b_scale" : "a_scale",
+                                       [X_SCALE] = right ? "a_scale" : "b_scale"};
+  for (int i = 0; i < OPERANDS; ++i) call->operands[i].name = names[i];
+  for (int i = VALUES; i <= DENSE; ++i) call->operands[i].takes_e4m3 = call->operands[i].takes_e5m2 = true;
 }
 
 bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_matmul_call *call) {

@@ -15,7 +15,7 @@ typedef struct bsrg_matmul_call {
   bsrg_operand operands[OPERANDS];
 } bsrg_matmul_call;
 
-/* Sets the operands' names, by the side. */
+/* Names operands that are all zeros, by the side. */
 void bsrg_name_operands(bsrg_matmul_call *call);
 /* One with at least one dimension. */
 int bsrg_import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work);

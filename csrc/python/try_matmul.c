@@ -50,20 +50,54 @@ static bool is_tensor(bsrg_state *state, PyObject *obj) {
 
 static bool is_ndarray(PyObject *obj) { return Py_IS_TYPE(obj, &PyArray_Type); }
 
-/* Whether autograd would have to record a product with the tensor; also true with an exception. */
-static bool is_recorded(bsrg_state *state, PyObject *tensor) {
-  PyObject *wanted = PyObject_GetAttr(tensor, state->names[BSRG_NAME_requires_grad]);
-  Py_XDECREF(wanted); /* True and False stay */
-  if (wanted == Py_False) return false;
-  PyObject *recording = wanted == NULL ? NULL : PyObject_CallNoArgs(state->is_grad_enabled);
-  Py_XDECREF(recording);
-  return recording != Py_False;
+/* Whether autograd records what tensors that want gradients go into: one answer for a call, asked for when its first
+ * tensor is met. */
+typedef enum recording { RECORDING_UNKNOWN, RECORDING, NOT_RECORDING } recording;
+
+/* false with an exception. */
+static bool ask_recording(bsrg_state *state, recording *answer) {
+  PyObject *enabled = PyObject_CallNoArgs(state->is_grad_enabled);
+  *answer = enabled == Py_False ? NOT_RECORDING : RECORDING;
+  Py_XDECREF(enabled); /* True and False stay */
+  return enabled != NULL;
 }
 
-/* Whether the array is of a usual kind and wants no gradient. */
-static bool is_usual(bsrg_state *state, PyObject *obj) {
-  if (is_ndarray(obj) || Py_IS_TYPE(obj, state->device_array_type)) return true;
-  return is_tensor(state, obj) && !is_recorded(state, obj);
+/* Also true with an exception. */
+static bool wants_gradient(bsrg_state *state, PyObject *tensor) {
+  PyObject *wanted = PyObject_GetAttr(tensor, state->names[BSRG_NAME_requires_grad]);
+  Py_XDECREF(wanted);
+  return wanted != Py_False;
+}
+
+/* Whether a tensor means the negative of what its memory says; also true with an exception, and where nobody knows. The
+ * function behind the method is called as it is: the way to it takes a third as long again. */
+static bool is_negated(bsrg_state *state, PyObject *tensor) {
+  if (state->is_neg == NULL) {
+    PyObject *method = PyObject_GetAttr(tensor, state->names[BSRG_NAME_is_neg]);
+    if (method != NULL && Py_IS_TYPE(method, &PyCFunction_Type) &&
+        PyCFunction_GetFlags(method) == METH_NOARGS)
+      state->is_neg = PyCFunction_GetFunction(method);
+    Py_XDECREF(method);
+    if (state->is_neg == NULL) return true;
+  }
+  PyObject *negated = state->is_neg(tensor, NULL);
+  Py_XDECREF(negated);
+  return negated != Py_False;
+}
+
+/* Whether obj is a tensor whose memory is all that there is to it. The values of a matrix were no negated ones when it
+ * was made, which saves asking. */
+static bool is_plain_tensor(bsrg_state *state, PyObject *obj, bool is_values, recording *recorded) {
+  if (!is_tensor(state, obj)) return false;
+  if (*recorded == RECORDING_UNKNOWN && !ask_recording(state, recorded)) return false;
+  return (*recorded == NOT_RECORDING || !wants_gradient(state, obj)) &&
+         (is_values || !is_negated(state, obj));
+}
+
+/* Whether the array is of a usual kind and nothing but its memory. */
+static bool is_usual(bsrg_state *state, PyObject *obj, bool is_values, recording *recorded) {
+  return is_ndarray(obj) || Py_IS_TYPE(obj, state->device_array_type) ||
+         is_plain_tensor(state, obj, is_values, recorded);
 }
 
 /* ---- what the general way does in Python ------------------------------------------------------------ */
@@ -173,9 +207,10 @@ PyObject *bsrg_py_try_matmul(PyObject *module, PyObject *const *args, Py_ssize_t
   PyObject *objects[OPERANDS] = {[VALUES] = args[1],           [DENSE] = args[2],
                                  [C] = given(args[4]),         [OUT] = given(args[11]),
                                  [ROW_SCALE] = given(args[9]), [COL_SCALE] = given(args[10])};
+  recording recorded = RECORDING_UNKNOWN;
   for (int i = 0; i < OPERANDS; ++i)
-    if (objects[i] != NULL && !is_usual(state, objects[i])) return give_up();
-  if (bias != NULL && !is_usual(state, bias)) return give_up();
+    if (objects[i] != NULL && !is_usual(state, objects[i], i == VALUES, &recorded)) return give_up();
+  if (bias != NULL && !is_usual(state, bias, false, &recorded)) return give_up();
   bsrg_matmul_call call = {.args = {.a = bsrg_matrix_structure(state, args[0]),
                                     .side = args[3] == Py_True ? BSRG_A_RIGHT : BSRG_A_LEFT,
                                     .beta = objects[C] != NULL}};
@@ -193,9 +228,11 @@ PyObject *bsrg_py_try_linear(PyObject *module, PyObject *const *args, Py_ssize_t
   bsrg_state *state = PyModule_GetState(module);
   if (nargs != COUNT) return PyErr_Format(PyExc_TypeError, "try_linear() takes %d arguments", COUNT);
   PyObject *objects[OPERANDS] = {[VALUES] = args[1], [DENSE] = args[2]}, *bias = given(args[3]);
-  for (int i = 1; i <= 3; ++i) {
-    const bool is_absent = i == 3 && bias == NULL;
-    if (!is_absent && (!is_tensor(state, args[i]) || is_recorded(state, args[i]))) return give_up();
+  recording recorded = RECORDING_UNKNOWN;
+  if (!is_plain_tensor(state, objects[VALUES], false, &recorded) || /* a layer's may be replaced */
+      !is_plain_tensor(state, objects[DENSE], false, &recorded) ||
+      (bias != NULL && !is_plain_tensor(state, bias, false, &recorded))) {
+    return give_up();
   }
   if (!Py_IS_TYPE(args[0], state->structure_type)) return not_implemented();
   bsrg_matmul_call call = {.args = {.a = bsrg_structure_of(args[0]), .side = BSRG_A_RIGHT, .alpha = 1.0},

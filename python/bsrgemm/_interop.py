@@ -271,6 +271,11 @@ class _Torch(Library):
             raise TypeError(
                 f"{name} is a torch tensor of layout {x.layout}; accepted: torch.strided"
             )
+        if x.is_neg():
+            raise TypeError(
+                f"{name} is a torch tensor with the negative bit set; accepted: "
+                f"{name}.resolve_neg()"
+            )
         if differentiated and in_dual_level():
             check_tangent(x, name)
         if not x.requires_grad:
