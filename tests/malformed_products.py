@@ -302,6 +302,12 @@ PRODUCTS = (
         ("out overlaps c",),
     ),
     Bad(
+        "alpha too large",
+        lambda: matmul(build(), x(6, 3), alpha=10**400),
+        ValueError,
+        ("alpha is a int beyond what float64 holds", "accepted: a real number"),
+    ),
+    Bad(
         "alpha complex", lambda: matmul(build(), x(6, 3), alpha=1j), TypeError, ("alpha", "complex")
     ),
     Bad(

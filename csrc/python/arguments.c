@@ -89,6 +89,10 @@ int bsrg_parse_real(PyObject *obj, const char *name, double *out) {
   if (PyErr_ExceptionMatches(PyExc_TypeError)) {
     PyErr_Clear();
     PyErr_Format(PyExc_TypeError, "%s is %R, but must be a real number", name, obj);
+  } else if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_ValueError, "%s is beyond what float64 holds, but must be a number up to 1.8e308",
+                 name);
   }
   return -1;
 }

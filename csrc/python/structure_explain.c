@@ -1,13 +1,28 @@
 /* Structure.explain(), .explain_sampled() and .explain_sparse(): the planner's predictions as a dict. */
 #include "bsrg_py.h"
 
+#include <stdio.h>
 #include <string.h>
 
-int bsrg_parse_chip(PyObject *dict, bsrg_chip *chip) {
-  if (!PyDict_Check(dict)) {
-    PyErr_Format(PyExc_TypeError, "chip is %R, but must be None or a dict", dict);
-    return -1;
+static int parse_positive(PyObject *value, const char *name, double *out) {
+  if (bsrg_parse_real(value, name, out) < 0) return -1;
+  if (*out > 0) return 0;
+  PyErr_Format(PyExc_ValueError, "%s is %R, but must be positive", name, value);
+  return -1;
+}
+
+static int parse_count(PyObject *value, const char *name, int *out) {
+  int64_t number;
+  if (bsrg_parse_integer(value, name, &number) < 0) return -1;
+  if (number >= 1 && number <= 10000) {
+    *out = (int)number;
+    return 0;
   }
+  PyErr_Format(PyExc_ValueError, "%s is %R, but must be from 1 to 10000", name, value);
+  return -1;
+}
+
+static int parse_entry(PyObject *key, PyObject *value, bsrg_chip *chip) {
   const struct {
     const char *key;
     double *to;
@@ -15,41 +30,46 @@ int bsrg_parse_chip(PyObject *dict, bsrg_chip *chip) {
                {"l2_bytes_per_s", &chip->l2_bytes_per_s},
                {"l2_bytes", &chip->l2_bytes},
                {"mma_flops_per_s", &chip->mma_flops_per_s}};
+  const struct {
+    const char *key;
+    int *to;
+  } counts[] = {{"sm_arch", &chip->sm_arch}, {"sm_count", &chip->sm_count}};
+  const char *text = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : NULL;
+  if (PyErr_Occurred()) return -1;
+  char name[64]; /* of what is known, all of it */
+  snprintf(name, sizeof name, "chip['%s']", text == NULL ? "" : text);
+  for (size_t i = 0; text != NULL && i < sizeof reals / sizeof reals[0]; ++i)
+    if (strcmp(text, reals[i].key) == 0) return parse_positive(value, name, reals[i].to);
+  for (size_t i = 0; text != NULL && i < sizeof counts / sizeof counts[0]; ++i)
+    if (strcmp(text, counts[i].key) == 0) return parse_count(value, name, counts[i].to);
+  if (text != NULL && strcmp(text, "name") == 0 && PyUnicode_Check(value)) {
+    const char *model = PyUnicode_AsUTF8AndSize(value, NULL);
+    if (model == NULL) return -1;
+    strncpy(chip->name, model, sizeof chip->name - 1);
+    return 0;
+  }
+  PyErr_Format(PyExc_ValueError,
+               "chip has an entry %R: %R, but its entries are name (a string), sm_arch, sm_count (integers), "
+               "hbm_bytes_per_s, l2_bytes_per_s, l2_bytes, mma_flops_per_s (numbers)",
+               key, value);
+  return -1;
+}
+
+int bsrg_parse_chip(PyObject *dict, bsrg_chip *chip) {
+  if (!PyDict_Check(dict)) {
+    PyErr_Format(PyExc_TypeError, "chip is %R, but must be None or a dict", dict);
+    return -1;
+  }
   Py_ssize_t position = 0;
   PyObject *key, *value;
   while (PyDict_Next(dict, &position, &key, &value)) {
-    const char *text = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : NULL;
-    if (PyErr_Occurred()) return -1;
-    double *real = NULL;
-    for (size_t i = 0; text != NULL && i < sizeof reals / sizeof reals[0]; ++i) {
-      if (strcmp(text, reals[i].key) == 0) real = reals[i].to;
-    }
-    if (real != NULL) {
-      if (bsrg_parse_real(value, text, real) < 0) return -1;
-      if (!(*real > 0)) {
-        PyErr_Format(PyExc_ValueError, "chip['%s'] is %R, but must be positive", text, value);
-        return -1;
-      }
-    } else if (text != NULL && strcmp(text, "name") == 0 && PyUnicode_Check(value)) {
-      const char *name = PyUnicode_AsUTF8AndSize(value, NULL);
-      if (name == NULL) return -1;
-      strncpy(chip->name, name, sizeof chip->name - 1);
-    } else if (text != NULL && (strcmp(text, "sm_arch") == 0 || strcmp(text, "sm_count") == 0)) {
-      const long number = PyLong_AsLong(value);
-      if (number == -1 && PyErr_Occurred()) return -1;
-      if (number < 1 || number > 10000) {
-        PyErr_Format(PyExc_ValueError, "chip['%s'] is %R, but must be from 1 to 10000", text, value);
-        return -1;
-      }
-      *(strcmp(text, "sm_arch") == 0 ? &chip->sm_arch : &chip->sm_count) = (int)number;
-    } else {
-      PyErr_Format(
-          PyExc_ValueError,
-          "chip has an entry %R: %R, but its entries are name (a string), sm_arch, sm_count (integers), "
-          "hbm_bytes_per_s, l2_bytes_per_s, l2_bytes, mma_flops_per_s (numbers)",
-          key, value);
-      return -1;
-    }
+    /* A value may be an object whose conversion to a number changes the dict. */
+    Py_INCREF(key);
+    Py_INCREF(value);
+    const int status = parse_entry(key, value, chip);
+    Py_DECREF(value);
+    Py_DECREF(key);
+    if (status < 0) return -1;
   }
   return 0;
 }
@@ -85,11 +105,12 @@ static PyObject *finish(PyObject *obj, bsrg_status status, const bsrg_plan_info 
 
 PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywords) {
   static char *names[] = {"n", "dtype", "chip", "precision", "by_columns", NULL};
-  long long n;
-  PyObject *dtype_object, *chip_object = Py_None, *precision_object = NULL;
+  PyObject *n_object, *dtype_object, *chip_object = Py_None, *precision_object = NULL;
   int by_columns = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|OOp:explain", names, &n, &dtype_object, &chip_object,
-                                   &precision_object, &by_columns)) {
+  int64_t n;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|OOp:explain", names, &n_object, &dtype_object,
+                                   &chip_object, &precision_object, &by_columns) ||
+      bsrg_parse_integer(n_object, "n", &n) < 0) {
     return NULL;
   }
   bsrg_chip chip;
@@ -97,7 +118,7 @@ PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywor
   bsrg_precision precision = BSRG_IEEE;
   if (parse_common(dtype_object, chip_object, &dtype, &chip) < 0) return NULL;
   if (precision_object != NULL && bsrg_parse_precision(precision_object, &precision) < 0) return NULL;
-  if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but must be at least 0", n);
+  if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but must be at least 0", (long long)n);
   bsrg_structure *structure = bsrg_structure_of(obj);
   const bsrg_structure_view view = bsrg_structure_get(structure);
   bsrg_matmul_args product = {.a = structure,
@@ -123,10 +144,11 @@ PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywor
 
 PyObject *bsrg_structure_explain_sampled(PyObject *obj, PyObject *args, PyObject *keywords) {
   static char *names[] = {"k", "dtype", "chip", NULL};
-  long long k;
-  PyObject *dtype_object, *chip_object = Py_None;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "LO|O:explain_sampled", names, &k, &dtype_object,
-                                   &chip_object)) {
+  PyObject *k_object, *dtype_object, *chip_object = Py_None;
+  int64_t k;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO|O:explain_sampled", names, &k_object, &dtype_object,
+                                   &chip_object) ||
+      bsrg_parse_integer(k_object, "k", &k) < 0) {
     return NULL;
   }
   bsrg_chip chip;
@@ -137,7 +159,7 @@ PyObject *bsrg_structure_explain_sampled(PyObject *obj, PyObject *args, PyObject
   bsrg_error error;
   bsrg_status status;
   Py_BEGIN_ALLOW_THREADS;
-  status = bsrg_sampled_explain(pattern, dtype, (int64_t)k, &chip, &plan, &error);
+  status = bsrg_sampled_explain(pattern, dtype, k, &chip, &plan, &error);
   Py_END_ALLOW_THREADS;
   return finish(obj, status, &plan, &error);
 }

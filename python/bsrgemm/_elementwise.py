@@ -11,7 +11,7 @@ import numpy as np
 from ._batch import check_single
 from ._convert import grid_of
 from ._interop import BlockSparse, library_of
-from ._matmul import matmul
+from ._matmul import matmul, real_number
 from ._values import Values, ones_like
 
 
@@ -162,7 +162,7 @@ def of_keys(
 def scale(a: Any, factor: Any, divide: bool) -> Any:
     if a.is_transposed:
         return scale(a.T, factor, divide).T
-    factor = float(factor)
+    factor = real_number(factor, "the divisor" if divide else "the factor")
     data = Values(a._data, "a.data").scaled(factor, divide)
     # A factor that is infinite in the dtype of the products makes NaN of zeros, and so does a
     # divisor whose reciprocal is: some libraries multiply with that.

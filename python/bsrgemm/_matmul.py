@@ -498,4 +498,10 @@ def real_number(value: Any, name: str) -> float:
         return value
     if not isinstance(value, numbers.Real):
         raise TypeError(f"{name} is a {type(value).__name__}; accepted: a real number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(
+            f"{name} is a {type(value).__name__} beyond what float64 holds; accepted: a real "
+            "number up to 1.8e308"
+        ) from None

@@ -45,8 +45,8 @@ class Planning:
             name, ``precision`` is another word, or the matrix is of 8-bit floats in blocks that no
             GPU kernel multiplies.
         TypeError
-            If ``n`` is a ``DynamicArray``, whose pattern the host does not know, or both matrices
-            are of 8-bit floats.
+            If ``n`` is no integer, or a ``DynamicArray``, whose pattern the host does not know, or
+            both matrices are of 8-bit floats.
         """
         chip = self._chip(chip)
         if isinstance(n, BlockSparse):
@@ -74,7 +74,7 @@ class Planning:
         ValueError
             If ``k`` is less than 1 or ``chip`` is not accepted.
         TypeError
-            If the matrix is of 8-bit floats.
+            If ``k`` is no integer, or the matrix is of 8-bit floats.
         """
         chip = self._chip(chip)
         info = self._structure.explain_sampled(k, self._dtype, chip)
