@@ -328,61 +328,27 @@ class Kernel {
   // Fused output, all of it: the stores then add and scale nothing. Where Y is C, lanes store what others of their quad
   // computed, so all of these have read C by then.
   __device__ __forceinline__ void apply_output(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    scale_and_add_bias(sums);
-    if (p_.beta != 0) add_c(sums);
-    if (p_.output.activation == BSRG_OUTPUT_RELU)
-      for_sums(sums, [](float &sum) { sum = output::relu(sum); });
-    else if (p_.output.activation != BSRG_OUTPUT_IDENTITY)
-      for_sums(sums, [&](float &sum) { sum = output::curve(p_.output, sum); });
-  }
-
-  template <typename Apply>
-  __device__ static __forceinline__ void for_sums(float (&sums)[kFragmentsM][kFragmentsN][4], Apply apply) {
-#pragma unroll
-    for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-      for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) apply(sums[i][j][e]);
-  }
-
-  __device__ __forceinline__ void scale_and_add_bias(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    float row_scale[2 * kFragmentsM], row_bias[2 * kFragmentsM];
-    int row = fragment_row(0, 0);
-    output::settle(row);
+    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
-      const int64_t y_row = tile_.y_row + row + i * 8;
-      row_scale[i] = static_cast<float>(p_.alpha) * output::load<T>(p_.output.row_scale, y_row, 1.f);
-      row_bias[i] = output::load<T>(p_.output.row_bias, y_row, 0.f);
-    }
-#pragma unroll
-    for (int j = 0; j < 2 * kFragmentsN; ++j) {
-      int lane_column = lane_ % 4 * 2;
-      output::settle(lane_column);
-      const int64_t column = warp_column() + j / 2 * kChunk + lane_column + j % 2;
-      const float scale = output::load<T>(p_.output.col_scale, column, 1.f);
-      const float bias = output::load<T>(p_.output.col_bias, column, 0.f);
-#pragma unroll
-      for (int i = 0; i < 2 * kFragmentsM; ++i) {
-        float &sum = sums[i / 2][j / 2][i % 2 * 2 + j % 2];
-        sum = fmaf(row_scale[i] * scale, sum, row_bias[i] + bias);
-      }
-    }
-  }
-
-  __device__ __forceinline__ void add_c(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-#pragma unroll
-    for (int i = 0; i < 2 * kFragmentsM; ++i) {
-      const int row = fragment_row(i / 2, i % 2);
-      if (row >= tile_.rows) continue;
-      const T *const c_row = static_cast<const T *>(p_.c) + (tile_.y_row + row) * p_.c_row_stride;
+      int lane_row = fragment_row(0, 0);
+      output::settle(lane_row);
+      const int row = lane_row + i * 8;
+      const int64_t y_row = tile_.y_row + row;
+      const float row_scale = alpha * output::load<T>(p_.output.row_scale, y_row, 1.f);
+      const float row_bias = output::load<T>(p_.output.row_bias, y_row, 0.f);
+      const T *const c_row = static_cast<const T *>(p_.c) + y_row * p_.c_row_stride;
 #pragma unroll
       for (int j = 0; j < 2 * kFragmentsN; ++j) {
-        const int64_t column = warp_column() + j / 2 * kChunk + lane_ % 4 * 2 + j % 2;
-        if (column >= p_.n) continue;
+        int lane_column = lane_ % 4 * 2;
+        output::settle(lane_column);
+        const int64_t column = warp_column() + j / 2 * kChunk + lane_column + j % 2;
         float &sum = sums[i / 2][j / 2][i % 2 * 2 + j % 2];
-        sum = fmaf(static_cast<float>(p_.beta), static_cast<float>(c_row[column * p_.c_col_stride]), sum);
+        float v = row_scale * output::load<T>(p_.output.col_scale, column, 1.f) * sum;
+        v += row_bias + output::load<T>(p_.output.col_bias, column, 0.f);
+        if (beta != 0 && row < tile_.rows && column < p_.n)
+          v = fmaf(beta, static_cast<float>(c_row[column * p_.c_col_stride]), v);
+        sum = output::activate(p_.output, v);
       }
     }
   }
