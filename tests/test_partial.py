@@ -331,7 +331,9 @@ def test_linear_layer() -> None:
 
     dense = torch.nn.Linear(37, 21)
     layer = BSRLinear.from_linear(dense, blocksize=(8, 16), density=1.0)
-    assert layer.density == 1.0 and torch.equal(layer.weight.copy().todense(), dense.weight.detach())
+    assert layer.density == 1.0 and torch.equal(
+        layer.weight.copy().todense(), dense.weight.detach()
+    )
     optimizer = torch.optim.AdamW([*layer.parameters()], lr=0.1)
     x = torch.randn(5, 37)
     for model in (dense, layer):
