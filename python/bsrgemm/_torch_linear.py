@@ -285,8 +285,8 @@ class BSRLinear(torch.nn.Module):
         Returns
         -------
         BSRLinear
-            In training, and its parameters frozen, as those of the dense layer are. Hooks and
-            parametrizations are not taken over.
+            With the ``training`` of the dense layer and the ``requires_grad`` of its parameters,
+            without its hooks and parametrizations.
 
         Raises
         ------
