@@ -118,9 +118,8 @@ static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsr
   }
   if (status == BSRG_OK) status = launch(&whole, &prepared, gpu, error);
   /* After a failure, too: out may be the values themselves, which are to stay what they were. */
-  bsrg_error later;
   const bsrg_status cleared =
-      bsrg_gpu_clear_edges(stored, args->out, args->dtype, gpu, stream, status == BSRG_OK ? error : &later);
+      bsrg_gpu_clear_edges(stored, args->out, args->dtype, gpu, stream, status == BSRG_OK ? error : NULL);
   return status == BSRG_OK ? cleared : status;
 }
 

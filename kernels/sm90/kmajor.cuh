@@ -257,24 +257,19 @@ struct Kernel {
                                       Stage &stage) const {
 #pragma unroll
     for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
-    int step = 0;
-    tall::Present<true, bsrg_kmajor_entry> present{m, p.entries, strip, lane};
-    // By shuffles, so that ptxas keeps them in registers: it would load constants anew for every stage, which takes long.
-    const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
-    const int stages = m.entry_count * steps;
-    for (int i = 0; i < stages; ++i, stage.advance()) {
-      const bool takes_part = present.here();
-      const bool tail = __any_sync(~0u, ++step == steps);
+    tall::Stages<true, bsrg_kmajor_entry> stages(m, p.entries, strip, lane, p.steps);
+    const int tail_steps = __shfl_sync(~0u, p.tail_steps, 0);  // in a register, as there
+    const int count = stages.count();
+    for (int i = 0; i < count; ++i, stage.advance()) {
+      const bool takes_part = stages.takes_part();
+      const bool tail = stages.next_is_last();
       ptx::barrier_wait(full(stage.slot), stage.parity);
       // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
       if (takes_part)
         add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, scale_of(stage.slot, strip));
       else
         release_stage(stage.slot);
-      if (tail) {
-        step = 0;
-        present.advance();
-      }
+      stages.pass(tail);
     }
   }
 
@@ -282,13 +277,12 @@ struct Kernel {
   __device__ void accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
-    int step = 0;
-    tall::Present<true, bsrg_kmajor_entry> present{m, p.entries, strip, lane};
-    const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
-    const int stages = m.entry_count * steps;
-    for (int i = 0; i < stages; ++i, stage.advance()) {
-      const bool takes_part = present.here();
-      const bool tail = __any_sync(~0u, ++step == steps);
+    tall::Stages<true, bsrg_kmajor_entry> stages(m, p.entries, strip, lane, p.steps);
+    const int tail_steps = __shfl_sync(~0u, p.tail_steps, 0);  // in a register, as there
+    const int count = stages.count();
+    for (int i = 0; i < count; ++i, stage.advance()) {
+      const bool takes_part = stages.takes_part();
+      const bool tail = stages.next_is_last();
       ptx::barrier_wait(full(stage.slot), stage.parity);
       if (takes_part) {
         add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, started);
@@ -296,10 +290,7 @@ struct Kernel {
       } else {
         release_stage(stage.slot);
       }
-      if (tail) {
-        step = 0;
-        present.advance();
-      }
+      stages.pass(tail);
       if (takes_part) {
         ptx::warpgroup_wait<1>();
         if (in_flight >= 0) release_stage(in_flight);

@@ -276,34 +276,25 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
                              Held &held) const {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
-    int step = 0;
-    Present<kUnion, bsrg_tall_entry> present{m, p.entries, strip, lane};
-    // By shuffles, so that ptxas keeps them in registers: it would load constants anew for every stage, which takes long.
-    const int steps = __shfl_sync(~0u, p.steps, 0), tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);
-    const int stages = m.entry_count * steps;
-    for (int i = 0; i < stages; ++i, stage.advance()) {
-      // The votes tell ptxas that the branches are uniform: without them it serialises every WGMMA (C7520).
-      const bool takes_part = present.here();
-      const bool tail = __any_sync(~0u, ++step == steps);
+    Stages<kUnion, bsrg_tall_entry> stages(m, p.entries, strip, lane, p.steps);
+    const int tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);  // in a register, as there
+    const int count = stages.count();
+    for (int i = 0; i < count; ++i, stage.advance()) {
+      const bool takes_part = stages.takes_part();
+      const bool tail = stages.next_is_last();
       ptx::barrier_wait(full(stage.slot), stage.parity);
       if (takes_part) {
         multiply_up_to(d, strip, stage.slot, tail ? tail_k16 : kStepK / 16, started);
         started = true;
         if (kDeferred && this->any_left(held)) this->store_next(held);
-        if (tail) {
-          step = 0;
-          present.advance();
-        }
+        stages.pass(tail);
         ptx::warpgroup_wait<1>();
         if (in_flight >= 0) release_stage(in_flight);
         in_flight = stage.slot;
       } else {
         // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
         release_stage(stage.slot);
-        if (tail) {
-          step = 0;
-          present.advance();
-        }
+        stages.pass(tail);
         if (in_flight >= 0) {
           ptx::warpgroup_wait<0>();
           release_stage(in_flight);

@@ -46,6 +46,30 @@ struct Present {
   }
 };
 
+// The stages of a tile as a consumer warp meets them, `steps` to an entry.
+template <bool kUnion, typename Entry>
+struct Stages {
+  Present<kUnion, Entry> present;
+  const int steps;
+  int step = 0;
+
+  // By a shuffle, so that ptxas keeps the number in a register: it would load the constant anew for every stage, which takes
+  // long.
+  __device__ Stages(const Message &m, const Entry *entries, int strip, int lane, int steps)
+      : present{m, entries, strip, lane}, steps(__shfl_sync(~0u, steps, 0)) {}
+
+  __device__ int count() const { return present.m.entry_count * steps; }
+  __device__ bool takes_part() const { return present.here(); }
+  // Whether the next stage is the last of its entry. The vote tells ptxas that the answer is uniform: without it every WGMMA
+  // is serialised (C7520).
+  __device__ bool next_is_last() { return __any_sync(~0u, ++step == steps); }
+  __device__ void pass(bool last) {
+    if (!last) return;
+    step = 0;
+    present.advance();
+  }
+};
+
 // A slot for a message: shared addresses of its 32 bytes and of its barriers. kCluster: CTAs. kParts: whether messages say
 // where the sums of a part go. kUnion: whether they say which strips have blocks.
 template <int kCluster, bool kParts, bool kUnion>
