@@ -64,6 +64,18 @@ def cublas_dense(p: Problem) -> Product:
     return Product(lambda: p.torch.mm(left, right, out=p.out), flops)
 
 
+def cublas_layer(p: Problem) -> Product:
+    """torch's dense product with a random matrix of the same shape: what a layer takes before it is
+    pruned. With zeros in it, a product takes less power, and so less time."""
+    a = p.torch.randn(p.case.m, p.case.k, device=p.x.device).to(p.x.dtype)
+    left, right = order_operands(p.case, a, p.x)
+    return Product(
+        lambda: p.torch.mm(left, right, out=p.out),
+        2.0 * p.case.m * p.case.n * p.case.k,
+        lambda: left.double() @ right.double(),
+    )
+
+
 def cublas_equal_flop(p: Problem) -> Product:
     """torch's dense product whose inner dimension is density * K: as much useful work."""
     k = p.case.equal_flop_k
@@ -202,6 +214,7 @@ RIVALS: dict[str, Callable[[Problem], Product]] = {
     f.__name__: f
     for f in (
         cublas_dense,
+        cublas_layer,
         cublas_equal_flop,
         torch_triton,
         stk,
@@ -215,7 +228,7 @@ RIVALS: dict[str, Callable[[Problem], Product]] = {
 def wanted(case: Case) -> list[str]:
     """The rivals that can compute a case, and are worth the time."""
     if case.group == "linear":
-        return ["cublas_dense"]
+        return ["cublas_layer", "cublas_dense"]
     if case.group in FORMS:
         return ["bsrgemm_plain"]
     if case.group == "bsr_bsr":

@@ -91,8 +91,16 @@ def fused(runs: list[Run]) -> Made:
 
 
 def linear(runs: list[Run]) -> Made:
-    """How many times faster than the dense layer, by tokens."""
-    return _by_columns(_in_groups(runs, ("linear",), "cold"), "weight", "{} tokens")
+    """How many times faster than dense layers, by tokens."""
+    found = _in_groups(runs, ("linear",), "cold")
+    header, lines, used = _by_columns(found, "weight", "{} tokens", "cublas_layer")
+    _, with_zeros, _ = _by_columns(found, "weight", "{} tokens", "cublas_dense")
+    header.insert(4, "dense weight")
+    for line in lines:
+        line.insert(4, "random")
+    for line in with_zeros:
+        line.insert(4, "with the same zeros")
+    return header, [*lines, *with_zeros], used
 
 
 def sizes(runs: list[Run]) -> Made:
@@ -103,16 +111,18 @@ def sizes(runs: list[Run]) -> Made:
         for run, row in _in_groups(runs, ("sizes",), timing)
         if (row["N"] <= FEW_COLUMNS) == (timing == "cold")
     ]
-    return _by_columns(found, "A", "N = {}")
+    return _by_columns(found, "A", "N = {}", "cublas_dense")
 
 
-def _by_columns(found: list[tuple[Run, dict[str, Any]]], matrix: str, count: str) -> Made:
+def _by_columns(
+    found: list[tuple[Run, dict[str, Any]]], matrix: str, count: str, rival: str
+) -> Made:
     numbers = sorted({row["N"] for _, row in found})
     header = ["block", "dtype", matrix, "density", *(count.format(n) for n in numbers)]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for run, row in found:
         key = (block_of(row), row["dtype"], f"{row['M']} × {row['K']}", f"{row['density']:.3g}")
-        faster = ratio(row, run.rival(row, "cublas_dense"), of="us")
+        faster = ratio(row, run.rival(row, rival), of="us")
         rows.setdefault(key, {})[row["N"]] = f"{faster} ({number(row['us'])} µs)"
     lines = [[*key, *(cells.get(n, "-") for n in numbers)] for key, cells in rows.items()]
     return header, lines, [run for run, _ in found]

@@ -33,6 +33,8 @@ def is_new(seen: set[Any], case: Case, who: str) -> bool:
     Products of zeros take less power, and so less time: as many of them have to be in it."""
     if who == "cublas_dense":
         key: tuple[Any, ...] = (who, case.dtype, case.m, case.n, case.k, f"{case.density:.2g}")
+    elif who == "cublas_layer":
+        key = (who, case.dtype, case.m, case.n, case.k)
     elif who == "cublas_equal_flop":
         key = (who, case.dtype, case.block, *case.equal_flop_shape)
     else:

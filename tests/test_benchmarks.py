@@ -169,8 +169,8 @@ def test_gpu_suite_measures_other_forms(group: str) -> None:
     case = small(group=group, block=(64, 32))
     outcome = suite.run(case)
     assert not outcome.wrong, outcome.notes
-    rival = "cublas_dense" if group == "linear" else "bsrgemm_plain"
-    assert [row["who"] for row in outcome.rows] == ["bsrgemm"] * 2 + [rival] * 2
+    rivals = ["cublas_layer", "cublas_dense"] if group == "linear" else ["bsrgemm_plain"]
+    assert [row["who"] for row in outcome.rows] == [w for w in ["bsrgemm", *rivals] for _ in "12"]
     assert {row["op"] for row in outcome.rows} == {FORMS[group]}
     assert all(row["rel_err"] < 1e-6 for row in outcome.rows)
 

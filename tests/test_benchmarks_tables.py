@@ -72,6 +72,7 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
         result(fused, "separate_bias_gelu", "sustained", fused.useful_flops / 250e6),
         *(result(case, "bsrgemm", "cold", 10.0) for case in tokens),
         *(result(case, "cublas_dense", "cold", 32.0 + case.n) for case in tokens),
+        *(result(case, "cublas_layer", "cold", 40.0 + case.n) for case in tokens),
         *(result(case, "bsrgemm", case.timings[0], 20.0 + case.n) for case in sizes),
         result(sizes[0], "bsrgemm", "sustained", 12.0),
         result(sizes[1], "cublas_dense", "sustained", 24636.0),
@@ -80,16 +81,21 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     ]
     write_run(tmp_path, "h200", "one", "2026-01-01", rows)
 
+    def lines(name: str) -> list[str]:
+        return report.table(tmp_path / report.RESULTS, name).splitlines()[2:]
+
     def first_line(name: str) -> str:
-        return report.table(tmp_path / report.RESULTS, name).splitlines()[2]
+        return lines(name)[0]
 
     assert first_line("gpu-products") == (
         "| A.T @ X | float16 | 64×64 | uniform | 0.125 | 400 (400) | A @ X 0.90 |"
     )
     assert first_line("gpu-fused") == "| 64×64 | float16 | 500 | 480 | - | - | - | - | 250 |"
-    assert first_line("gpu-linear") == (
-        "| 64×64 | float16 | 14336 × 4096 | 0.125 | 3.30 (10.0 µs) | 4.80 (10.0 µs) |"
-    )
+    layer = "| 64×64 | float16 | 14336 × 4096 | 0.125 |"
+    assert lines("gpu-linear")[:2] == [
+        f"{layer} random | 4.10 (10.0 µs) | 5.60 (10.0 µs) |",
+        f"{layer} with the same zeros | 3.30 (10.0 µs) | 4.80 (10.0 µs) |",
+    ]
     assert first_line("gpu-sizes") == (
         "| 64×64 | float16 | 8192 × 8192 | 0.125 | - (21.0 µs) | 3.00 (8212 µs) |"
     )
