@@ -93,14 +93,11 @@ def fused(runs: list[Run]) -> Made:
 def linear(runs: list[Run]) -> Made:
     """How many times faster than dense layers, by tokens."""
     found = _in_groups(runs, ("linear",), "cold")
-    header, lines, used = _by_columns(found, "weight", "{} tokens", "cublas_layer")
-    _, with_zeros, _ = _by_columns(found, "weight", "{} tokens", "cublas_dense")
-    header.insert(4, "dense weight")
-    for line in lines:
-        line.insert(4, "random")
-    for line in with_zeros:
-        line.insert(4, "with the same zeros")
-    return header, [*lines, *with_zeros], used
+    all_lines = []
+    for weight, rival in (("random", "cublas_layer"), ("with the same zeros", "cublas_dense")):
+        header, lines, used = _by_columns(found, "weight", "{} tokens", rival)
+        all_lines += [[*line[:4], weight, *line[4:]] for line in lines]
+    return [*header[:4], "dense weight", *header[4:]], all_lines, used
 
 
 def sizes(runs: list[Run]) -> Made:
