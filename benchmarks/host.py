@@ -99,7 +99,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 class HostSuite:
-    """Measures a case: the calls one after the other, each so many times."""
+    """Measures a case: each call so many times, by the median of runs that take turns, since a host
+    changes its own speed."""
 
     broken: Exception | None = None
 
@@ -114,8 +115,8 @@ class HostSuite:
             _core.set_num_threads(1)
         try:
             with torch.no_grad():
-                for who, (call, expected) in self._calls(case).items():
-                    row = self._row(case, who, call, expected)
+                for row in self._rows(case):
+                    who = row["who"]
                     outcome.rows.append(row)
                     outcome.notes.append(f"{who} {row['us'] or row['error']} us")
                     outcome.wrong |= who in OURS and ("error" in row or "wrong" in row)
@@ -154,31 +155,41 @@ class HostSuite:
             "torch_bsr_matmul": (lambda: sparse @ x, product),
         }
 
-    def _row(self, case: HostCase, who: str, call: Callable[[], Any], expected: Any) -> Row:
-        try:
-            error = relative_error(self.torch, call(), expected)
-            seconds = self._seconds(call)
-        except Exception as failure:
-            return make_row(case, who, None, None, 0.0, error=describe(failure))
+    def _rows(self, case: HostCase) -> list[Row]:
+        errors: dict[str, float | Exception] = {}
+        calls = self._calls(case)
+        for who, (call, expected) in calls.items():
+            try:
+                errors[who] = relative_error(self.torch, call(), expected)
+            except Exception as failure:
+                errors[who] = failure
+        able = {who: calls[who][0] for who, error in errors.items() if isinstance(error, float)}
+        seconds = self._seconds(able)
+        return [self._row(case, who, error, seconds.get(who, [])) for who, error in errors.items()]
+
+    def _row(self, case: HostCase, who: str, error: float | Exception, seconds: list[float]) -> Row:
+        if isinstance(error, Exception):
+            return make_row(case, who, None, None, 0.0, error=describe(error))
         # Of the unit roundoff, with room for the sums of float32.
         allowed = ALLOWED * self.torch.finfo(getattr(self.torch, case.dtype)).eps
         extra = {} if error <= allowed else {"wrong": True}
-        median = statistics.median(seconds) * 1e6
-        mean = statistics.mean(seconds)
-        return make_row(case, who, "host", mean, 0.0, median_us=median, calls=self.calls, **extra)
+        mean = statistics.mean(seconds) * 1e6
+        median = statistics.median(seconds)
+        return make_row(case, who, "host", median, 0.0, mean_us=mean, calls=self.calls, **extra)
 
-    def _seconds(self, call: Callable[[], Any]) -> list[float]:
-        """Of a call, by the mean over each run of calls between two waits for the GPU."""
-        found = []
+    def _seconds(self, calls: dict[str, Callable[[], Any]]) -> dict[str, list[float]]:
+        """Of a call, by the mean over each run of it between two waits for the GPU. The first run
+        of each does not count."""
+        found: dict[str, list[float]] = {who: [] for who in calls}
         count = min(CHUNK, self.calls)
         for timed in (False, *[True] * (self.calls // count)):
-            self._synchronize()
-            start = time.perf_counter()
-            for _ in range(count):
-                call()
-            seconds = time.perf_counter() - start
-            if timed:
-                found.append(seconds / count)
+            for who, call in calls.items():
+                self._synchronize()
+                start = time.perf_counter()
+                for _ in range(count):
+                    call()
+                if timed:
+                    found[who].append((time.perf_counter() - start) / count)
         self._synchronize()
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,11 @@ def test_host_suite() -> None:
 
 def test_host_suite_counts_calls() -> None:
     suite = HostSuite(torch, "cpu", calls=1000)
-    made = []
-    seconds = suite._seconds(lambda: made.append(0))
-    assert len(seconds) == 2 and len(made) == 3 * 400  # the first round warms up
+    made: list[str] = []
+    calls = {who: functools.partial(made.append, who) for who in "ab"}
+    seconds = suite._seconds(calls)
+    assert [len(seconds[who]) for who in calls] == [2, 2]
+    assert made == 3 * (400 * ["a"] + 400 * ["b"])  # in turns; the first of each warms up
 
 
 def test_host_suite_finds_a_wrong_call(monkeypatch: pytest.MonkeyPatch) -> None:
