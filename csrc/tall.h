@@ -38,6 +38,12 @@ typedef struct bsrg_tall_plan {
   int32_t level_count, part_count, cut_count;
 } bsrg_tall_plan;
 
+/* Whether strips that lie alone in their block row, or are left over there, are paired with another row's: such a tile
+ * has the columns of both. */
+static inline bool bsrg_tall_has_unions(const bsrg_structure_view *view) {
+  return view->block_height / BSRG_TALL_STRIP % 2 == 1;
+}
+
 void *bsrg_tall_make_plan(bsrg_structure *structure);
 void bsrg_tall_free_plan(void *plan);
 /* The parts of a plan that has its tiles (tall_cut.c). false: no memory. */

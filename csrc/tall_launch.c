@@ -74,8 +74,7 @@ static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype,
     return (
         bsrg_kernel_id)((int)(f16 ? BSRG_KERNEL_TALL_F16_PARTS_K64_C1 : BSRG_KERNEL_TALL_BF16_PARTS_K64_C1) +
                         2 * width + pairing);
-  /* Strips that lie alone in their block row, or are left over there, are paired with another row's. */
-  const bool has_union = v->block_height / BSRG_TALL_STRIP % 2 == 1;
+  const bool has_union = bsrg_tall_has_unions(v);
   const bsrg_kernel_id first =
       f16 ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
           : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);

@@ -23,10 +23,11 @@ static bsrg_tall_cluster cluster_for(const bsrg_structure_view *v, const bsrg_ta
 
 static int32_t group_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, bsrg_tall_cluster cluster,
                          int32_t n_tiles) {
-  /* Column tiles of 256 a group: 2 up to 1024 stored k a row, then in proportion. Measured at 8192^3: fewer
-   * reread A, more push X out of L2. However clusters pair, those at work cover the same tiles. */
+  /* Column tiles of 256 a group, measured at 8192^3: fewer reread A, more push X out of L2. 2 up to 1024 k a row tile,
+   * then in proportion; where a tile's strips store but a part of that k, and so less of A, 2 up to 4096. However
+   * clusters pair, those at work cover the same tiles. */
   const double k = (double)plan->tile_entries * (double)v->block_width / (double)plan->tile_count;
-  const int32_t tiles = k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
+  const int32_t tiles = bsrg_tall_has_unions(v) ? (k <= 4096 ? 2 : 4) : k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
   return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
 }
 
