@@ -48,9 +48,9 @@ static int32_t lead_for(const bsrg_tall_plan *plan, bsrg_tall_cluster cluster, i
 /* Fitted on an H200: what a CTA does between two tiles. */
 static const double tile_seconds = 2.2e-6;
 /* Likewise: the least that a stage takes, which blocks of 16 and 32 columns do not fill. */
-static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.4) * 1e-6; }
+static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.365) * 1e-6; }
 /* Likewise: the time of the tensor cores when stages are that short. */
-static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.12 : 1; }
+static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.1 : 1; }
 /* Strips that may lie in different block rows ask a mask at every stage. Likewise. */
 static const double mask_overhead = 1.015;
 /* What the longest CTA's time and that of all together do not hide of one another. Two full rows: levels of 64, 43, 32
