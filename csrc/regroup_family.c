@@ -130,7 +130,7 @@ static void search_stream(search *s) {
                              .width = shape.width,
                              .parts = sample_once(s, mine, shape.height, shape.width),
                              .slots = sample_once(s, mine, tile, shape.width),
-                             .steps = sample_once(s, mine, group, shape.width),
+                             .group_slots = sample_once(s, mine, group, shape.width),
                              .tiles = (double)bsrg_ceil_div(bsrg_whole_rows(s->v), tile)};
     work.longest_tile = work.parts / work.tiles; /* spread evenly */
     const bsrg_structure_view child = child_view(s->v, shape, work.parts);

@@ -25,12 +25,16 @@ typedef struct bsrg_stream_plan {
   int32_t *source; /* the parts in packed order: see bsrg_pack_params */
   int64_t stage_count, part_count, row_count;
   int32_t tile_count;
-  int64_t slots, steps; /* of all stages: block columns of X, and those that each warpgroup meets */
+  int64_t slots,
+      group_slots;      /* block columns of all stages; once for each warpgroup that has a block there */
   int64_t longest_tile; /* parts */
   bool skewed;          /* the longest rows come first */
 } bsrg_stream_plan;
 
 void *bsrg_stream_make_plan(bsrg_structure *structure);
+/* Puts the block rows of an order into another one, where those of each tile of tile_rows share block columns. They stay
+ * among the rows of some tiles around them. For rows whose columns ascend. false: no memory. */
+bool bsrg_stream_order(const bsrg_structure_view *view, int64_t tile_rows, int32_t *order);
 void bsrg_stream_free_plan(void *plan);
 void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *candidate);
@@ -39,7 +43,7 @@ void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const b
  * nobody has made. */
 typedef struct bsrg_stream_work {
   int32_t height, width; /* of a part */
-  double parts, slots, steps, tiles;
+  double parts, slots, group_slots, tiles;
   double longest_tile; /* parts */
   bool skewed;
 } bsrg_stream_work;

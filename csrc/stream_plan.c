@@ -56,31 +56,69 @@ static bsrg_stream_stage *new_stage(builder *b) {
   return stage;
 }
 
+/* A stage's parts, by where they are needed. */
+typedef struct stage_parts {
+  int32_t source[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS][BSRG_STREAM_SLOTS];
+  uint16_t slots[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS]; /* bit s: there is a part */
+  uint8_t count[BSRG_STREAM_GROUPS][BSRG_STREAM_SLOTS];
+} stage_parts;
+
+static void sort_parts(stage_parts *sorted, const part *parts, int64_t count) {
+  memset(sorted->slots, 0, sizeof(sorted->slots));
+  memset(sorted->count, 0, sizeof(sorted->count));
+  int32_t slot = -1;
+  for (int64_t i = 0; i < count; ++i) {
+    slot += i == 0 || parts[i].column != parts[i - 1].column;
+    const int16_t g = parts[i].group, row = parts[i].row;
+    sorted->source[g][row][slot] = parts[i].source;
+    sorted->slots[g][row] |= (uint16_t)(1u << slot);
+    ++sorted->count[g][slot];
+  }
+}
+
+/* From how many blocks of a warpgroup on a slot goes through registers. A slot of few makes the warpgroup wait for it
+ * more than the shared memory's time that it spares; where slots are full, that time is what decides. */
+static int32_t least_shared(const builder *b, const bsrg_stream_stage *stage) {
+  const int32_t all = BSRG_STREAM_GROUPS * b->group_rows * stage->x_count;
+  if (b->group_rows <= 2) return BSRG_STREAM_MOST_ROWS + 1;
+  if (5 * stage->a_count < all) return 4;
+  return b->group_rows <= 4 ? 2 : 3;
+}
+
 /* The stage's parts in the order in which the warpgroups use them. */
 static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) {
   bsrg_stream_plan *plan = b->plan;
-  int32_t *source = plan->source + stage->a_begin;
-  int32_t position = 0;
+  const int32_t least = least_shared(b, stage);
+  stage_parts sorted;
+  sort_parts(&sorted, parts, stage->a_count);
+  int32_t *packed = plan->source + stage->a_begin;
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
-    int32_t steps = 0, column = -1, slot = -1, last = -1;
-    stage->group_begin[g] = position;
-    for (int32_t i = 0; i < stage->a_count; ++i) {
-      if (parts[i].column != column) {
-        column = parts[i].column;
-        ++slot;
-      }
-      if (parts[i].group != g) continue;
-      if (slot != last) {
-        stage->step[g][steps++] = (uint32_t)slot << 16;
-        last = slot;
-      }
-      stage->step[g][steps - 1] |= 1u << parts[i].row;
-      source[position++] = parts[i].source;
+    uint32_t shared = 0; /* the slots of its steps */
+    for (int32_t slot = 0; slot < stage->x_count; ++slot) {
+      shared |= (uint32_t)(sorted.count[g][slot] >= least) << slot;
+      plan->group_slots += sorted.count[g][slot] > 0;
     }
-    stage->group_steps[g] = steps;
-    plan->steps += steps;
+    stage->group_begin[g] = (int32_t)(packed - plan->source) - stage->a_begin;
+    for (int32_t row = 0; row < b->group_rows; ++row) {
+      uint32_t left = sorted.slots[g][row] & ~shared;
+      stage->by_row[g][row] = (uint16_t)left;
+      for (int32_t slot = stage->x_count - 1; left; --slot) {
+        if (left >> slot) *packed++ = sorted.source[g][row][slot];
+        left &= (1u << slot) - 1;
+      }
+    }
+    for (int32_t slot = 0; shared >> slot; ++slot) {
+      if (!(shared >> slot & 1)) continue;
+      uint32_t *step = &stage->step[g][stage->group_steps[g]++];
+      *step = (uint32_t)slot << 16;
+      for (int32_t row = 0; row < b->group_rows; ++row) {
+        if (!(sorted.slots[g][row] >> slot & 1)) continue;
+        *step |= 1u << row;
+        *packed++ = sorted.source[g][row][slot];
+      }
+    }
   }
-  plan->part_count += position;
+  plan->part_count += stage->a_count;
   plan->slots += stage->x_count;
 }
 
@@ -219,18 +257,31 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
   return done;
 }
 
+/* Longest first. Rows come so, too, but for those that were brought together. */
+static bool sort_tiles(bsrg_stream_plan *plan) {
+  int64_t *length = malloc(sizeof(*length) * (size_t)plan->tile_count);
+  if (!length) return false;
+  for (int32_t t = 0; t < plan->tile_count; ++t) length[t] = plan->tiles[t].parts;
+  const bool done =
+      bsrg_sort_records(plan->tiles, sizeof(*plan->tiles), length, plan->tile_count, plan->longest_tile);
+  free(length);
+  return done;
+}
+
 void *bsrg_stream_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   bsrg_stream_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
-  bool done = plan && row_order && bsrg_row_order(v, row_order);
+  bool done = plan && row_order;
   if (done) {
     plan->shape = bsrg_stream_choose(v);
     plan->skewed = bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows);
     builder b = {.v = v, .plan = plan, .group_rows = BSRG_STREAM_GROUP_ROWS / plan->shape.height};
     /* Whole block rows: all parts of a block lie in one tile. */
     const int64_t tile_rows = BSRG_STREAM_GROUPS * b.group_rows / plan->shape.rows;
-    done = make_tiles(&b, row_order, tile_rows, bsrg_ceil_div(v->block_rows, tile_rows));
+    done = bsrg_row_order(v, row_order) && bsrg_stream_order(v, tile_rows, row_order) &&
+           make_tiles(&b, row_order, tile_rows, bsrg_ceil_div(v->block_rows, tile_rows)) &&
+           (!plan->skewed || sort_tiles(plan));
   }
   free(row_order);
   if (done) return plan;
@@ -267,7 +318,7 @@ bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
                             .width = plan->shape.width,
                             .parts = (double)plan->part_count,
                             .slots = (double)plan->slots,
-                            .steps = (double)plan->steps,
+                            .group_slots = (double)plan->group_slots,
                             .tiles = (double)plan->tile_count,
                             .longest_tile = (double)plan->longest_tile,
                             .skewed = plan->skewed};
@@ -284,7 +335,7 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   /* Slots are written once and read at each step, or by each part where a warpgroup has one or two block rows; parts
    * are written once and read for both panels. */
   const int group_rows = BSRG_STREAM_GROUP_ROWS / w->height, stored_rows = group_rows * w->height;
-  const double reads = group_rows <= 2 ? w->parts : w->steps;
+  const double reads = group_rows <= 2 ? w->parts : w->group_slots;
   const double shared =
       ((w->slots + reads) * slot_bytes + 3 * w->parts * part_bytes) / shared_bytes_per_cycle;
   const double work = shared * (w->height == BSRG_STREAM_GROUP_ROWS ? single_row_overhead : 1) +

@@ -158,6 +158,7 @@ enum { BSRG_TALL_ADD_THREADS = 128 };
 enum {
   BSRG_STREAM_GROUPS = 4,        /* consumer warpgroups, each with its own rows of a tile */
   BSRG_STREAM_GROUP_ROWS = 64,   /* output rows of a warpgroup, at most */
+  BSRG_STREAM_MOST_ROWS = 8,     /* block rows of a warpgroup, at most */
   BSRG_STREAM_TILE_N = 128,      /* columns of a tile, two panels of 64 */
   BSRG_STREAM_THREADS = 128 * 5, /* a warpgroup of producers */
   BSRG_STREAM_SLOTS = 16,        /* block columns of X in a stage, at most */
@@ -171,12 +172,16 @@ enum {
 /* One stage: which rows of X and which blocks it brings, and which of them meet. A block here is the part of a
  * stored block that one instruction multiplies: at most 64 rows and 32 columns. */
 typedef struct bsrg_stream_stage {
-  int32_t a_begin, a_count; /* blocks, in packed order: by warpgroup, then slot, then row */
+  int32_t a_begin,
+      a_count; /* blocks, in packed order: each warpgroup's by row, then its steps' by slot, then row */
   int32_t x_count, pad;
   int32_t x_row[BSRG_STREAM_SLOTS];        /* first row of X of each slot */
   int32_t group_begin[BSRG_STREAM_GROUPS]; /* first block of each warpgroup, counted from a_begin */
-  int32_t group_steps[BSRG_STREAM_GROUPS]; /* slots that it meets */
-  /* slot << 16 | bit i: the warpgroup's block row i has a block there. Zeros after the last: two are read ahead. */
+  int32_t group_steps[BSRG_STREAM_GROUPS];
+  /* Bit s of a warpgroup's block row: it has a block in slot s, to be multiplied row by row, highest slot first. */
+  uint16_t by_row[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS];
+  /* The other blocks, slot by slot, of which each has two or more. slot << 16 | bit i: the warpgroup's block row i has a
+   * block there. Zeros after the last: two are read ahead. */
   uint32_t step[BSRG_STREAM_GROUPS][BSRG_STREAM_SLOTS + 2];
 } bsrg_stream_stage;
 

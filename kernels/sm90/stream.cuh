@@ -5,12 +5,12 @@
 // of use. X is read once a tile however many blocks there are.
 //
 // The product is computed transposed: 64 columns of X are the M side of a WGMMA and its left operand, a block is
-// the N side, so any height that is a multiple of 8 fits. A warpgroup goes through the slots of a stage (a slot:
-// the rows of X of one block column) and multiplies each by all of its blocks in that column. Where these may be
-// many, X goes through registers: read from shared memory by every WGMMA instead, it would take 16 of the 20
-// shared-memory cycles of a 16 x 16 block.
+// the N side, so any height that is a multiple of 8 fits. A stage brings slots, each the rows of X of one block column,
+// and a warpgroup multiplies them by its blocks in two ways. Block row by block row, X read from shared memory by every
+// WGMMA: no instruction waits and little is decided, but of the 20 shared-memory cycles of a 16 x 16 block X takes 16.
+// And slot by slot, X in registers, for slots that several of the warpgroup's block rows share.
 //
-// Which slot meets which block row is decided by the plan and travels with each stage: bsrg_stream_stage.
+// Which block is multiplied which way is decided by the plan and travels with each stage: bsrg_stream_stage.
 #pragma once
 
 #include "output.cuh"
@@ -21,42 +21,9 @@
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm90/persistent.cuh"
+#include "sm90/stream_layout.cuh"
 
 namespace bsrg::stream {
-
-constexpr int kGroups = BSRG_STREAM_GROUPS;
-constexpr int kTileN = BSRG_STREAM_TILE_N;
-constexpr int kStages = BSRG_STREAM_STAGES;
-constexpr int kStageBytes = BSRG_STREAM_STAGE_BYTES;
-constexpr int kMessageSlots = 2;
-constexpr int kDrawBefore = 3;  // stages to be loaded when the next tile is drawn, see tall_layout.cuh
-constexpr int kPanel = 64;      // columns of X in one 128-byte swizzle atom
-constexpr int kLoaders = 2;     // warps that load X, a panel each
-constexpr int kConsumerRegisters = 112;  // of 96 that each of 640 threads starts with
-constexpr int kProducerRegisters = 32;
-
-// Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
-struct Layout {
-  static constexpr int kRecordBytes = sizeof(bsrg_stream_stage);
-  static constexpr int kOutputBytes = BSRG_STREAM_GROUP_ROWS * kPanel * 2;  // a warpgroup's rows of one panel
-  static constexpr int kOutput = kStages * kStageBytes;
-  static constexpr int kRecord = kOutput + kGroups * kOutputBytes;
-  static constexpr int kFull = kRecord + kStages * kRecordBytes;
-  static constexpr int kEmpty = kFull + 8 * kStages;
-  static constexpr int kTileFull = kEmpty + 8 * kStages;
-  static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
-  static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
-  static constexpr int kWanted = kMessage + 16 * kMessageSlots;
-  static constexpr int kEnd = kWanted + 8;
-  static_assert(kRecordBytes % 16 == 0 && kMessage % 16 == 0, "16-byte copies");
-  static_assert(kEnd + 1024 <= BSRG_STREAM_SHARED_BYTES, "the host reserves too little");
-};
-
-// What the scheduler tells the other roles about a tile.
-struct Message {
-  int stage_begin, stage_count, row_begin, n_tile;
-  __device__ bool last() const { return n_tile < 0; }
-};
 
 // kFused: with bsrg_stream_params.output. A kernel of its own, because the others have no registers left for it.
 template <typename T, int kHeight, int kWidth, bool kFused>
@@ -70,11 +37,13 @@ struct Kernel {
   static constexpr int kSlotBytes = 2 * kPanelBytes;
   static constexpr int kSteps16 = kWidth / 16;
   static constexpr int kSums = kHeight / 2;
-  // X; with fewer block rows to share it, the WGMMAs read it in shared memory.
-  static constexpr bool kInRegisters = kRows > 2;
-  static constexpr int kChunk = 2 / kSteps16;  // slots whose X is in registers together: 16 of them
+  static_assert(kRows <= BSRG_STREAM_MOST_ROWS, "a stage's record has no more");
+  // So that a fragment of X pays. Of one or two, each multiplies all of its blocks from shared memory.
+  static constexpr bool kManyRows = kRows > 2;
+  // Not where registers are worth more than the time that it saves.
+  static constexpr bool kRowsEarly = !kFused && kRows <= 4;
   using Sums = float[kRows][2][kSums];
-  using Fragment = uint32_t[2][kSteps16][4];  // of X: kWidth rows, 16 columns of each panel
+  using Fragment = uint32_t[2][4];  // of X: 16 rows, 16 columns of each panel
 
   const bsrg_stream_params &p;
   const uint32_t shared;
@@ -209,40 +178,26 @@ struct Kernel {
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // This warp's columns of a slot of X. Rows are 128 bytes, swizzled: 16-byte chunk c of row k lies at chunk
-  // c ^ (k % 8). Matrices of ldmatrix: both halves of the columns, then the next 8 rows.
-  __device__ void load_fragment(Fragment &x, uint32_t data, uint32_t step) const {
+  // This warp's columns of 16 rows of a slot of X. Rows are 128 bytes, swizzled: 16-byte chunk c of row k lies at
+  // chunk c ^ (k % 8). Matrices of ldmatrix: both halves of the columns, then the next 8 rows.
+  __device__ void load_fragment(Fragment &x, uint32_t data, uint32_t step, int k) const {
     const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
     const uint32_t mine = ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
-    const uint32_t slot = data + (step >> 16) * kSlotBytes;
+    const uint32_t rows = data + (step >> 16) * kSlotBytes + k * (16 * 128);
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel)
-#pragma unroll
-      for (int k = 0; k < kSteps16; ++k)
-        ptx::load_matrix_x4_transposed(x[panel][k], slot + mine + panel * kPanelBytes + k * (16 * 128));
+      ptx::load_matrix_x4_transposed(x[panel], rows + mine + panel * kPanelBytes);
   }
 
-  // All blocks of this warpgroup that meet a slot. x(panel, k): the left operand. `block`: the low word of the first
-  // block's descriptor, left at the next slot's.
+  // 16 columns of a block times both panels of X. x(panel): the left operand. `block`: the low word of its descriptor.
   template <typename Operand>
-  __device__ void multiply_step(Sums &d, Operand x, uint32_t step, uint32_t &block) const {
+  static __device__ void multiply16(float (&d)[2][kSums], Operand x, uint32_t block) {
     // 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8. Only the descriptor's low word
     // moves: 32-bit sums stay in uniform registers.
     constexpr uint64_t kHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (step >> r & 1) {
-        ptx::warpgroup_fence();
-#pragma unroll
-        for (int k = 0; k < kSteps16; ++k)
-#pragma unroll
-          for (int panel = 0; panel < 2; ++panel)
-            ptx::WgmmaSmall<T, kHeight>::run(d[r][panel], x(panel, k), kHigh | (block + k * (256 >> 4)));
-        block += kBlockBytes >> 4;
-        // In here: a group that may be empty would cost an instruction that does nothing, 15 cycles long.
-        ptx::warpgroup_commit();
-      }
-    }
+    for (int panel = 0; panel < 2; ++panel)
+      ptx::WgmmaSmall<T, kHeight>::run(d[panel], x(panel), kHigh | block);
   }
 
   // Uniform, as the shuffle tells the compiler.
@@ -250,54 +205,93 @@ struct Kernel {
     return __shfl_sync(~0u, ptx::load_shared_int(address), 0);
   }
 
-  __device__ void multiply_from_shared(Sums &d, uint32_t data, uint32_t steps_at, int steps,
-                                       uint32_t block) const {
+  // Row by row, so that each loop adds to the sums of one row and nothing in it is decided block by block.
+  __device__ void multiply_from_shared(Sums &d, uint32_t data, uint32_t by_row_at, uint32_t &block) const {
     constexpr uint64_t kHigh = static_cast<uint64_t>(1024 >> 4 | 1u << 30) << 32;  // as in matrix_descriptor
     const uint32_t first = static_cast<uint32_t>(ptx::matrix_descriptor(data, 16, 1024, ptx::Swizzle::k128));
-    uint32_t step = load_uniform(steps_at);
-    for (int i = 0; i < steps; ++i) {
-      const uint32_t next = load_uniform(steps_at + 4 * i + 4);
-      const uint32_t slot = first + (step >> 16) * (kSlotBytes >> 4);
-      auto x = [slot](int panel, int k) {
-        return kHigh | (slot + panel * (kPanelBytes >> 4) + k * (16 * 128 >> 4));
-      };
-      multiply_step(d, x, step, block);
-      step = next;
+    uint32_t two_rows = 0;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (r % 2 == 0) two_rows = load_uniform(by_row_at + 2 * r);
+      uint32_t slots = r % 2 ? two_rows >> 16 : two_rows & 0xffff;
+      while (slots != 0) {
+        const int highest = 31 - __clz(slots);
+        slots ^= 1u << highest;
+        const uint32_t slot = first + highest * (kSlotBytes >> 4);
+        ptx::warpgroup_fence();
+#pragma unroll
+        for (int k = 0; k < kSteps16; ++k)
+          multiply16(
+              d[r],
+              [slot, k](int panel) {
+                return kHigh | (slot + panel * (kPanelBytes >> 4) + k * (16 * 128 >> 4));
+              },
+              block + k * (256 >> 4));
+        ptx::warpgroup_commit();
+        block += kBlockBytes >> 4;
+      }
     }
-    ptx::warpgroup_wait<0>();
   }
 
+  // 16 columns of all blocks of a step; returns the descriptor of the next step's first.
+  __device__ uint32_t multiply_step(Sums &d, const Fragment &x, uint32_t step, uint32_t block) const {
+    const auto operand = [&x](int panel) -> const uint32_t (&)[4] { return x[panel]; };
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (step >> r & 1) {
+        ptx::warpgroup_fence();
+        multiply16(d[r], operand, block);
+        // In here: a group that may be empty would cost an instruction that does nothing, 15 cycles long.
+        ptx::warpgroup_commit();
+        block += kBlockBytes >> 4;
+      }
+    }
+    return block;
+  }
+
+  // Step by step, each with one fragment of X for all of its blocks. Of two fragments one is loaded while the other is
+  // multiplied.
   __device__ void multiply_from_registers(Sums &d, uint32_t data, uint32_t steps_at, int steps,
                                           uint32_t block) const {
-    uint32_t step[kChunk];
+    constexpr int kTogether = 2 / kSteps16;  // steps whose fragments are the two
+    Fragment x[2];
+    uint32_t step[kTogether];
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) step[j] = load_uniform(steps_at + 4 * j);
-    for (int i = 0; i < steps; i += kChunk) {
-      Fragment x[kChunk];
+    for (int s = 0; s < kTogether; ++s) step[s] = load_uniform(steps_at + 4 * s);
+    if (steps > 0) load_fragment(x[0], data, step[0], 0);
+    for (int i = 0; i < steps; i += kTogether) {
 #pragma unroll
-      for (int j = 0; j < kChunk; ++j) load_fragment(x[j], data, step[j]);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        multiply_step(
-            d, [&x, j](int panel, int k) -> const uint32_t (&)[4] { return x[j][panel][k]; }, step[j], block);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) step[j] = load_uniform(steps_at + 4 * (i + kChunk + j));
-      ptx::warpgroup_wait<0>();  // the fragments are free again
+      for (int j = 0; j < 2; ++j) {
+        const int s = j / kSteps16, k = j % kSteps16, next = (j + 1) / kSteps16;
+        const uint32_t after = multiply_step(d, x[j], step[s], block + k * (256 >> 4));
+        if (k + 1 == kSteps16) {
+          block = after - k * (256 >> 4);
+          step[s] = load_uniform(steps_at + 4 * (i + kTogether + s));
+        }
+        if (k + 1 < kSteps16 || i + s + 1 < steps) {
+          // A step commits two groups or more: the fragment before is free again.
+          ptx::warpgroup_wait<2>();
+          load_fragment(x[1 - j], data, step[next % kTogether], (j + 1) % kSteps16);
+        }
+      }
     }
   }
 
   __device__ void multiply_stage(Sums &d, int group, int stage) const {
     const uint32_t rec = record(stage), data = stage_data(stage);
-    const uint32_t steps_at = rec + offsetof(bsrg_stream_stage, step) + group * 4 * (BSRG_STREAM_SLOTS + 2);
-    const int steps = load_uniform(rec + offsetof(bsrg_stream_stage, group_steps) + 4 * group);
     const int before = load_uniform(rec + offsetof(bsrg_stream_stage, group_begin) + 4 * group);
     const int count = load_uniform(rec + offsetof(bsrg_stream_stage, a_count));
-    const uint32_t block = static_cast<uint32_t>(ptx::matrix_descriptor(
+    uint32_t block = static_cast<uint32_t>(ptx::matrix_descriptor(
         data + kStageBytes - (count - before) * kBlockBytes, 128, kWidth * 16, ptx::Swizzle::kNone));
-    if constexpr (kInRegisters)
-      multiply_from_registers(d, data, steps_at, steps, block);
-    else
-      multiply_from_shared(d, data, steps_at, steps, block);
+    multiply_from_shared(
+        d, data, rec + offsetof(bsrg_stream_stage, by_row) + group * 2 * BSRG_STREAM_MOST_ROWS, block);
+    if constexpr (kManyRows) {
+      const int steps = load_uniform(rec + offsetof(bsrg_stream_stage, group_steps) + 4 * group);
+      multiply_from_registers(d, data,
+                              rec + offsetof(bsrg_stream_stage, step) + group * 4 * (BSRG_STREAM_SLOTS + 2),
+                              steps, block);
+    }
+    ptx::warpgroup_wait<0>();
   }
 
   // Of C 16 rows (or the last 8 of a block) x this warp's 16 columns of a panel: comes as it lies in memory, and is
@@ -436,6 +430,7 @@ struct Kernel {
     for (int panel = 0; panel < 2; ++panel) {
       if (leader) ptx::bulk_wait_read<0>();
       ptx::named_barrier_sync(1 + group, 128);
+      if (!kFused && !kRowsEarly && panel == 0) load_rows(row, row_begin);
       if (kFused && panel == 0) {
         apply_output(d, row_begin, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
         load_rows(row, row_begin);
@@ -478,9 +473,8 @@ struct Kernel {
       if (m.last()) break;
       const int row_begin = m.row_begin + group * kRows;
       int row[kRows];
-      // Asked for now, since an answer takes longer than storing a tile. Not with fused output, which needs registers more
-      // than that time.
-      if constexpr (!kFused) load_rows(row, row_begin);
+      // Asked for now, since an answer takes longer than storing a tile.
+      if constexpr (kRowsEarly) load_rows(row, row_begin);
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll

@@ -50,11 +50,21 @@ static void check_stage(const reader *r, const bsrg_stream_stage *stage, const i
   int64_t packed = stage->a_begin;
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
     CHECK(stage->a_begin + stage->group_begin[g] == packed);
+    uint32_t by_row = 0;
+    for (int32_t row = 0; row < BSRG_STREAM_MOST_ROWS; ++row) {
+      const uint32_t slots = stage->by_row[g][row];
+      CHECK(slots >> stage->x_count == 0 && (row < group_rows || slots == 0));
+      by_row |= slots;
+      for (int32_t slot = BSRG_STREAM_SLOTS - 1; slot >= 0; --slot)
+        if (slots >> slot & 1) check_part(r, packed++, rows[g * group_rows + row], stage->x_row[slot]);
+    }
     for (int32_t i = 0; i < BSRG_STREAM_SLOTS + 2; ++i) {
       const uint32_t step = stage->step[g][i], slot = step >> 16, mask = step & 0xffff;
       CHECK((mask != 0) == (i < stage->group_steps[g]) && mask >> group_rows == 0);
       if (!mask) continue;
-      CHECK((int32_t)slot < stage->x_count);
+      CHECK((int32_t)slot < stage->x_count && !(by_row >> slot & 1));
+      /* The kernel has two fragments of X, and frees one when two more groups of instructions are under way. */
+      CHECK((mask & (mask - 1)) != 0 && group_rows > 2);
       for (int32_t row = 0; row < group_rows; ++row)
         if (mask >> row & 1) check_part(r, packed++, rows[g * group_rows + row], stage->x_row[slot]);
     }
