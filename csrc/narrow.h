@@ -5,14 +5,19 @@
 #include "family.h"
 
 /* What the CTAs compute. Strips of long rows are cut into pieces, whose sums a second pass adds. */
-typedef struct bsrg_narrow_plan {
+typedef struct bsrg_narrow_list {
   /* Every row of Y once, or in all pieces of its split; most blocks first if skewed. */
   bsrg_narrow_item *items;
   bsrg_narrow_split *splits; /* strips in pieces */
   int32_t item_count, split_count, slot_count;
-  int32_t strip;        /* rows of a strip: 16 or 32 */
+  int32_t strip;        /* rows of a strip: 16, 32 or 64 */
   int32_t longest_item; /* blocks */
   double item_blocks;   /* sum of block_count over the items */
+} bsrg_narrow_list;
+
+typedef struct bsrg_narrow_plan {
+  bsrg_narrow_list low;  /* strips of 16 rows, 32 where blocks are higher than 16 */
+  bsrg_narrow_list high; /* of 64, for those kernels; none where blocks are no higher than 32: strip 0 */
 } bsrg_narrow_plan;
 
 void *bsrg_narrow_make_plan(bsrg_structure *structure);
@@ -20,6 +25,8 @@ void bsrg_narrow_free_plan(void *plan);
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *candidate);
 
+/* Whether n columns are for the kernels in which X waits in Hopper's larger shared memory. Up to 16, X has few bytes. */
+static inline bool bsrg_narrow_takes_sm90(int sm_arch, int64_t n) { return sm_arch == 90 && n > 16; }
 /* The tile's columns for n. */
 int32_t bsrg_narrow_columns(int64_t n);
 

@@ -28,47 +28,65 @@ static bool has_runs(const bsrg_dense *dense, int64_t run) {
   return dense->col_stride == 1 && dense->row_stride % run == 0 && aligned(dense->data, 2 * (uintptr_t)run);
 }
 
+/* Whether the kernels for Hopper can copy X: rows or columns of adjacent elements that begin at multiples of 16 bytes. */
+static bool can_copy(const bsrg_dense *x) {
+  const bool by_rows = x->col_stride == 1 && x->row_stride % 8 == 0;
+  return aligned(x->data, 16) && (by_rows || (x->row_stride == 1 && x->col_stride % 8 == 0));
+}
+
 static int32_t x_layout(const bsrg_dense *x, int64_t run) {
   if (x->row_stride == 1 && (x->cols == 1 || x->col_stride % 4 == 0) && aligned(x->data, 8))
     return BSRG_NARROW_X_COLUMNS;
   return has_runs(x, run) && x->cols % run == 0 ? BSRG_NARROW_X_ROWS : BSRG_NARROW_X_ELEMENTS;
 }
 
-/* The kernel's row in the table: tiles in their order, each with many and with few warps. */
-static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsrg_narrow_plan *plan,
-                                    int sm_count) {
-  const int first = dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_F16_N8_R16 : BSRG_KERNEL_NARROW_BF16_N8_R16;
-  const int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (plan->strip == 32);
-  /* Few items keep an SM busy with many warps each, many items side by side. */
-  const bool few_warps = plan->item_count > 2 * sm_count;
-  return (bsrg_kernel_id)(first + 2 * tile + few_warps);
+/* The kernel's row in the table: tiles in their order, each with many and with few warps. Few items keep an SM busy with
+ * many warps each, many items side by side. */
+static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsrg_narrow_list *list,
+                                    bool sm90, int sm_count) {
+  const bool f16 = dtype == BSRG_F16;
+  const int items = list->item_count;
+  if (sm90) {
+    const int first = f16 ? BSRG_KERNEL_NARROW_SM90_F16_N32_R16 : BSRG_KERNEL_NARROW_SM90_BF16_N32_R16;
+    const int tile = 3 * (columns == 64) + (list->strip == 16 ? 0 : list->strip == 32 ? 1 : 2);
+    return (bsrg_kernel_id)(first + 3 * tile + (items > sm_count) + (items > 2 * sm_count));
+  }
+  const int first = f16 ? BSRG_KERNEL_NARROW_F16_N8_R16 : BSRG_KERNEL_NARROW_BF16_N8_R16;
+  const int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
+  return (bsrg_kernel_id)(first + 2 * tile + (items > 2 * sm_count));
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_narrow_plan *narrow = plan;
+  const bool sm90 = bsrg_narrow_takes_sm90(gpu.device->info.sm_arch, args->x.cols) && can_copy(&args->x);
+  const bsrg_narrow_list *list = sm90 && narrow->high.strip ? &narrow->high : &narrow->low;
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
-  enum { INDICES, ITEMS, SPLITS, PARTS };
+  enum { INDICES, LOW, HIGH = LOW + 2, PARTS = HIGH + 2 };
+  const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high;
   const bsrg_upload_part parts[PARTS] = {
       [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
-      [ITEMS] = {narrow->items, sizeof(*narrow->items) * (size_t)narrow->item_count},
-      [SPLITS] = {narrow->splits, sizeof(*narrow->splits) * (size_t)narrow->split_count}};
+      [LOW] = {low->items, sizeof(*low->items) * (size_t)low->item_count},
+      [LOW + 1] = {low->splits, sizeof(*low->splits) * (size_t)low->split_count},
+      [HIGH] = {high->items, sizeof(*high->items) * (size_t)high->item_count},
+      [HIGH + 1] = {high->splits, sizeof(*high->splits) * (size_t)high->split_count}};
   const CUdeviceptr *uploads;
   bsrg_status status = bsrg_uploads_get(args->a, BSRG_NARROW, parts, PARTS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
+  const CUdeviceptr *const items = uploads + (list == low ? LOW : HIGH), *const splits = items + 1;
   CUdeviceptr partial = 0;
-  if (narrow->slot_count > 0) {
-    const size_t bytes = sizeof(float) * (size_t)narrow->slot_count * (size_t)(narrow->strip * columns);
+  if (list->slot_count > 0) {
+    const size_t bytes = sizeof(float) * (size_t)list->slot_count * (size_t)(list->strip * columns);
     status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &partial, error);
     if (status != BSRG_OK) return status;
   }
   bsrg_narrow_params p = {
       .values = args->values,
       .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
-      .items = (const bsrg_narrow_item *)(uintptr_t)uploads[ITEMS],
-      .splits = (const bsrg_narrow_split *)(uintptr_t)uploads[SPLITS],
+      .items = (const bsrg_narrow_item *)(uintptr_t)*items,
+      .splits = (const bsrg_narrow_split *)(uintptr_t)*splits,
       .x = args->x.data,
       .c = args->c.data,
       .y = args->y.data,
@@ -81,22 +99,24 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .y_col_stride = args->y.col_stride,
       .n = (int32_t)args->x.cols,
       .padded_n = columns,
-      .strip = narrow->strip,
+      .strip = list->strip,
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
       .chunks_reciprocal =
           (uint32_t)(((uint64_t)1 << 32) / (uint64_t)(2 * v->block_width / BSRG_NARROW_CHUNK)) + 1,
-      .x_layout = x_layout(&args->x, run),
+      .x_layout = !sm90                     ? x_layout(&args->x, run)
+                  : args->x.col_stride == 1 ? BSRG_NARROW_X_ROWS
+                                            : BSRG_NARROW_X_COLUMNS,
       .vector_y = has_runs(&args->y, run) && (args->beta == 0 || has_runs(&args->c, run)),
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
       .output = bsrg_output_of(args),
   };
-  const bsrg_kernel_id kernel = choose_kernel(args->dtype, columns, narrow, gpu.device->info.sm_count);
-  status = bsrg_launch(gpu.api, gpu.device, kernel, narrow->item_count, 1, stream, &p, error);
-  if (status == BSRG_OK && narrow->split_count > 0) {
+  const bsrg_kernel_id kernel = choose_kernel(args->dtype, columns, list, sm90, gpu.device->info.sm_count);
+  status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
+  if (status == BSRG_OK && list->split_count > 0) {
     const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
-    status = bsrg_launch(gpu.api, gpu.device, add, narrow->split_count, 1, stream, &p, error);
+    status = bsrg_launch(gpu.api, gpu.device, add, list->split_count, 1, stream, &p, error);
   }
   return partial ? bsrg_scratch_free(gpu.api, partial, stream, status, error) : status;
 }

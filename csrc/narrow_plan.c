@@ -6,8 +6,8 @@
 
 /* ---- items ------------------------------------------------------------------------------------ */
 
-/* A strip is cut where it has more than twice an even share of A for an H200 (two strips of 32 rows an SM, or four
- * of 16), but never into pieces below 64 KB: the second pass costs as much time as a CTA needs for about that. */
+/* A strip is cut where it has more than twice an even share of A for an H200 (a strip of 64 rows an SM, two of 32 or
+ * four of 16), but never into pieces below 64 KB: the second pass costs as much time as a CTA needs for about that. */
 enum { EVEN_SHARES = 264, LEAST_PIECE_BYTES = 64 << 10 };
 
 /* Most blocks of an uncut strip. A piece gets half of them to all of them. */
@@ -26,59 +26,65 @@ static int64_t piece_count(int64_t blocks, int64_t most) {
 }
 
 static void append_strip(const bsrg_structure_view *v, int64_t row, int64_t row_in_block, int64_t most,
-                         bsrg_narrow_plan *plan) {
+                         bsrg_narrow_list *list) {
   const int64_t begin = v->indptr[row], blocks = v->indptr[row + 1] - begin;
   const int64_t pieces = piece_count(blocks, most);
   const int32_t y_row = (int32_t)(row * v->block_height + row_in_block);
-  const int32_t rows = (int32_t)bsrg_min(plan->strip, bsrg_rows_of(v, row) - row_in_block);
+  const int32_t rows = (int32_t)bsrg_min(list->strip, bsrg_rows_of(v, row) - row_in_block);
   if (rows <= 0) return; /* beyond the matrix */
   if (pieces > 1) {
-    plan->splits[plan->split_count++] = (bsrg_narrow_split){y_row, rows, plan->slot_count, (int32_t)pieces};
+    list->splits[list->split_count++] = (bsrg_narrow_split){y_row, rows, list->slot_count, (int32_t)pieces};
   }
   for (int64_t p = 0; p < pieces; ++p) {
     const int64_t from = blocks * p / pieces, to = blocks * (p + 1) / pieces;
-    plan->items[plan->item_count++] = (bsrg_narrow_item){.first_block = (int32_t)(begin + from),
+    list->items[list->item_count++] = (bsrg_narrow_item){.first_block = (int32_t)(begin + from),
                                                          .block_count = (int32_t)(to - from),
                                                          .y_row = y_row,
                                                          .row_in_block = (int32_t)row_in_block,
                                                          .rows = rows,
-                                                         .slot = pieces > 1 ? plan->slot_count++ : -1};
-    plan->longest_item = (int32_t)bsrg_max(plan->longest_item, to - from);
+                                                         .slot = pieces > 1 ? list->slot_count++ : -1};
+    list->longest_item = (int32_t)bsrg_max(list->longest_item, to - from);
   }
-  plan->item_blocks += (double)blocks;
+  list->item_blocks += (double)blocks;
 }
 
-static bool sort_items(bsrg_narrow_plan *plan) {
-  int64_t *length = malloc(sizeof(*length) * (size_t)plan->item_count);
+static bool sort_items(bsrg_narrow_list *list) {
+  int64_t *length = malloc(sizeof(*length) * (size_t)list->item_count);
   if (!length) return false;
-  for (int32_t i = 0; i < plan->item_count; ++i) length[i] = plan->items[i].block_count;
+  for (int32_t i = 0; i < list->item_count; ++i) length[i] = list->items[i].block_count;
   const bool done =
-      bsrg_sort_records(plan->items, sizeof(*plan->items), length, plan->item_count, plan->longest_item);
+      bsrg_sort_records(list->items, sizeof(*list->items), length, list->item_count, list->longest_item);
   free(length);
   return done;
 }
 
-static bool make_items(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
-  const int64_t strips = bsrg_ceil_div(v->block_height, plan->strip), most = most_blocks(v, plan->strip);
+static bool make_items(const bsrg_structure_view *v, int32_t strip, bsrg_narrow_list *list) {
+  list->strip = strip;
+  const int64_t strips = bsrg_ceil_div(v->block_height, strip), most = most_blocks(v, strip);
   int64_t items = 0, splits = 0;
   for (int64_t row = 0; row < v->block_rows; ++row) {
     const int64_t pieces = piece_count(v->indptr[row + 1] - v->indptr[row], most);
     items += strips * pieces;
     splits += pieces > 1 ? strips : 0;
   }
-  plan->items = malloc(sizeof(*plan->items) * (size_t)bsrg_max(1, items));
-  plan->splits = malloc(sizeof(*plan->splits) * (size_t)bsrg_max(1, splits));
-  if (items > INT32_MAX || !plan->items || !plan->splits) return false;
+  list->items = malloc(sizeof(*list->items) * (size_t)bsrg_max(1, items));
+  list->splits = malloc(sizeof(*list->splits) * (size_t)bsrg_max(1, splits));
+  if (items > INT32_MAX || !list->items || !list->splits) return false;
   for (int64_t row = 0; row < v->block_rows; ++row)
-    for (int64_t s = 0; s < strips; ++s) append_strip(v, row, s * plan->strip, most, plan);
-  return !bsrg_is_skewed(plan->longest_item, (int64_t)plan->item_blocks, plan->item_count) ||
-         sort_items(plan);
+    for (int64_t s = 0; s < strips; ++s) append_strip(v, row, s * strip, most, list);
+  return !bsrg_is_skewed(list->longest_item, (int64_t)list->item_blocks, list->item_count) ||
+         sort_items(list);
+}
+
+static void free_list(bsrg_narrow_list *list) {
+  free(list->items);
+  free(list->splits);
 }
 
 void bsrg_narrow_free_plan(void *plan) {
   bsrg_narrow_plan *narrow = plan;
-  free(narrow->items);
-  free(narrow->splits);
+  free_list(&narrow->low);
+  free_list(&narrow->high);
   free(narrow);
 }
 
@@ -86,9 +92,10 @@ void *bsrg_narrow_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
   if (!plan) return NULL;
-  /* Two fragments of rows share what a warp fetches of X. */
-  plan->strip = v->block_height > 16 ? 32 : 16;
-  if (make_items(v, plan)) return plan;
+  /* Two fragments of rows share what a warp fetches of X, and two warps what their SM fetches. */
+  const int64_t height = v->block_height;
+  if (make_items(v, height > 16 ? 32 : 16, &plan->low) && (height <= 32 || make_items(v, 64, &plan->high)))
+    return plan;
   bsrg_narrow_free_plan(plan);
   return NULL;
 }
@@ -105,6 +112,8 @@ static const double cta_bytes_per_s = 25e9;
 static const double share_32 = 0.95, share_16 = 0.75;
 /* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
 static const double shared_l2_gain = 1.1;
+/* Where X waits in shared memory, too: the chain of the first loads is longer, but then those of A and of X overlap. */
+static const double sm90_launch_seconds = 6e-6, sm90_x_bytes_per_s = 9.5e12;
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4 };
 
@@ -113,18 +122,22 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
   const bsrg_narrow_plan *narrow = plan;
+  const bool sm90 = bsrg_narrow_takes_sm90(chip->sm_arch, n);
+  const bsrg_narrow_list *list = sm90 && narrow->high.strip ? &narrow->high : &narrow->low;
   const double size = (double)bsrg_dtype_size(args->dtype), columns = (double)bsrg_narrow_columns(n);
-  const double k = narrow->item_blocks * (double)v->block_width; /* over all items */
-  const double rows = (double)bsrg_min(narrow->strip, v->block_height);
-  c->mma_flops = 2 * k * narrow->strip * columns;
+  const double k = list->item_blocks * (double)v->block_width; /* over all items */
+  const double rows = (double)bsrg_min(list->strip, v->block_height);
+  c->mma_flops = 2 * k * list->strip * columns;
   c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
   c->l2_bytes = size * k * ((double)n + rows);
-  const double share = narrow->strip == 32 ? share_32 : share_16;
+  const double share = list->strip == 16 && !sm90 ? share_16 : share_32;
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);
-  const double x = size * k * (double)n / (chip->l2_bytes_per_s * shared_l2_gain);
-  const double starts = item_seconds * narrow->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
-  const double longest = size * narrow->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
-  c->seconds = launch_seconds + (narrow->split_count ? second_pass_seconds : 0) +
-               fmax(memory, fmax(starts, longest)) + x;
+  const double x_rate = sm90 ? sm90_x_bytes_per_s : chip->l2_bytes_per_s * shared_l2_gain;
+  const double x = size * k * (double)n / x_rate;
+  const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
+  const double longest = size * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
+  const double work = fmax(memory, fmax(starts, longest));
+  c->seconds = (sm90 ? sm90_launch_seconds + hypot(work, x) : launch_seconds + work + x) +
+               (list->split_count ? second_pass_seconds : 0);
   bsrg_set_reason(c, "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
 }

@@ -380,6 +380,22 @@ enum {
   X(32, 32, 8)               \
   X(64, 16, 8)               \
   X(64, 32, 6)
+/* Likewise for Hopper and many columns, where X waits in shared memory, too: narrow_sm90_f16_n<columns>_r<strip>. In
+ * strips of 64 rows two warps, 32 rows each, share what they wait for. X(columns, rows of a strip, warps of a CTA that has
+ * an SM to itself, of two, of three or more). */
+#define BSRG_NARROW_SM90_TILES(X) \
+  X(32, 16, 16, 8, 4)             \
+  X(32, 32, 12, 6, 3)             \
+  X(32, 64, 16, 8, 4)             \
+  X(64, 16, 8, 4, 2)              \
+  X(64, 32, 8, 4, 2)              \
+  X(64, 64, 12, 6, 4)
+#define BSRG_NARROW_SM90_ROUNDS 4 /* of 32 k, in a ring */
+/* A warp's rows of A, and its share of X, of all rounds. */
+#define BSRG_NARROW_SM90_WARP_BYTES(columns, strip) \
+  (BSRG_NARROW_SM90_ROUNDS * 64 * ((strip) > 32 ? 32 + (columns) / 2 : (strip) + (columns)))
+#define BSRG_NARROW_SM90_SHARED_BYTES(columns, strip, warps) \
+  ((warps) * BSRG_NARROW_SM90_WARP_BYTES(columns, strip) + 4 * BSRG_NARROW_MAX_BLOCKS)
 
 /* What one CTA computes: some rows of a block row, times all its blocks or a piece of them. */
 typedef struct bsrg_narrow_item {

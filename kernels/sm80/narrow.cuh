@@ -3,7 +3,7 @@
 // Each element of A is needed by one warp only, so A goes from device memory to the lane that multiplies it, and
 // the kernel is a race to keep enough of A in flight. A CTA computes an item: a strip of 16 or 32 rows of a block
 // row, or a piece of a long one. Its warps take turns along k, a round each, and their sums are added in the order
-// of the warps.
+// of the warps. On Hopper strips may have 64 rows: then two warps take a turn together, 32 rows each.
 //
 // Fragments (see ptx/mma_sync.cuh), lane l, g = l / 4, q = l % 4. In a step of 32 k, seen as four chunks of eight,
 // lane l copies chunk q of rows g, g + 8, ...: 16 bytes of each. Two instructions m = 0, 1 use them as they are. The
@@ -14,9 +14,13 @@
 //
 // Columns are named likewise: slot s of the n8 tile j is column s * tiles + j. So lane l needs `tiles` neighbouring
 // columns, g * tiles ..., of four neighbouring rows of X an instruction, and holds runs of `tiles` columns of Y.
-// X takes no detour over shared memory either; L1 serves the warps that use the same rows.
+// X takes no detour over shared memory either, a round ahead; L1 serves the warps that use the same rows.
 //
 // A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
+//
+// On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
+// L2 at every round was what such products took their time for. Warps that take a turn together need the same part of X;
+// each copies half of it, and they meet at a barrier once a round.
 #pragma once
 
 #include "output.cuh"
@@ -60,7 +64,7 @@ __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64
   static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
 }
 
-template <typename T, int kColumns, int kStrip>
+template <typename T, int kColumns, int kStrip, bool kRingX>
 class Kernel {
  public:
   __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
@@ -71,8 +75,9 @@ class Kernel {
         g_(lane_ / 4),
         q_(lane_ % 4),
         shared_(shared),
-        block_columns_(reinterpret_cast<int32_t *>(shared + warps_ * BSRG_NARROW_WARP_BYTES)),
-        ring_(shared + warp_ * BSRG_NARROW_WARP_BYTES + lane_ * 16),
+        block_columns_(reinterpret_cast<int32_t *>(shared + warps_ * kWarpBytes)),
+        ring_(shared + warp_ * kWarpBytes + lane_ * 16),
+        ring_x_(shared + warp_ / kGroups * kGroups * kWarpBytes + kBytesOfA),
         x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
 
   __device__ __forceinline__ void run() {
@@ -80,18 +85,27 @@ class Kernel {
     chunks_ = item.block_count * (p_.block_width / BSRG_NARROW_CHUNK);
 #pragma unroll
     for (int i = 0; i < kRowParts; ++i)
-      if (g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
+      if (first_row() + g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
     a_ = static_cast<const uint16_t *>(p_.values) +
-         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + g_) * p_.block_width;
+         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + first_row() + g_) *
+             p_.block_width;
     // A needs no block columns, so it sets out first.
 #pragma unroll
-    for (int t = 0; t < kRing - 1; ++t) copy_round(t, first_chunk() + t * chunk_stride());
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_a(t, first_chunk() + t * chunk_stride());
+      ptx::cp_async_commit();
+    }
     for (int i = threadIdx.x; i < item.block_count; i += blockDim.x)
       block_columns_[i] = __ldg(p_.indices + item.first_block + i);
     __syncthreads();
 
-    float sums[kStrip / 16][kTiles][4] = {};
-    if (p_.x_layout == BSRG_NARROW_X_ROWS)
+    float sums[kRows / 16][kTiles][4] = {};
+    if constexpr (kRingX) {
+      if (p_.x_layout == BSRG_NARROW_X_ROWS)
+        accumulate_from_ring<BSRG_NARROW_X_ROWS>(sums);
+      else
+        accumulate_from_ring<BSRG_NARROW_X_COLUMNS>(sums);
+    } else if (p_.x_layout == BSRG_NARROW_X_ROWS)
       accumulate<BSRG_NARROW_X_ROWS>(sums);
     else if (p_.x_layout == BSRG_NARROW_X_COLUMNS)
       accumulate<BSRG_NARROW_X_COLUMNS>(sums);
@@ -99,35 +113,52 @@ class Kernel {
       accumulate<BSRG_NARROW_X_ELEMENTS>(sums);
     // Copies past the end still write zeros, and the ring now gets the sums, of other lanes too.
     ptx::cp_async_wait<0>();
-    __syncwarp();
+    meet();
     share(sums);
     __syncthreads();
     finish();
   }
 
  private:
+  static constexpr int kGroups = kStrip > 32 ? kStrip / 32 : 1;  // warps that take a turn together
+  static constexpr int kRows = kStrip / kGroups;                 // of a warp
   static constexpr int kTiles = kColumns / 8;
-  static constexpr int kRowParts = kStrip / 8;  // 16-byte loads of A a lane and step
+  static constexpr int kRowParts = kRows / 8;  // 16-byte loads of A a lane and step
   // A round is what a warp does between two waits. It is long where X has few bytes, so that the time X takes
   // from L2 is shared by more of A.
-  static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
+  static constexpr int kRoundSteps = kRows == 16 && kColumns <= 16 ? 2 : 1;
   static constexpr int kRoundChunks = 4 * kRoundSteps;
   static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
   // Both halves of a step have one chunk; with 64 columns there are no registers to fetch them side by side.
   static constexpr int kHalvesAtOnce = kColumns <= 32 ? 2 : 1;
   static constexpr int kRoundBytes = kRoundSteps * kRowParts * 32 * 16;
-  static constexpr int kRing = BSRG_NARROW_WARP_BYTES / kRoundBytes;
+  static constexpr int kRing = kRingX ? BSRG_NARROW_SM90_ROUNDS : BSRG_NARROW_WARP_BYTES / kRoundBytes;
+  static constexpr int kBytesOfA = kRing * kRoundBytes;
   static constexpr int kRowWords = kTiles > 1 ? kTiles / 2 : 1;
   static constexpr int kHalfWords = 4 * kRowWords;
-  static constexpr int kUnits = 4 * (kStrip / 16);  // runs of kTiles columns that a lane has sums of
+  static constexpr int kBytesOfX = 32 * kColumns * 2;  // of a round
+  static constexpr int kWarpBytes =
+      kRingX ? BSRG_NARROW_SM90_WARP_BYTES(kColumns, kStrip) : BSRG_NARROW_WARP_BYTES;
+  static constexpr int kUnits = 4 * (kRows / 16);  // runs of kTiles columns that a lane has sums of
 
-  static_assert(kStrip == 16 || kStrip == 32, "one or two fragments");
+  static_assert(kRows == 16 || kRows == 32, "one or two fragments");
+  static_assert(!kRingX || (kColumns >= 32 && kBytesOfA + kRing * kBytesOfX / kGroups == kWarpBytes),
+                "rings of A and X");
   static_assert(kRing >= 4 && (kRing & (kRing - 1)) == 0, "three rounds of A in flight");
-  static_assert(kUnits * kTiles * 32 * sizeof(float) <= BSRG_NARROW_WARP_BYTES, "sums fit in the ring");
+  static_assert(kUnits * kTiles * 32 * sizeof(float) <= kBytesOfA, "sums fit in the ring");
 
+  // Of the warp, in the item.
+  __device__ __forceinline__ int first_row() const { return warp_ % kGroups * kRows; }
   // The lane's chunk in the first step of the warp's rounds.
-  __device__ __forceinline__ int first_chunk() const { return warp_ * kRoundChunks + q_; }
-  __device__ __forceinline__ int chunk_stride() const { return warps_ * kRoundChunks; }
+  __device__ __forceinline__ int first_chunk() const { return warp_ / kGroups * kRoundChunks + q_; }
+  __device__ __forceinline__ int chunk_stride() const { return warps_ / kGroups * kRoundChunks; }
+  // The warps that take a turn together.
+  __device__ __forceinline__ void meet() const {
+    if constexpr (kGroups > 1)
+      ptx::named_barrier_sync(1 + warp_ / kGroups, 32 * kGroups);
+    else
+      __syncwarp();
+  }
 
   struct Position {
     int block, k;  // in the item, in the block
@@ -139,9 +170,9 @@ class Kernel {
     return {block, chunk * BSRG_NARROW_CHUNK - block * p_.block_width};
   }
 
-  // The warp's round t, in which the lane's first chunk is `chunk`. Always commits a group, so that counting them
-  // counts rounds.
-  __device__ __forceinline__ void copy_round(int t, int chunk) const {
+  // The warp's part of A in its round t, in which the lane's first chunk is `chunk`. Every round is a group of copies, so
+  // that counting them counts rounds.
+  __device__ __forceinline__ void copy_a(int t, int chunk) const {
     const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes;
 #pragma unroll
     for (int step = 0; step < kRoundSteps; ++step, chunk += 4) {
@@ -153,8 +184,113 @@ class Kernel {
         ptx::cp_async_stream(destination + (step * kRowParts + i) * 512, source,
                              chunk < chunks_ && (row_parts_ >> i & 1));
     }
-    ptx::cp_async_commit();
   }
+
+  // ---- X by way of the ring ---------------------------------------------------------------------
+
+  // A round of X, 16 bytes a lane and copy. By rows 8 columns of a row, so that neighbouring lanes copy neighbours: where
+  // each copied what it multiplies, four times as many requests went to L2. By columns 8 k of a column.
+  __device__ __forceinline__ unsigned char *round_of_x(int t) const {
+    // The share of the first of the warps that take the turn ends where the A of the second begins.
+    constexpr int kShare = kRing / kGroups;
+    return ring_x_ + t % kRing % kShare * kBytesOfX + t % kRing / kShare * kWarpBytes;
+  }
+
+  // By rows, row 8q + 4h + r of a round: of 64 columns copy 4h + r brings it for all q, of 32 copy r for all q and h.
+  // Chunks of 8 columns are permuted so that neither copies nor reads meet a bank twice.
+  __device__ __forceinline__ static uint32_t place_in_x(int q, int h, int r, int chunk) {
+    if constexpr (kColumns == 64) return (4 * h + r) * 512 + q * 128 + ((chunk ^ 2 * q) << 4);
+    return r * 512 + (q + 4 * h) * 64 + ((chunk ^ (q & 2)) << 4);
+  }
+
+  // The warp's share of round t, in which the lane's first chunk of A is `chunk`.
+  template <int kLayout>
+  __device__ __forceinline__ void copy_x(int t, int chunk) const {
+    constexpr bool kByRows = kLayout == BSRG_NARROW_X_ROWS;
+    const uint32_t to = ptx::shared_address(round_of_x(t));
+    // What the lane copies, of rows 8q, 8q + 1, ... and columns 8c, 8c + 1, ...
+    const int c = kByRows ? lane_ % (kColumns / 8) : g_, line = lane_ / (kColumns / 8);
+    const int q = kByRows ? line % 4 : q_, h = kByRows ? line / 4 : 0;
+    chunk += q - q_;
+    const bool there = chunk < chunks_;
+    int64_t row = 0;
+    if (there) {
+      const Position at = position(chunk);
+      row = static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k;
+    }
+    constexpr int kCopies = kBytesOfX / 512, kMine = kCopies / kGroups;
+    const int first = kGroups > 1 ? warp_ % kGroups * kMine : 0;
+    const uint16_t *const x = static_cast<const uint16_t *>(p_.x);
+    if constexpr (kByRows) {
+      const int bytes = there ? min(16, max(0, 2 * (p_.n - 8 * c))) : 0;
+      const uint16_t *from = x + (row + 4 * h + first) * p_.x_row_stride + 8 * c;
+#pragma unroll
+      for (int i = 0; i < kMine; ++i, from += p_.x_row_stride) {
+        const int copy = first + i;
+        ptx::cp_async_part(to + place_in_x(q, kColumns == 64 ? copy / 4 : h, copy % 4, c), from, bytes);
+      }
+    } else {
+      const uint16_t *from = x + (g_ * kTiles + first) * p_.x_col_stride + row;
+#pragma unroll
+      for (int i = 0; i < kMine; ++i, from += p_.x_col_stride)
+        ptx::cp_async<16>(to + (first + i) * 512 + lane_ * 16, from, there && g_ * kTiles + first + i < p_.n);
+    }
+  }
+
+  template <int kLayout>
+  __device__ __forceinline__ void read_x(uint32_t (&words)[kHalfWords], int t, int h) const {
+    const unsigned char *const from = round_of_x(t);
+    if constexpr (kLayout == BSRG_NARROW_X_ROWS) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        if constexpr (kColumns == 64) {
+          const uint4 v = *reinterpret_cast<const uint4 *>(from + place_in_x(q_, h, r, g_));
+          words[4 * r] = v.x, words[4 * r + 1] = v.y, words[4 * r + 2] = v.z, words[4 * r + 3] = v.w;
+        } else {
+          const uint2 v = *reinterpret_cast<const uint2 *>(from + place_in_x(q_, h, r, g_ / 2) + g_ % 2 * 8);
+          words[2 * r] = v.x, words[2 * r + 1] = v.y;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kTiles; ++j) {
+        const uint2 v = *reinterpret_cast<const uint2 *>(from + j * 512 + lane_ * 16 + h * 8);
+        words[2 * j] = v.x, words[2 * j + 1] = v.y;
+      }
+    }
+  }
+
+  template <int kLayout>
+  __device__ __forceinline__ void accumulate_from_ring(float (&sums)[kRows / 16][kTiles][4]) const {
+    const int stride = chunk_stride();
+    int chunk = first_chunk();
+#pragma unroll
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_x<kLayout>(t, chunk + t * stride);
+      ptx::cp_async_commit();
+    }
+#pragma unroll 1
+    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
+      ptx::cp_async_wait<kRing - 2>();
+      meet();  // each has copied its share, and read what this round's copies replace
+      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);
+      copy_x<kLayout>(t + kRing - 1, chunk + (kRing - 1) * stride);
+      ptx::cp_async_commit();
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        uint32_t words[kHalfWords], b[kTiles][2];
+        read_x<kLayout>(words, t, h);
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          b[j][0] = fragment_x<kLayout>(words, j, 0);
+          b[j][1] = fragment_x<kLayout>(words, j, 1);
+        }
+        multiply_half(t, h, b, sums);
+      }
+    }
+  }
+
+  // ---- X by way of registers --------------------------------------------------------------------
 
   // The lane's part of X for the round that starts at round_chunk; zeros past the end.
   template <int kLayout>
@@ -209,7 +345,7 @@ class Kernel {
   }
 
   template <int kLayout>
-  __device__ __forceinline__ void accumulate(float (&sums)[kStrip / 16][kTiles][4]) const {
+  __device__ __forceinline__ void accumulate(float (&sums)[kRows / 16][kTiles][4]) const {
     const int stride = chunk_stride();
     int chunk = first_chunk();
     uint32_t words[kHalves][kHalfWords];
@@ -217,7 +353,8 @@ class Kernel {
 #pragma unroll 1
     for (int t = 0; chunk - q_ < chunks_; ++t) {
       ptx::cp_async_wait<kRing - 2>();
-      copy_round(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
+      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
+      ptx::cp_async_commit();
       uint32_t b[kHalves][kTiles][2];
 #pragma unroll
       for (int h = 0; h < kHalves; ++h)
@@ -228,22 +365,25 @@ class Kernel {
         }
       chunk += stride;
       fetch_x<kLayout>(words, chunk);
-      const unsigned char *const slot = ring_ + t % kRing * kRoundBytes;
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        uint2 a[kRowParts];  // the half of each load that this instruction uses
-#pragma unroll
-        for (int i = 0; i < kRowParts; ++i)
-          a[i] = *reinterpret_cast<const uint2 *>(slot + (h / 2 * kRowParts + i) * 512 + h % 2 * 8);
-        multiply(a, b[h], sums);
-      }
+      for (int h = 0; h < kHalves; ++h) multiply_half(t, h, b[h], sums);
     }
   }
 
-  __device__ static __forceinline__ void multiply(const uint2 (&a)[kRowParts], const uint32_t (&b)[kTiles][2],
-                                                  float (&sums)[kStrip / 16][kTiles][4]) {
+  __device__ __forceinline__ void multiply_half(int t, int h, const uint32_t (&b)[kTiles][2],
+                                                float (&sums)[kRows / 16][kTiles][4]) const {
+    const unsigned char *const slot = ring_ + t % kRing * kRoundBytes;
+    uint2 a[kRowParts];  // the half of each load that this instruction uses
 #pragma unroll
-    for (int r = 0; r < kStrip / 16; ++r) {
+    for (int i = 0; i < kRowParts; ++i)
+      a[i] = *reinterpret_cast<const uint2 *>(slot + (h / 2 * kRowParts + i) * 512 + h % 2 * 8);
+    multiply(a, b, sums);
+  }
+
+  __device__ static __forceinline__ void multiply(const uint2 (&a)[kRowParts], const uint32_t (&b)[kTiles][2],
+                                                  float (&sums)[kRows / 16][kTiles][4]) {
+#pragma unroll
+    for (int r = 0; r < kRows / 16; ++r) {
       const uint32_t fragment[4] = {a[2 * r].x, a[2 * r + 1].x, a[2 * r].y, a[2 * r + 1].y};
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], fragment, b[j][0], b[j][1]);
@@ -252,12 +392,12 @@ class Kernel {
 
   // ---- output -----------------------------------------------------------------------------------
 
-  // Unit u of a lane: row u / 2 * 8 + g, columns (2q + u % 2) * kTiles and the kTiles - 1 after it.
+  // Unit u of a lane: row u / 2 * 8 + g of its warp's, columns (2q + u % 2) * kTiles and the kTiles - 1 after it.
   __device__ __forceinline__ float *shared_sums(int warp, int unit) const {
-    return reinterpret_cast<float *>(shared_ + warp * BSRG_NARROW_WARP_BYTES) + unit * kTiles * 32 + lane_;
+    return reinterpret_cast<float *>(shared_ + warp * kWarpBytes) + unit * kTiles * 32 + lane_;
   }
 
-  __device__ __forceinline__ void share(const float (&sums)[kStrip / 16][kTiles][4]) const {
+  __device__ __forceinline__ void share(const float (&sums)[kRows / 16][kTiles][4]) const {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
@@ -266,15 +406,16 @@ class Kernel {
 
   __device__ __forceinline__ void finish() const {
     const bsrg_narrow_item item = p_.items[blockIdx.x];  // again, rather than in registers all the time
-    for (int unit = warp_; unit < kUnits; unit += warps_) {
-      const int row = unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
+    for (int i = warp_; i < kGroups * kUnits; i += warps_) {
+      const int group = i / kUnits, unit = i % kUnits;
+      const int row = group * kRows + unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
       if (row >= item.rows) continue;
       if (item.slot < 0 && p_.output.given) {
-        store_fused(static_cast<int64_t>(item.y_row) + row, column, unit);
+        store_fused(static_cast<int64_t>(item.y_row) + row, column, group, unit);
         continue;
       }
       float total[kTiles] = {};
-      for (int w = 0; w < warps_; ++w)
+      for (int w = group; w < warps_; w += kGroups)
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) total[j] += shared_sums(w, unit)[j * 32];
       if (item.slot >= 0) {
@@ -288,11 +429,11 @@ class Kernel {
   }
 
   // Element by element in a loop: its code is long, and unrolled it would take registers from the rest.
-  __device__ __forceinline__ void store_fused(int64_t row, int column, int unit) const {
+  __device__ __forceinline__ void store_fused(int64_t row, int column, int group, int unit) const {
 #pragma unroll 1
     for (int j = 0; j < kTiles && column + j < p_.n; ++j) {
       float total = 0;
-      for (int w = 0; w < warps_; ++w) total += shared_sums(w, unit)[j * 32];
+      for (int w = group; w < warps_; w += kGroups) total += shared_sums(w, unit)[j * 32];
       store_element<T, true>(p_, row, column + j, total);
     }
   }
@@ -334,6 +475,7 @@ class Kernel {
   unsigned char *const shared_;
   int32_t *const block_columns_;
   unsigned char *const ring_;    // the lane's part of its warp's
+  unsigned char *const ring_x_;  // of the warps that take a turn together
   const uint16_t *const x_;      // with the lane's columns
   const uint16_t *a_ = nullptr;  // with the lane's row, in the item's first block
   int chunks_ = 0;               // of the item
@@ -366,7 +508,15 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
     /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */           \
     bsrg::ptx::wait_for_grid_before();                                                    \
     extern __shared__ __align__(128) unsigned char shared_memory[];                       \
-    bsrg::narrow::Kernel<type, columns, strip>(params, shared_memory).run();              \
+    bsrg::narrow::Kernel<type, columns, strip, false>(params, shared_memory).run();       \
+  }
+// One CTA an SM, or more with fewer warps.
+#define BSRG_NARROW_SM90_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)       \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                           \
+      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
+    bsrg::ptx::wait_for_grid_before();                                                    \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                       \
+    bsrg::narrow::Kernel<type, columns, strip, true>(params, shared_memory).run();        \
   }
 #define BSRG_PIECES_KERNEL(name, type)                          \
   extern "C" __global__ void __launch_bounds__(256)             \

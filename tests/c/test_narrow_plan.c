@@ -16,7 +16,7 @@ static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t 
 }
 
 /* Every strip is one item that writes to Y, or the pieces of one split, in the order of their slots. */
-static void check_items(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
+static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *plan) {
   const int64_t strips = bsrg_ceil_div(v->block_height, plan->strip);
   int64_t *covered = calloc((size_t)(v->block_rows * strips), sizeof(*covered));
   const bsrg_narrow_item **by_slot = calloc((size_t)plan->slot_count + 1, sizeof(*by_slot));
@@ -63,11 +63,15 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
   bsrg_structure *structure = make(lengths, block_rows, block_cols, height, width);
   const bsrg_structure_view view = bsrg_structure_get(structure);
   bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
-  CHECK(plan != NULL && plan->strip == (height > 16 ? 32 : 16));
-  check_items(&view, plan);
-  if (bsrg_is_skewed(plan->longest_item, (int64_t)plan->item_blocks, plan->item_count))
-    for (int32_t i = 1; i < plan->item_count; ++i)
-      CHECK(plan->items[i - 1].block_count >= plan->items[i].block_count);
+  CHECK(plan != NULL && plan->low.strip == (height > 16 ? 32 : 16));
+  CHECK(plan->high.strip == (height > 32 ? 64 : 0));
+  const bsrg_narrow_list *lists[] = {&plan->low, &plan->high};
+  for (int i = 0; i < (height > 32 ? 2 : 1); ++i) {
+    check_items(&view, lists[i]);
+    if (bsrg_is_skewed(lists[i]->longest_item, (int64_t)lists[i]->item_blocks, lists[i]->item_count))
+      for (int32_t j = 1; j < lists[i]->item_count; ++j)
+        CHECK(lists[i]->items[j - 1].block_count >= lists[i]->items[j].block_count);
+  }
   const bsrg_chip chip = bsrg_chip_h200();
   for (int64_t n = 1; n <= BSRG_NARROW_MAX_N; ++n) {
     bsrg_candidate candidate = {0};
@@ -75,7 +79,7 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
     bsrg_narrow_predict(&args, plan, &chip, &candidate);
     CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
   }
-  const int32_t splits = plan->split_count;
+  const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
   bsrg_structure_destroy(structure);
   return splits;
