@@ -40,20 +40,21 @@ static int32_t x_layout(const bsrg_dense *x, int64_t run) {
   return has_runs(x, run) && x->cols % run == 0 ? BSRG_NARROW_X_ROWS : BSRG_NARROW_X_ELEMENTS;
 }
 
-/* The kernel's row in the table: tiles in their order, each with many and with few warps. Few items keep an SM busy with
- * many warps each, many items side by side. */
+/* The kernel's row in the table: tiles in their order, each with all warps, fewer and fewest. Few items keep an SM busy
+ * with many warps each, many items side by side. */
 static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsrg_narrow_list *list,
                                     bool sm90, int sm_count) {
   const bool f16 = dtype == BSRG_F16;
-  const int items = list->item_count;
+  int first = f16 ? BSRG_KERNEL_NARROW_F16_N8_R16 : BSRG_KERNEL_NARROW_BF16_N8_R16;
+  int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
+  int at_once = 2 * sm_count; /* CTAs of all warps */
   if (sm90) {
-    const int first = f16 ? BSRG_KERNEL_NARROW_SM90_F16_N32_R16 : BSRG_KERNEL_NARROW_SM90_BF16_N32_R16;
-    const int tile = 3 * (columns == 64) + (list->strip == 16 ? 0 : list->strip == 32 ? 1 : 2);
-    return (bsrg_kernel_id)(first + 3 * tile + (items > sm_count) + (items > 2 * sm_count));
+    first = f16 ? BSRG_KERNEL_NARROW_SM90_F16_N32_R16 : BSRG_KERNEL_NARROW_SM90_BF16_N32_R16;
+    tile = 3 * (columns == 64) + (list->strip == 16 ? 0 : list->strip == 32 ? 1 : 2);
+    at_once = sm_count;
   }
-  const int first = f16 ? BSRG_KERNEL_NARROW_F16_N8_R16 : BSRG_KERNEL_NARROW_BF16_N8_R16;
-  const int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
-  return (bsrg_kernel_id)(first + 2 * tile + (items > 2 * sm_count));
+  const int items = list->item_count;
+  return (bsrg_kernel_id)(first + 3 * tile + (items > at_once) + (items > 2 * at_once));
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {

@@ -51,6 +51,10 @@ static const double tile_seconds = 2.2e-6;
 static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.365) * 1e-6; }
 /* Likewise: the time of the tensor cores when stages are that short. */
 static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.1 : 1; }
+/* Likewise: that of tiles which use nearly all block columns, since all of them walk X together. */
+static double in_step(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
+  return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .9 : 1;
+}
 /* Strips that may lie in different block rows ask a mask at every stage. Likewise. */
 static const double mask_overhead = 1.015;
 /* What the longest CTA's time and that of all together do not hide of one another. Two full rows: levels of 64, 43, 32
@@ -81,7 +85,8 @@ static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
       (blocks / cluster.columns + entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
   const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
-  const double mma = c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width);
+  const double mma =
+      c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width) * in_step(v, plan);
   const double l2 = c.l2_bytes / chip->l2_bytes_per_s;
   c.cores = fmax(mma, least);
   c.flow = fmax(c.cores, l2);

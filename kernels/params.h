@@ -367,22 +367,20 @@ enum {
   BSRG_NARROW_MAX_BLOCKS = 1024,  /* of an item: its block columns lie in shared memory */
   BSRG_NARROW_WARP_BYTES = 8192   /* of shared memory: a warp's ring of A, and then its sums */
 };
-#define BSRG_NARROW_SHARED_BYTES(warps) ((warps) * BSRG_NARROW_WARP_BYTES + 4 * BSRG_NARROW_MAX_BLOCKS)
 
-/* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_...: X(columns, rows of a strip, warps),
- * for n up to columns. A CTA has that many warps or half of them. */
+/* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_...: X(columns, rows of a strip, warps of a
+ * CTA where there are few, more and most items), for n up to columns. */
 #define BSRG_NARROW_TILES(X) \
-  X(8, 16, 8)                \
-  X(8, 32, 8)                \
-  X(16, 16, 8)               \
-  X(16, 32, 8)               \
-  X(32, 16, 8)               \
-  X(32, 32, 8)               \
-  X(64, 16, 8)               \
-  X(64, 32, 6)
+  X(8, 16, 8, 4, 2)          \
+  X(8, 32, 8, 4, 2)          \
+  X(16, 16, 8, 4, 2)         \
+  X(16, 32, 8, 4, 2)         \
+  X(32, 16, 8, 4, 2)         \
+  X(32, 32, 8, 4, 2)         \
+  X(64, 16, 8, 4, 2)         \
+  X(64, 32, 6, 3, 2)
 /* Likewise for Hopper and many columns, where X waits in shared memory, too: narrow_sm90_f16_n<columns>_r<strip>. In
- * strips of 64 rows two warps, 32 rows each, share what they wait for. X(columns, rows of a strip, warps of a CTA that has
- * an SM to itself, of two, of three or more). */
+ * strips of 64 rows two warps, 32 rows each, share what they wait for. */
 #define BSRG_NARROW_SM90_TILES(X) \
   X(32, 16, 16, 8, 4)             \
   X(32, 32, 12, 6, 3)             \
@@ -391,11 +389,9 @@ enum {
   X(64, 32, 8, 4, 2)              \
   X(64, 64, 12, 6, 4)
 #define BSRG_NARROW_SM90_ROUNDS 4 /* of 32 k, in a ring */
-/* A warp's rows of A, and its share of X, of all rounds. */
+/* Of shared memory: a warp's rows of A, and its share of X, of all rounds; then its sums. */
 #define BSRG_NARROW_SM90_WARP_BYTES(columns, strip) \
   (BSRG_NARROW_SM90_ROUNDS * 64 * ((strip) > 32 ? 32 + (columns) / 2 : (strip) + (columns)))
-#define BSRG_NARROW_SM90_SHARED_BYTES(columns, strip, warps) \
-  ((warps) * BSRG_NARROW_SM90_WARP_BYTES(columns, strip) + 4 * BSRG_NARROW_MAX_BLOCKS)
 
 /* What one CTA computes: some rows of a block row, times all its blocks or a piece of them. */
 typedef struct bsrg_narrow_item {

@@ -501,8 +501,8 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
 
 }  // namespace bsrg::narrow
 
-// Two CTAs an SM or four of half as many warps; where the sums are fewest, three or six.
-#define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps)                           \
+// Two CTAs an SM, or more with fewer warps; where the sums are fewest, three.
+#define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)            \
   extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) == 8 ? 3 : 2)      \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
     /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */           \
