@@ -193,6 +193,8 @@ typedef struct bsrg_stream_tile {
 } bsrg_stream_tile;
 
 typedef struct bsrg_stream_params {
+  /* As described here for rows of X that are contiguous. With a transposed X, `x` is {K, N}, box width rows x 64 columns,
+   * and `y` {M, N}, box height rows x 64 columns. */
   bsrg_tensor_map x;  /* {N, K}, box 64 columns x width rows */
   bsrg_tensor_map y;  /* {N, M}, box 64 columns x height rows */
   const void *packed; /* sm80/stream_pack.cu or sm80/regroup.cu */
@@ -208,6 +210,7 @@ typedef struct bsrg_stream_params {
   int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
   bsrg_output_params output;
+  int64_t c_col_stride; /* for a transposed X; without one it is 1 */
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */

@@ -11,43 +11,45 @@
 // And slot by slot, X in registers, for slots that several of the warpgroup's block rows share.
 //
 // Which block is multiplied which way is decided by the plan and travels with each stage: bsrg_stream_stage.
+//
+// A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA and
+// ldmatrix read it so. Y is then stored in the same way.
 #pragma once
 
-#include "output.cuh"
 #include "params.h"
-#include "ptx/convert.cuh"
+#include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm90/persistent.cuh"
 #include "sm90/stream_layout.cuh"
+#include "sm90/stream_output.cuh"
 
 namespace bsrg::stream {
 
-// kFused: with bsrg_stream_params.output. A kernel of its own, because the others have no registers left for it.
-template <typename T, int kHeight, int kWidth, bool kFused>
-struct Kernel {
-  using L = Layout;
+template <typename T, int kHeight, int kWidth, bool kFused, bool kTransposedX>
+struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
+  using Base = Output<T, kHeight, kFused, kTransposedX>;
+  using Base::kRows;
+  using Base::kSums;
+  using typename Base::L;
+  using typename Base::Sums;
   using Stage = RingPosition<kStages>;
   using Slot = RingPosition<kMessageSlots>;
-  static constexpr int kRows = BSRG_STREAM_GROUP_ROWS / kHeight;  // block rows of a warpgroup
   static constexpr int kBlockBytes = kHeight * kWidth * 2;
   static constexpr int kPanelBytes = kWidth * kPanel * 2;  // half a slot: 64 columns
   static constexpr int kSlotBytes = 2 * kPanelBytes;
   static constexpr int kSteps16 = kWidth / 16;
-  static constexpr int kSums = kHeight / 2;
   static_assert(kRows <= BSRG_STREAM_MOST_ROWS, "a stage's record has no more");
   // So that a fragment of X pays. Of one or two, each multiplies all of its blocks from shared memory.
   static constexpr bool kManyRows = kRows > 2;
-  // Not where registers are worth more than the time that it saves.
-  static constexpr bool kRowsEarly = !kFused && kRows <= 4;
-  using Sums = float[kRows][2][kSums];
   using Fragment = uint32_t[2][4];  // of X: 16 rows, 16 columns of each panel
 
-  const bsrg_stream_params &p;
-  const uint32_t shared;
-  const int warp, lane;
+  using Base::lane;
+  using Base::p;
+  using Base::shared;
+  using Base::warp;
 
   __device__ uint32_t full(int stage) const { return shared + L::kFull + 8 * stage; }
   __device__ uint32_t empty(int stage) const { return shared + L::kEmpty + 8 * stage; }
@@ -170,23 +172,33 @@ struct Kernel {
         if (lane == 0) ptx::barrier_arrive_expect(full(stage.slot), count * kPanelBytes);
         __syncwarp();
         if (lane < count)
-          ptx::tma_load_2d(stage_data(stage.slot) + lane * kSlotBytes + panel * kPanelBytes, p.x, column, row,
-                           full(stage.slot));
+          ptx::tma_load_2d(stage_data(stage.slot) + lane * kSlotBytes + panel * kPanelBytes, p.x,
+                           kTransposedX ? row : column, kTransposedX ? column : row, full(stage.slot));
       }
     }
   }
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // This warp's columns of 16 rows of a slot of X. Rows are 128 bytes, swizzled: 16-byte chunk c of row k lies at
-  // chunk c ^ (k % 8). Matrices of ldmatrix: both halves of the columns, then the next 8 rows.
+  // This warp's columns of 16 rows of a slot of X. Matrices of ldmatrix: both halves of the columns, then the next 8 rows.
+  // Rows are 128 bytes, swizzled: 16-byte chunk c of row k lies at chunk c ^ (k % 8). Of a transposed X, columns are 32 or
+  // 64 bytes, and as many of them as fill 128 lie at chunks c ^ swizzle.
   __device__ void load_fragment(Fragment &x, uint32_t data, uint32_t step, int k) const {
-    const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
-    const uint32_t mine = ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
-    const uint32_t rows = data + (step >> 16) * kSlotBytes + k * (16 * 128);
+    const uint32_t slot = data + (step >> 16) * kSlotBytes;
+    if constexpr (kTransposedX) {
+      const int column = (warp & 3) * 16 + (lane & 15), swizzle = column / (64 / kWidth) % (kWidth / 8);
+      const uint32_t mine = column * (2 * kWidth) + (((lane >> 4) ^ swizzle) << 4);
 #pragma unroll
-    for (int panel = 0; panel < 2; ++panel)
-      ptx::load_matrix_x4_transposed(x[panel], rows + mine + panel * kPanelBytes);
+      for (int panel = 0; panel < 2; ++panel)
+        ptx::load_matrix_x4(x[panel], slot + (mine ^ (32 * k)) + panel * kPanelBytes);
+    } else {
+      const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
+      const uint32_t mine = ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
+      const uint32_t rows = slot + k * (16 * 128);
+#pragma unroll
+      for (int panel = 0; panel < 2; ++panel)
+        ptx::load_matrix_x4_transposed(x[panel], rows + mine + panel * kPanelBytes);
+    }
   }
 
   // 16 columns of a block times both panels of X. x(panel): the left operand. `block`: the low word of its descriptor.
@@ -197,7 +209,7 @@ struct Kernel {
     constexpr uint64_t kHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
 #pragma unroll
     for (int panel = 0; panel < 2; ++panel)
-      ptx::WgmmaSmall<T, kHeight>::run(d[panel], x(panel), kHigh | block);
+      ptx::WgmmaSmall<T, kHeight, !kTransposedX>::run(d[panel], x(panel), kHigh | block);
   }
 
   // Uniform, as the shuffle tells the compiler.
@@ -207,7 +219,14 @@ struct Kernel {
 
   // Row by row, so that each loop adds to the sums of one row and nothing in it is decided block by block.
   __device__ void multiply_from_shared(Sums &d, uint32_t data, uint32_t by_row_at, uint32_t &block) const {
-    constexpr uint64_t kHigh = static_cast<uint64_t>(1024 >> 4 | 1u << 30) << 32;  // as in matrix_descriptor
+    // As in matrix_descriptor. Of a transposed X the next 16 rows are the next 32 bytes of each column.
+    constexpr ptx::Swizzle kSwizzle = !kTransposedX  ? ptx::Swizzle::k128
+                                      : kWidth == 32 ? ptx::Swizzle::k64
+                                                     : ptx::Swizzle::k32;
+    constexpr uint32_t kGroupBytes = kTransposedX ? 8 * kWidth * 2 : 1024;
+    constexpr uint32_t k16Bytes = kTransposedX ? 32 : 16 * 128;
+    constexpr uint64_t kHigh = static_cast<uint64_t>(kGroupBytes >> 4 | static_cast<uint32_t>(kSwizzle) << 30)
+                               << 32;
     const uint32_t first = static_cast<uint32_t>(ptx::matrix_descriptor(data, 16, 1024, ptx::Swizzle::k128));
     uint32_t two_rows = 0;
 #pragma unroll
@@ -224,7 +243,7 @@ struct Kernel {
           multiply16(
               d[r],
               [slot, k](int panel) {
-                return kHigh | (slot + panel * (kPanelBytes >> 4) + k * (16 * 128 >> 4));
+                return kHigh | (slot + panel * (kPanelBytes >> 4) + k * (k16Bytes >> 4));
               },
               block + k * (256 >> 4));
         ptx::warpgroup_commit();
@@ -294,174 +313,6 @@ struct Kernel {
     ptx::warpgroup_wait<0>();
   }
 
-  // Of C 16 rows (or the last 8 of a block) x this warp's 16 columns of a panel: comes as it lies in memory, and is
-  // transposed in `buffer`, 512 bytes of this warp's own. row: the block row's first; first: in the block row.
-  __device__ void load_c(uint32_t (&old)[4], int row, int first, int column, uint32_t buffer) const {
-    const uint32_t in_rows = buffer + lane * 16;  // two lanes a row
-    const uint32_t in_matrices = buffer + ((lane & 7) + (lane >> 4) * 8) * 32 + (lane >> 3 & 1) * 16;
-    const int my_row = first + (lane >> 1), my_column = column + (lane & 1) * 8;
-    int4 c = make_int4(0, 0, 0, 0);
-    if (row >= 0 && my_row < kHeight && row + my_row < p.rows && my_column < p.n)
-      c = *reinterpret_cast<const int4 *>(static_cast<const T *>(p.c) + (row + my_row) * p.c_row_stride +
-                                          my_column);
-    __syncwarp();
-    ptx::store_shared(in_rows, c);
-    __syncwarp();
-    ptx::load_matrix_x4_transposed(old, in_matrices);
-  }
-
-  // d = alpha * d + beta * C.
-  template <typename RowOf>
-  __device__ void scale_and_add(Sums &d, RowOf row_of, int column, uint32_t buffer) const {
-    constexpr int kPieces = (kHeight + 15) / 16;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int piece = 0; piece < 2 * kPieces; ++piece) {
-        const int panel = piece / kPieces, first = piece % kPieces * 16;
-        const int row = row_of(r);
-        // A branch that keeps ptxas from loading all pieces at once, for which registers would not do.
-        if (kFused && row < 0) continue;
-        uint32_t old[4] = {};
-        if (kFused || p.beta != 0.f) load_c(old, row, first, column + panel * kPanel, buffer);
-#pragma unroll
-        for (int i = 0; i < 8 && first / 2 + i < kSums; ++i) {
-          const float2 pair = ptx::unpack<T>(old[i / 2]);
-          float &sum = d[r][panel][first / 2 + i];
-          sum = fmaf(p.beta, i % 2 ? pair.y : pair.x, p.alpha * sum);
-        }
-      }
-  }
-
-  template <typename Apply>
-  static __device__ void for_all(Sums &d, Apply apply) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int i = 0; i < 2 * kSums; ++i) apply(d[r][i / kSums][i % kSums]);
-  }
-
-  // Fused output, in passes over d that only cost where they are asked for. Each lane loads elements of the vectors once,
-  // and gets those that it needs from others: its sums are of columns lane / 4 and 8 further on of the warp's 16 in each
-  // panel, and of two rows of every 8.
-  template <typename Apply>
-  __device__ void for_columns(Sums &d, const bsrg_output_vector &v, int column, float otherwise,
-                              Apply apply) const {
-    if (v.data == nullptr) return;
-    const float mine = output::load<T>(v, column + (lane >> 4) * kPanel + (lane & 15), otherwise);
-#pragma unroll
-    for (int panel = 0; panel < 2; ++panel)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float element = __shfl_sync(~0u, mine, panel * 16 + half * 8 + (lane >> 2));
-#pragma unroll
-        for (int r = 0; r < kRows; ++r)
-#pragma unroll
-          for (int i = 0; i < kHeight / 4; ++i) apply(d[r][panel][i / 2 * 4 + half * 2 + i % 2], element);
-      }
-  }
-
-  template <typename Apply>
-  __device__ void for_rows(Sums &d, const bsrg_output_vector &v, int row_begin, float otherwise,
-                           Apply apply) const {
-    if (v.data == nullptr) return;
-    float mine[2];  // of rows lane and lane + 32 of the warpgroup
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = lane + 32 * i;
-      // From memory: registers have no index.
-      const int row = at < kRows * kHeight ? __ldg(p.row_begin + row_begin + at / kHeight) : -1;
-      mine[i] = row < 0 ? otherwise : output::load<T>(v, row + at % kHeight, otherwise);
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int i = 0; i < kHeight / 4; ++i) {
-        const int eight = r * kHeight + i / 2 * 8;
-        const float element = __shfl_sync(~0u, mine[eight / 32], eight % 32 + 2 * (lane & 3) + i % 2);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) apply(d[r][j / 2][i / 2 * 4 + j % 2 * 2 + i % 2], element);
-      }
-  }
-
-  __device__ void apply_output(Sums &d, int row_begin, int column, uint32_t buffer) const {
-    const auto multiply = [](float &sum, float factor) { sum *= factor; };
-    const auto add = [](float &sum, float bias) { sum += bias; };
-    for_columns(d, p.output.col_scale, column, 1.f, multiply);
-    for_rows(d, p.output.row_scale, row_begin, 1.f, multiply);
-    const auto row_of = [this, row_begin](int r) {  // read where it is needed, for want of registers
-      return *static_cast<const volatile int32_t *>(p.row_begin + row_begin + r);
-    };
-    if (p.beta != 0.f)
-      scale_and_add(d, row_of, column, buffer);
-    else if (p.alpha != 1.f)
-      for_all(d, [this](float &sum) { sum *= p.alpha; });
-    for_columns(d, p.output.col_bias, column, 0.f, add);
-    for_rows(d, p.output.row_bias, row_begin, 0.f, add);
-    if (p.output.activation == BSRG_OUTPUT_IDENTITY) return;
-    for_all(d, [this](float &sum) { sum = output::activate(p.output, sum); });
-  }
-
-  // One panel of the warpgroup's rows into `buffer`, transposed: rows of 128 bytes, swizzled like X.
-  __device__ void write_panel(const Sums &d, int panel, uint32_t buffer) const {
-    // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
-    const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
-    const uint32_t mine = buffer + ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int first = 0; first < kHeight; first += 16) {
-        const float *v = d[r][panel] + first / 2;
-        const uint32_t to = mine + (r * kHeight + first) * 128;
-        if (first + 8 < kHeight)
-          ptx::store_matrix_x4_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
-                                          ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
-        else
-          ptx::store_matrix_x2_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
-      }
-  }
-
-  // Writes the sums of a tile. TMA reads the buffer while the next tile is under way, and clips what lies beyond
-  // the last row and column n.
-  __device__ void store(Sums &d, int (&row)[kRows], int row_begin, int n_tile, int group,
-                        uint64_t policy) const {
-    const uint32_t buffer = shared + L::kOutput + group * L::kOutputBytes;
-    const bool leader = (threadIdx.x & 127) == 0;
-    for (int panel = 0; panel < 2; ++panel) {
-      if (leader) ptx::bulk_wait_read<0>();
-      ptx::named_barrier_sync(1 + group, 128);
-      if (!kFused && !kRowsEarly && panel == 0) load_rows(row, row_begin);
-      if (kFused && panel == 0) {
-        apply_output(d, row_begin, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
-        load_rows(row, row_begin);
-        ptx::named_barrier_sync(1 + group, 128);
-      } else if (panel == 0 && (p.alpha != 1.f || p.beta != 0.f)) {
-        const auto row_of = [&row](int r) { return row[r]; };
-        scale_and_add(d, row_of, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
-        ptx::named_barrier_sync(1 + group, 128);
-      }
-      if (panel == 0)
-        write_panel(d, 0, buffer);
-      else
-        write_panel(d, 1, buffer);
-      ptx::fence_async_proxy();
-      ptx::named_barrier_sync(1 + group, 128);
-      if (leader) {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r)
-          if (row[r] >= 0)
-            ptx::tma_store_2d(p.y, buffer + r * kHeight * 128, n_tile * kTileN + panel * kPanel, row[r],
-                              policy);
-        ptx::bulk_commit();
-      }
-    }
-  }
-
-  __device__ void load_rows(int (&row)[kRows], int row_begin) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.row_begin + row_begin + r);
-  }
-
   __device__ void consume() const {
     const int group = warp / 4;
     const bool leader = (threadIdx.x & 127) == 0;
@@ -474,7 +325,7 @@ struct Kernel {
       const int row_begin = m.row_begin + group * kRows;
       int row[kRows];
       // Asked for now, since an answer takes longer than storing a tile.
-      if constexpr (kRowsEarly) load_rows(row, row_begin);
+      if constexpr (Base::kRowsEarly) this->load_rows(row, row_begin);
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -487,7 +338,7 @@ struct Kernel {
         // not see in an arrival of one for all.
         ptx::barrier_arrive(empty(stage.slot));
       }
-      store(d, row, row_begin, m.n_tile, group, stream_out);
+      this->store(d, row, row_begin, m.n_tile, group, stream_out);
     }
     if (leader) ptx::bulk_wait<0>();
   }
@@ -509,18 +360,19 @@ struct Kernel {
   }
 };
 
-template <typename T, int kHeight, int kWidth, bool kFused>
+template <typename T, int kHeight, int kWidth, bool kFused, bool kTransposedX>
 __device__ __forceinline__ void run(const bsrg_stream_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
-  Kernel<T, kHeight, kWidth, kFused>{params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}
-      .run();
+  const Kernel<T, kHeight, kWidth, kFused, kTransposedX> kernel{
+      {params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}};
+  kernel.run();
 }
 
 }  // namespace bsrg::stream
 
-#define BSRG_STREAM_KERNEL(NAME, T, FUSED, HEIGHT, WIDTH)                       \
+#define BSRG_STREAM_KERNEL(NAME, T, FUSED, TRANSPOSED_X, HEIGHT, WIDTH)         \
   extern "C" __global__ void __launch_bounds__(BSRG_STREAM_THREADS, 1)          \
       NAME##_##HEIGHT##x##WIDTH(const __grid_constant__ bsrg_stream_params p) { \
-    bsrg::stream::run<T, HEIGHT, WIDTH, FUSED>(p);                              \
+    bsrg::stream::run<T, HEIGHT, WIDTH, FUSED, TRANSPOSED_X>(p);                \
   }

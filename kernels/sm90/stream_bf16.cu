@@ -1,4 +1,4 @@
 #include "sm90/stream.cuh"
 
-#define KERNEL(HEIGHT, WIDTH) BSRG_STREAM_KERNEL(stream_bf16, __nv_bfloat16, false, HEIGHT, WIDTH)
+#define KERNEL(HEIGHT, WIDTH) BSRG_STREAM_KERNEL(stream_bf16, __nv_bfloat16, false, false, HEIGHT, WIDTH)
 BSRG_STREAM_SHAPES(KERNEL)

@@ -1,0 +1,264 @@
+// How the stream kernels' sums leave the registers: to Y by way of shared memory and TMA. With a transposed X, Y lies as X
+// does, the rows of a column adjacent in memory, and C in any way.
+#pragma once
+
+#include "output.cuh"
+#include "params.h"
+#include "ptx/convert.cuh"
+#include "ptx/mma_sync.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_small.cuh"
+#include "sm90/stream_layout.cuh"
+
+namespace bsrg::stream {
+
+// kFused: with bsrg_stream_params.output. A kernel of its own, because the others have no registers left for it.
+template <typename T, int kHeight, bool kFused, bool kTransposed>
+struct Output {
+  using L = Layout;
+  static constexpr int kRows = BSRG_STREAM_GROUP_ROWS / kHeight;  // block rows of a warpgroup
+  static constexpr int kSums = kHeight / 2;
+  static_assert(kFused || !kTransposed, "one kernel for all products with a transposed X");
+  // Not where registers are worth more than the time that it saves.
+  static constexpr bool kRowsEarly = !kFused && kRows <= 4;
+  using Sums = float[kRows][2][kSums];
+
+  const bsrg_stream_params &p;
+  const uint32_t shared;
+  const int warp, lane;
+
+  // Of C 16 rows (or the last 8 of a block) x this warp's 16 columns of a panel, by way of `buffer`, 512 bytes of this
+  // warp's own. row: the block row's first; first: in the block row.
+  __device__ void load_c(uint32_t (&old)[4], int row, int first, int column, uint32_t buffer) const {
+    if constexpr (kTransposed)
+      load_c_elements(old, row, first, column, buffer);
+    else
+      load_c_rows(old, row, first, column, buffer);
+  }
+
+  // It comes as it lies in memory, and is transposed in the buffer.
+  __device__ void load_c_rows(uint32_t (&old)[4], int row, int first, int column, uint32_t buffer) const {
+    const uint32_t in_rows = buffer + lane * 16;  // two lanes a row
+    const uint32_t in_matrices = buffer + ((lane & 7) + (lane >> 4) * 8) * 32 + (lane >> 3 & 1) * 16;
+    const int my_row = first + (lane >> 1), my_column = column + (lane & 1) * 8;
+    int4 c = make_int4(0, 0, 0, 0);
+    if (row >= 0 && my_row < kHeight && row + my_row < p.rows && my_column < p.n)
+      c = *reinterpret_cast<const int4 *>(static_cast<const T *>(p.c) + (row + my_row) * p.c_row_stride +
+                                          my_column);
+    __syncwarp();
+    ptx::store_shared(in_rows, c);
+    __syncwarp();
+    ptx::load_matrix_x4_transposed(old, in_matrices);
+  }
+
+  // For any strides of C and any n. In the buffer a column's rows are adjacent.
+  __device__ void load_c_elements(uint32_t (&old)[4], int row, int first, int column, uint32_t buffer) const {
+    const int my_row = first + (lane & 15), my_column = column + (lane >> 4);
+    const uint16_t *c =
+        static_cast<const uint16_t *>(p.c) + (row + my_row) * p.c_row_stride + my_column * p.c_col_stride;
+    const bool exists = row >= 0 && my_row < kHeight && row + my_row < p.rows;
+    uint16_t mine[8] = {};  // of every second column, in flight together
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      if (exists && my_column + 2 * i < p.n) mine[i] = c[2 * i * p.c_col_stride];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; ++i) ptx::store_shared(buffer + 2 * lane + 64 * i, mine[i]);
+    __syncwarp();
+    ptx::load_matrix_x4(old, buffer + (lane & 15) * 32 + (lane >> 4) * 16);
+  }
+
+  // d = alpha * d + beta * C.
+  template <typename RowOf>
+  __device__ void scale_and_add(Sums &d, RowOf row_of, int column, uint32_t buffer) const {
+    constexpr int kPieces = (kHeight + 15) / 16;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int piece = 0; piece < 2 * kPieces; ++piece) {
+        const int panel = piece / kPieces, first = piece % kPieces * 16;
+        const int row = row_of(r);
+        // A branch that keeps ptxas from loading all pieces at once, for which registers would not do.
+        if (kFused && row < 0) continue;
+        uint32_t old[4] = {};
+        if (kFused || p.beta != 0.f) load_c(old, row, first, column + panel * kPanel, buffer);
+#pragma unroll
+        for (int i = 0; i < 8 && first / 2 + i < kSums; ++i) {
+          const float2 pair = ptx::unpack<T>(old[i / 2]);
+          float &sum = d[r][panel][first / 2 + i];
+          sum = fmaf(p.beta, i % 2 ? pair.y : pair.x, p.alpha * sum);
+        }
+      }
+  }
+
+  template <typename Apply>
+  static __device__ void for_all(Sums &d, Apply apply) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < 2 * kSums; ++i) apply(d[r][i / kSums][i % kSums]);
+  }
+
+  // Fused output, in passes over d that only cost where they are asked for. Each lane loads elements of the vectors once,
+  // and gets those that it needs from others: its sums are of columns lane / 4 and 8 further on of the warp's 16 in each
+  // panel, and of two rows of every 8.
+  template <typename Apply>
+  __device__ void for_columns(Sums &d, const bsrg_output_vector &v, int column, float otherwise,
+                              Apply apply) const {
+    if (v.data == nullptr) return;
+    const float mine = output::load<T>(v, column + (lane >> 4) * kPanel + (lane & 15), otherwise);
+#pragma unroll
+    for (int panel = 0; panel < 2; ++panel)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float element = __shfl_sync(~0u, mine, panel * 16 + half * 8 + (lane >> 2));
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+#pragma unroll
+          for (int i = 0; i < kHeight / 4; ++i) apply(d[r][panel][i / 2 * 4 + half * 2 + i % 2], element);
+      }
+  }
+
+  template <typename Apply>
+  __device__ void for_rows(Sums &d, const bsrg_output_vector &v, int row_begin, float otherwise,
+                           Apply apply) const {
+    if (v.data == nullptr) return;
+    float mine[2];  // of rows lane and lane + 32 of the warpgroup
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = lane + 32 * i;
+      // From memory: registers have no index.
+      const int row = at < kRows * kHeight ? __ldg(p.row_begin + row_begin + at / kHeight) : -1;
+      mine[i] = row < 0 ? otherwise : output::load<T>(v, row + at % kHeight, otherwise);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < kHeight / 4; ++i) {
+        const int eight = r * kHeight + i / 2 * 8;
+        const float element = __shfl_sync(~0u, mine[eight / 32], eight % 32 + 2 * (lane & 3) + i % 2);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) apply(d[r][j / 2][i / 2 * 4 + j % 2 * 2 + i % 2], element);
+      }
+  }
+
+  __device__ void apply_output(Sums &d, int row_begin, int column, uint32_t buffer) const {
+    const auto multiply = [](float &sum, float factor) { sum *= factor; };
+    const auto add = [](float &sum, float bias) { sum += bias; };
+    for_columns(d, p.output.col_scale, column, 1.f, multiply);
+    for_rows(d, p.output.row_scale, row_begin, 1.f, multiply);
+    const auto row_of = [this, row_begin](int r) {  // read where it is needed, for want of registers
+      return *static_cast<const volatile int32_t *>(p.row_begin + row_begin + r);
+    };
+    if (p.beta != 0.f)
+      scale_and_add(d, row_of, column, buffer);
+    else if (p.alpha != 1.f)
+      for_all(d, [this](float &sum) { sum *= p.alpha; });
+    for_columns(d, p.output.col_bias, column, 0.f, add);
+    for_rows(d, p.output.row_bias, row_begin, 0.f, add);
+    if (p.output.activation == BSRG_OUTPUT_IDENTITY) return;
+    for_all(d, [this](float &sum) { sum = output::activate(p.output, sum); });
+  }
+
+  // One panel of the warpgroup's rows into `buffer`, as TMA stores it.
+  __device__ void write_panel(const Sums &d, int panel, uint32_t buffer) const {
+    if constexpr (kTransposed)
+      write_columns(d, panel, buffer);
+    else
+      write_rows(d, panel, buffer);
+  }
+
+  // Transposed: rows of 128 bytes, swizzled like X.
+  __device__ void write_rows(const Sums &d, int panel, uint32_t buffer) const {
+    // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
+    const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
+    const uint32_t mine = buffer + ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int first = 0; first < kHeight; first += 16) {
+        const float *v = d[r][panel] + first / 2;
+        const uint32_t to = mine + (r * kHeight + first) * 128;
+        if (first + 8 < kHeight)
+          ptx::store_matrix_x4_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
+                                          ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+        else
+          ptx::store_matrix_x2_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
+      }
+  }
+
+  // 16-byte chunk c of column j of a block row lies at chunk c ^ chunk_bits(j) where TMA has a swizzle of as many bytes as
+  // its columns have: else the eight columns of a matrix would meet some banks two to eight times. Columns of other
+  // lengths meet each bank once without, but for 48 rows, which meet each twice.
+  static constexpr bool kSwizzled = kHeight == 16 || kHeight == 32 || kHeight == 64;
+  static __device__ int chunk_bits(int column) {
+    return kSwizzled ? column / (64 / kHeight) % (kHeight / 8) : 0;
+  }
+
+  // As they are: of each block row all columns of the panel, one after the other.
+  __device__ void write_columns(const Sums &d, int panel, uint32_t buffer) const {
+    // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
+    const int column = (warp & 3) * 16 + (lane & 15);
+    const uint32_t mine = buffer + column * (2 * kHeight) + (((lane >> 4) ^ chunk_bits(column)) << 4);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int first = 0; first < kHeight; first += 16) {
+        const float *v = d[r][panel] + first / 2;
+        const uint32_t to = (kSwizzled ? mine ^ (2 * first) : mine + 2 * first) + r * (kHeight * 128);
+        if (first + 8 < kHeight)
+          ptx::store_matrix_x4(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
+                               ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+        else
+          ptx::store_matrix_x2(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
+      }
+  }
+
+  __device__ void store_block_row(uint32_t from, int row, int column, uint64_t policy) const {
+    ptx::tma_store_2d(p.y, from, kTransposed ? row : column, kTransposed ? column : row, policy);
+  }
+
+  // Writes the sums of a tile. TMA reads the buffer while the next tile is under way, and clips what lies beyond
+  // the last row and column n.
+  __device__ void store(Sums &d, int (&row)[kRows], int row_begin, int n_tile, int group,
+                        uint64_t policy) const {
+    const uint32_t buffer = shared + L::kOutput + group * L::kOutputBytes;
+    const bool leader = (threadIdx.x & 127) == 0;
+    for (int panel = 0; panel < 2; ++panel) {
+      if (leader) ptx::bulk_wait_read<0>();
+      ptx::named_barrier_sync(1 + group, 128);
+      if (!kFused && !kRowsEarly && panel == 0) load_rows(row, row_begin);
+      if (kFused && panel == 0) {
+        apply_output(d, row_begin, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
+        load_rows(row, row_begin);
+        ptx::named_barrier_sync(1 + group, 128);
+      } else if (panel == 0 && (p.alpha != 1.f || p.beta != 0.f)) {
+        const auto row_of = [&row](int r) { return row[r]; };
+        scale_and_add(d, row_of, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
+        ptx::named_barrier_sync(1 + group, 128);
+      }
+      if (panel == 0)
+        write_panel(d, 0, buffer);
+      else
+        write_panel(d, 1, buffer);
+      ptx::fence_async_proxy();
+      ptx::named_barrier_sync(1 + group, 128);
+      if (leader) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+          if (row[r] >= 0)
+            store_block_row(buffer + r * kHeight * 128, row[r], n_tile * kTileN + panel * kPanel, policy);
+        ptx::bulk_commit();
+      }
+    }
+  }
+
+  __device__ void load_rows(int (&row)[kRows], int row_begin) const {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.row_begin + row_begin + r);
+  }
+};
+
+}  // namespace bsrg::stream
