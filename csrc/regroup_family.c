@@ -177,6 +177,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
+  if (bsrg_map_has_transposed_x(args)) return "needs b in row-major order, its rows at multiples of 16 bytes";
   bsrg_matmul_args packed = *args;
   packed.values = NULL; /* the stored values may start anywhere; the packed ones are aligned */
   return bsrg_stream_family.layout_obstacle(&packed);

@@ -8,7 +8,9 @@
 typedef struct bsrg_stream_shape {
   int32_t height, width; /* of a part: one that is compiled */
   int32_t rows, columns; /* parts of a stored block, down and across */
-  int kernel; /* of float16; bfloat16's lie BSRG_STREAM_SHAPE_COUNT further, then those for fused output */
+  /* Of float16. bfloat16's lie BSRG_STREAM_SHAPE_COUNT further, then those for fused output, then those for a transposed
+   * X. */
+  int kernel;
 } bsrg_stream_shape;
 
 #define BSRG_STREAM_ONE(height, width) +1

@@ -24,9 +24,9 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
-  if (args->beta != 0 && !bsrg_map_can_describe(&args->c))
-    return "needs c in row-major order, its rows at multiples of 16 bytes";
-  return bsrg_map_layout_obstacle(args);
+  const bool c_suits = args->beta == 0 || bsrg_map_can_describe(&args->c);
+  return bsrg_map_layout_obstacle(
+      args, c_suits ? NULL : "needs c in row-major order, its rows at multiples of 16 bytes");
 }
 
 static int32_t column_tiles(const bsrg_matmul_args *args) {
@@ -70,12 +70,31 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      (CUstream)args->stream, &p, error);
 }
 
+/* The swizzle of rows of so many elements, or none. */
+static int swizzle_of(int32_t elements) {
+  return elements == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : elements == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+         : elements == 16 ? CU_TENSOR_MAP_SWIZZLE_32B
+                          : CU_TENSOR_MAP_SWIZZLE_NONE;
+}
+
+/* Of X or Y, in boxes of so many rows by 64 columns. */
+static bsrg_map_shape shape_of(const bsrg_dense *d, bool transposed, int32_t rows) {
+  const uint64_t k = (uint64_t)d->rows, n = (uint64_t)d->cols;
+  if (transposed)
+    return (bsrg_map_shape){
+        2, {k, n, 0}, {(uint64_t)d->col_stride, 0}, {(uint32_t)rows, 64, 0}, swizzle_of(rows)};
+  return (bsrg_map_shape){
+      2, {n, k, 0}, {(uint64_t)d->row_stride, 0}, {64, (uint32_t)rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
 /* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
  * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. */
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan *stream,
                             const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
   const int32_t n_tiles = column_tiles(args);
+  const bool transposed = bsrg_map_has_transposed_x(args);
   bsrg_stream_params p = {
       .packed = (const void *)(uintptr_t)packed,
       .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
@@ -92,22 +111,15 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
       .n = (int32_t)args->x.cols,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
-      .output = bsrg_output_of(args)};
-  const bsrg_map_shape x = {2,
-                            {(uint64_t)args->x.cols, (uint64_t)args->x.rows, 0},
-                            {(uint64_t)args->x.row_stride, 0},
-                            {64, (uint32_t)shape->width, 0},
-                            CU_TENSOR_MAP_SWIZZLE_128B};
-  const bsrg_map_shape y = {2,
-                            {(uint64_t)args->y.cols, (uint64_t)args->y.rows, 0},
-                            {(uint64_t)args->y.row_stride, 0},
-                            {64, (uint32_t)shape->height, 0},
-                            CU_TENSOR_MAP_SWIZZLE_128B};
+      .output = bsrg_output_of(args),
+      .c_col_stride = args->c.col_stride};
+  const bsrg_map_shape x = shape_of(&args->x, transposed, shape->width),
+                       y = shape_of(&args->y, transposed, shape->height);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
   const int64_t ctas = bsrg_min(gpu.device->info.sm_count, (int64_t)stream->tile_count * n_tiles);
-  const int group = (args->dtype == BSRG_BF16) + (p.output.given ? 2 : 0);
+  const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
   const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);
 }
@@ -137,7 +149,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 
 const bsrg_family_ops bsrg_stream_family = {.family = BSRG_STREAM,
                                             .obstacle = obstacle,
-                                            .columns_obstacle = bsrg_map_columns_obstacle,
+                                            .columns_obstacle = bsrg_map_count_obstacle,
                                             .layout_obstacle = layout_obstacle,
                                             .make_plan = bsrg_stream_make_plan,
                                             .free_plan = bsrg_stream_free_plan,

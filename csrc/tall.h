@@ -67,9 +67,6 @@ typedef struct bsrg_tall_schedule {
 /* The fastest by prediction (tall_schedule.c). */
 bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
                                           int64_t n, bool transposed_x, const bsrg_chip *chip);
-/* Whether X and Y are read and written with the rows of a column adjacent, as products with A on the right have them
- * (tall_launch.c). */
-bool bsrg_tall_has_transposed_x(const bsrg_matmul_args *args);
 void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                        bsrg_candidate *candidate);
 

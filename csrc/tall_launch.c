@@ -25,29 +25,12 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   return NULL;
 }
 
-static const char *columns_obstacle(int64_t n) {
-  return n > INT32_MAX ? "needs fewer than 2^31 columns" : NULL;
-}
-
-static bsrg_dense turned(const bsrg_dense *d) {
-  return (bsrg_dense){d->data, d->cols, d->rows, d->col_stride, d->row_stride};
-}
-
-bool bsrg_tall_has_transposed_x(const bsrg_matmul_args *args) {
-  const bsrg_dense x = turned(&args->x), y = turned(&args->y);
-  const bool by_rows = bsrg_map_can_describe(&args->x) && bsrg_map_can_describe(&args->y);
-  return !by_rows && bsrg_map_can_describe(&x) && bsrg_map_can_describe(&y);
-}
-
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
-  if (bsrg_tall_has_transposed_x(args)) /* n and the layout of C do not matter then */
-    return (uintptr_t)args->values % 16 ? "needs a.data to start at a multiple of 16 bytes" : NULL;
   const bsrg_dense *c = &args->c;
-  const char *columns = bsrg_map_columns_obstacle(args->x.cols);
-  if (columns) return columns;
-  if (args->beta != 0 && (c->col_stride != 1 || c->row_stride % 2 || (uintptr_t)c->data % 4))
-    return "needs c in row-major order, its rows at multiples of 4 bytes";
-  return bsrg_map_layout_obstacle(args);
+  const bool c_suits =
+      args->beta == 0 || (c->col_stride == 1 && c->row_stride % 2 == 0 && (uintptr_t)c->data % 4 == 0);
+  return bsrg_map_layout_obstacle(
+      args, c_suits ? NULL : "needs c in row-major order, its rows at multiples of 4 bytes");
 }
 
 /* The operands that lie transposed. */
@@ -173,7 +156,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int64_t n = args->x.cols;
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_count = gpu.device->info.sm_count;
-  const tall_form form = {.a = v->order, .x = bsrg_tall_has_transposed_x(args)};
+  const tall_form form = {.a = v->order, .x = bsrg_map_has_transposed_x(args)};
   const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, form.x, &chip);
   const bsrg_tall_level *level = s.level;
   /* The kernels for parts write zeros aside; with beta or an epilogue, empty tiles are tiles like others. */
@@ -269,7 +252,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 
 const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,
                                           .obstacle = obstacle,
-                                          .columns_obstacle = columns_obstacle,
+                                          .columns_obstacle = bsrg_map_count_obstacle,
                                           .layout_obstacle = layout_obstacle,
                                           .make_plan = bsrg_tall_make_plan,
                                           .free_plan = bsrg_tall_free_plan,

@@ -1,6 +1,7 @@
 /* The tall family's tiles for n columns: in which clusters and which order, whether long ones are cut, and what that
  * costs. */
 #include "tall.h"
+#include "tensor_map.h"
 
 #include <math.h>
 
@@ -157,7 +158,7 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
                        bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, plan, n, bsrg_tall_has_transposed_x(args), chip);
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, plan, n, bsrg_map_has_transposed_x(args), chip);
   const costs of = costs_for(v, plan, n, s.cluster, chip);
   c->mma_flops = of.mma_flops;
   c->l2_bytes = of.l2_bytes + (s.level ? 2 * partial_bytes(s.level, n) : 0);

@@ -1,17 +1,36 @@
 #include "tensor_map.h"
 
+#include "dense.h"
+
 bool bsrg_map_can_describe(const bsrg_dense *dense) {
   return dense->col_stride == 1 && dense->row_stride >= dense->cols && dense->row_stride < (int64_t)1 << 39 &&
          dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
 }
 
-const char *bsrg_map_columns_obstacle(int64_t n) {
-  if (n % 8) return "needs a number of columns that is a multiple of 8";
+static bool can_describe_turned(bsrg_dense dense) {
+  bsrg_dense_turn(&dense);
+  return bsrg_map_can_describe(&dense);
+}
+
+bool bsrg_map_has_transposed_x(const bsrg_matmul_args *args) {
+  const bool by_rows = bsrg_map_can_describe(&args->x) && bsrg_map_can_describe(&args->y);
+  return !by_rows && can_describe_turned(args->x) && can_describe_turned(args->y);
+}
+
+const char *bsrg_map_count_obstacle(int64_t n) {
   return n > INT32_MAX ? "needs fewer than 2^31 columns" : NULL;
 }
 
-const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args) {
+const char *bsrg_map_columns_obstacle(int64_t n) {
+  return n % 8 ? "needs a number of columns that is a multiple of 8" : bsrg_map_count_obstacle(n);
+}
+
+const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args, const char *of_c) {
   if ((uintptr_t)args->values % 16) return "needs a.data to start at a multiple of 16 bytes";
+  if (bsrg_map_has_transposed_x(args)) return NULL;
+  const char *columns = bsrg_map_columns_obstacle(args->x.cols);
+  if (columns) return columns;
+  if (of_c) return of_c;
   if (!bsrg_map_can_describe(&args->x))
     return "needs b in row-major order, its rows at multiples of 16 bytes";
   if (!bsrg_map_can_describe(&args->y))

@@ -14,10 +14,16 @@ typedef struct bsrg_map_shape {
 /* Whether a map can describe the matrix: row-major, rows at multiples of 16 bytes that follow one another, a row
  * stride below 2^40 bytes. */
 bool bsrg_map_can_describe(const bsrg_dense *dense);
-/* What the families that reach A, X and Y through maps or bulk copies need of n, and of the operands; NULL if they
- * suit. */
+/* Whether maps can describe X and Y, but only with the rows of a column adjacent, as products with A on the right have
+ * them. */
+bool bsrg_map_has_transposed_x(const bsrg_matmul_args *args);
+/* What the families that reach A, X and Y through maps or bulk copies need of n; NULL if it suits. Those that take a
+ * transposed X, too, need fewer than 2^31 columns, and the rest only by rows. */
 const char *bsrg_map_columns_obstacle(int64_t n);
-const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args);
+const char *bsrg_map_count_obstacle(int64_t n);
+/* Likewise of the operands, for families that take a transposed X. Then neither n nor the layout of C matters.
+ * of_c: what by rows is wrong with C, or NULL. */
+const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args, const char *of_c);
 
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);

@@ -53,6 +53,27 @@ static double seconds(const bsrg_matmul_args *args, char *reason) {
   return candidate.seconds;
 }
 
+/* Both X and Y by columns: the tall and stream kernels take that for any n, and any C. */
+static void test_columns(bsrg_structure *a, bsrg_family direct) {
+  bsrg_error error;
+  const bsrg_family expected = direct == BSRG_REGROUP ? BSRG_ALIGN : direct;
+  for (int64_t n = 4095; n <= 4096; ++n) {
+    bsrg_matmul_args args = contiguous(a, n);
+    by_columns(&args.x);
+    by_columns(&args.y);
+    CHECK(chosen(args, BSRG_AUTO, &error) == expected);
+    CHECK(chosen(args, BSRG_ALIGN, &error) == BSRG_ALIGN);
+    args.beta = 1; /* by rows, of n elements each */
+    CHECK(chosen(args, BSRG_AUTO, &error) == expected);
+    args.y.data = after(args.y.data, 2);
+    CHECK(chosen(args, BSRG_AUTO, &error) == BSRG_ALIGN);
+    if (expected == BSRG_ALIGN) continue;
+    args.y.data = after(args.y.data, 14);
+    args.values = after((void *)args.values, 8);
+    CHECK(chosen(args, direct, &error) == BSRG_AUTO && strstr(error.message, "a.data"));
+  }
+}
+
 static void test_choice(int64_t block, bsrg_family direct) {
   bsrg_structure *a = make(4096 / block, 4096 / block, block, block);
   bsrg_error error;
@@ -63,6 +84,7 @@ static void test_choice(int64_t block, bsrg_family direct) {
   by_columns(&args.x);
   CHECK(chosen(args, BSRG_AUTO, &error) == BSRG_ALIGN);
   CHECK(chosen(args, direct, &error) == BSRG_AUTO && strstr(error.message, "row-major"));
+  test_columns(a, direct);
   args = contiguous(a, 4096);
   args.y.data = after(args.y.data, 2);
   CHECK(chosen(args, BSRG_AUTO, &error) == BSRG_ALIGN);

@@ -224,6 +224,28 @@ def test_stream(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("block", (*STREAM, (64, 32), (64, 16), (128, 32)), ids=str)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_stream_right(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    transposed: bool,
+    block: tuple[int, int],
+    dtype: str,
+) -> None:
+    """X and Y by columns, for which one kernel has all of the output, and by rows."""
+    mask = some_blocks(rng, 21, 13)
+    if not transposed:
+        mask, block = np.ascontiguousarray(mask.T), block[::-1]
+    p = random_problem(torch, mask, block, dtype)
+    form = {"transposed": transposed, "right": True}
+    for n in some((7, 128, 201)):
+        check_ways(torch, rng, p, n, "stream", **form)
+    check_ways(torch, rng, p, 72, "stream", by_columns=True, **form)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("block", [(3, 5), (16, 8), (20, 24), (48, 48), (7, 130)], ids=str)
 def test_regroup(
     torch: Any, rng: np.random.Generator, hopper: None, block: tuple[int, int], dtype: str

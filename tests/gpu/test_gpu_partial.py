@@ -119,6 +119,22 @@ def test_transposed_tall(
             check_family(p, "tall", rng, beta, form)
 
 
+@pytest.mark.parametrize("form", ["transposed", "right", "right_transposed"])
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (48, 16), (64, 64)])
+def test_transposed_stream(
+    form: str, dtype: str, blocksize: tuple[int, int], rng: np.random.Generator
+) -> None:
+    """Of Y by columns, too, nothing beyond its last row is written."""
+    numpy_dtype(dtype)
+    height, width = blocksize
+    for cut in some([(8, 8), (height - 8, 0), (0, width - 8)]):
+        n = 136 if form == "transposed" else 133
+        p = make(Shape(0.4, 9, 7, blocksize, cut, n), rng, dtype)
+        for beta in (0.0, 1.5):
+            check_family(p, "stream", rng, beta, form)
+
+
 @pytest.mark.parametrize("form", ["plain", "right_transposed"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_long_rows_in_parts(form: str, dtype: str, rng: np.random.Generator) -> None:

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from cases import least_error
-from device_cases import DeviceProblem, corner, random_problem, relative_error, repeats, some
+from device_cases import (
+    DeviceProblem,
+    corner,
+    random_problem,
+    reduced,
+    relative_error,
+    repeats,
+    some,
+)
 from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = pytest.mark.gpu
@@ -174,20 +182,66 @@ def test_parts(torch: Any, rng: np.random.Generator, hopper: None, form: Form) -
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("height", [8, 16, 24, 32, 48, 64, 72, 128])
+@pytest.mark.parametrize("height", [8, 16, 24, 32, 40, 48, 56, 64, 72, 128])
 @pytest.mark.parametrize("form", FORMS, ids=repr)
 def test_stream(
     torch: Any, rng: np.random.Generator, hopper: None, form: Form, height: int, dtype: str
 ) -> None:
-    """Blocks turned while they are packed; where columns of X are not adjacent, on copies of X."""
-    family = "align" if form.right else "stream"
+    """Blocks turned while they are packed, X and Y as they lie: by columns in any number of them,
+    below, at and above a panel and a tile."""
+    numbers = (2, 7, 63, 64, 65, 127, 128, 333) if form.right else (72, 128, 264)
     for width in (16, 32, 48, 112):
         for rows, cols in ((1, 1), (5, 3), (40, 37)):
             mask = cases.uniform(0.3)(rng, rows, cols) | corner(rows, cols)
             p = make(torch, mask, form, (height, width), dtype)
-            for n in some((72, 128, 264)):
-                check_form(torch, p, form, n, family=family)
-            check_form(torch, p, form, 200, alpha=-0.5, beta=2.0, family=family)
+            for n in some(numbers):
+                check_form(torch, p, form, n, family="stream")
+            check_form(torch, p, form, 200, alpha=-0.5, beta=2.0, family="stream")
+            check_form(torch, p, form, 200, alpha=3.0, family="stream")
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("form", ALL_FORMS, ids=repr)
+def test_stream_patterns(
+    torch: Any, rng: np.random.Generator, hopper: None, form: Form, pattern: str
+) -> None:
+    """Rows without blocks and with many, and C in every layout and in place."""
+    pattern_of, rows, cols = PATTERNS[pattern]
+    mask = pattern_of(rng, rows, cols) | corner(rows, cols)
+    for shape in some(((16, 16), (32, 32), (8, 32), (24, 16), (48, 32), (64, 16))):
+        p = make(torch, mask, form, shape, "float16")
+        for layout in LAYOUTS:
+            check_form(torch, p, form, 264, layout=layout, family="stream")
+            check_form(
+                torch,
+                p,
+                form,
+                72,
+                layout=layout,
+                alpha=2.0,
+                beta=-1.0,
+                in_place=True,
+                family="stream",
+            )
+        # Where X lies by columns; n is odd, which C by rows is not aligned for either.
+        layout = "padded rows" if form.right else "padded columns"
+        for c_layout in LAYOUTS:
+            check_form(
+                torch, p, form, 131, layout=layout, beta=0.5, c_layout=c_layout, family="stream"
+            )
+
+
+@pytest.mark.parametrize("block", [(16, 16), (32, 32)], ids=str)
+@pytest.mark.parametrize("form", [Form(False, True), Form(True, True)], ids=repr)
+def test_stream_many_tiles(
+    torch: Any, rng: np.random.Generator, hopper: None, form: Form, block: tuple[int, int]
+) -> None:
+    """Several tiles for each SM, in both ways of multiplying blocks."""
+    for density in (0.05, 0.4):
+        mask = cases.uniform(density)(rng, reduced(2048) // block[0], reduced(1536) // block[1])
+        p = make(torch, mask | corner(*mask.shape), form, block, "bfloat16")
+        check_form(torch, p, form, reduced(8191), family="stream")
+        check_form(torch, p, form, reduced(8191), alpha=0.5, beta=2.0, family="stream")
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES)
@@ -216,11 +270,14 @@ def test_chosen_family(
             check_form(torch, p, form, n, layout=layout)
 
 
+@pytest.mark.parametrize("block", [(64, 64), (32, 32)], ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=repr)
-def test_same_bits(torch: Any, rng: np.random.Generator, hopper: None, form: Form) -> None:
+def test_same_bits(
+    torch: Any, rng: np.random.Generator, hopper: None, form: Form, block: tuple[int, int]
+) -> None:
     """Again and again, captured in a graph, and from a view made anew."""
     mask = cases.skewed(rng, 24, 40)
-    p = make(torch, mask | corner(24, 40), form, (64, 64), "float16")
+    p = make(torch, mask | corner(24, 40), form, block, "float16")
     side = p.dense.T if form.transposed else p.dense
     shape = (600, side.shape[0]) if form.right else (side.shape[1], 600)
     x = torch.randn(shape, device="cuda").half()

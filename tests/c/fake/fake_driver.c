@@ -208,7 +208,8 @@ static CUresult fake_tensor_map_encode(void *map, int data_type, uint32_t rank, 
       return refuse("a stride in bytes", strides[d]);
   }
   if (box[0] * item % 16) return refuse("the box's width in bytes", box[0] * item);
-  if (box[0] * item > UINT64_C(16) << swizzle) return refuse("the swizzled width in bytes", box[0] * item);
+  if (swizzle != CU_TENSOR_MAP_SWIZZLE_NONE && box[0] * item > UINT64_C(16) << swizzle)
+    return refuse("the swizzled width in bytes", box[0] * item);
   memset(map, 1, 128);
   return CUDA_SUCCESS;
 }
