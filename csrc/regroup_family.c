@@ -177,7 +177,6 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
-  if (bsrg_map_has_transposed_x(args)) return "needs b in row-major order, its rows at multiples of 16 bytes";
   bsrg_matmul_args packed = *args;
   packed.values = NULL; /* the stored values may start anywhere; the packed ones are aligned */
   return bsrg_stream_family.layout_obstacle(&packed);
@@ -285,7 +284,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 
 const bsrg_family_ops bsrg_regroup_family = {.family = BSRG_REGROUP,
                                              .obstacle = obstacle,
-                                             .columns_obstacle = bsrg_map_columns_obstacle,
+                                             .columns_obstacle = bsrg_map_count_obstacle,
                                              .layout_obstacle = layout_obstacle,
                                              .make_plan = make_plan,
                                              .free_plan = bsrg_regrouped_free,

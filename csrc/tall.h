@@ -64,9 +64,11 @@ typedef struct bsrg_tall_schedule {
   double seconds;
   const char *limit; /* what takes them */
 } bsrg_tall_schedule;
-/* The fastest by prediction (tall_schedule.c). */
+/* The fastest by prediction (tall_schedule.c). transposed_rows: those of Y with a transposed X, else 0. */
 bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
-                                          int64_t n, bool transposed_x, const bsrg_chip *chip);
+                                          int64_t n, int64_t transposed_rows, const bsrg_chip *chip);
+/* For that. The structure may have more rows than Y, see tall_launch.c. */
+int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args);
 void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                        bsrg_candidate *candidate);
 

@@ -157,7 +157,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_count = gpu.device->info.sm_count;
   const tall_form form = {.a = v->order, .x = bsrg_map_has_transposed_x(args)};
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, form.x, &chip);
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, bsrg_tall_transposed_rows(args), &chip);
   const bsrg_tall_level *level = s.level;
   /* The kernels for parts write zeros aside; with beta or an epilogue, empty tiles are tiles like others. */
   const bool zeros = args->beta == 0 && !bsrg_epilogue_of(args);

@@ -126,9 +126,13 @@ static double cut_seconds(const costs *c, const bsrg_tall_plan *plan, const bsrg
          2 * partial_bytes(level, n) / chip->l2_bytes_per_s;
 }
 
+int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args) {
+  return bsrg_map_has_transposed_x(args) ? args->y.rows : 0;
+}
+
 bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n,
-                                          bool transposed_x, const bsrg_chip *chip) {
-  bsrg_tall_schedule s = {.cluster = cluster_for(v, plan, n, v->order || transposed_x)};
+                                          int64_t transposed_rows, const bsrg_chip *chip) {
+  bsrg_tall_schedule s = {.cluster = cluster_for(v, plan, n, v->order || transposed_rows)};
   const costs uncut = costs_for(v, plan, n, s.cluster, chip);
   s.seconds = uncut_seconds(&uncut, plan, chip);
   s.limit = uncut.limit;
@@ -138,7 +142,7 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   const bsrg_tall_cluster across = cluster_along_columns(n);
   const costs cut = costs_for(v, plan, n, across, chip);
   /* The second pass of transposed products writes rows in eights, without a look at where Y ends. */
-  const bool uncuttable = transposed_x && v->rows != bsrg_whole_rows(v);
+  const bool uncuttable = transposed_rows && transposed_rows != bsrg_whole_rows(v);
   for (int32_t i = 0; i < plan->level_count && !uncuttable; ++i) {
     const double seconds = cut_seconds(&cut, plan, &plan->levels[i], n, chip);
     if (seconds >= fmin(needed, s.seconds)) continue;
@@ -158,7 +162,7 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
                        bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, plan, n, bsrg_map_has_transposed_x(args), chip);
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, plan, n, bsrg_tall_transposed_rows(args), chip);
   const costs of = costs_for(v, plan, n, s.cluster, chip);
   c->mma_flops = of.mma_flops;
   c->l2_bytes = of.l2_bytes + (s.level ? 2 * partial_bytes(s.level, n) : 0);

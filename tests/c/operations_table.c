@@ -41,6 +41,7 @@ const operation kOperations[] = {
     {"stream columns partial", MATMUL, BSRG_STREAM, BSRG_BF16, ON_GPU | COLUMNS | PARTIAL, 9, 9, 48, 64, 4,
      64},
     {"regroup", MATMUL, BSRG_REGROUP, BSRG_F16, ON_GPU, 60, 60, 4, 5, 9, 512},
+    {"regroup columns", MATMUL, BSRG_REGROUP, BSRG_F16, ON_GPU | COLUMNS, 60, 60, 8, 4, 9, 101},
     {"align", MATMUL, BSRG_ALIGN, BSRG_F16, ON_GPU | COLUMNS, 9, 12, 64, 64, 6, 100},
     {"narrow", MATMUL, BSRG_NARROW, BSRG_F16, ON_GPU | SKEWED, 9, 30, 64, 64, 3, 8},
     {"narrow bfloat16", MATMUL, BSRG_NARROW, BSRG_BF16, ON_GPU, 9, 12, 32, 32, 6, 1},

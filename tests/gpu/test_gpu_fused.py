@@ -253,6 +253,9 @@ def test_regroup(
     p = random_problem(torch, some_blocks(rng, 23, 11), block, dtype)
     for n in some((8, 264)):
         check_ways(torch, rng, p, n, "regroup")
+    p = random_problem(torch, some_blocks(rng, 24, 16), block, dtype)
+    for n in some((7, 201)):
+        check_ways(torch, rng, p, n, "regroup", transposed=True, right=True)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -244,6 +244,41 @@ def test_stream_many_tiles(
         check_form(torch, p, form, reduced(8191), alpha=0.5, beta=2.0, family="stream")
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("density", [0.03, 0.3, 1.1])
+@pytest.mark.parametrize("block", [(8, 8), (16, 16), (24, 24), (20, 12), (5, 3), (32, 8)], ids=str)
+def test_regroup(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    block: tuple[int, int],
+    density: float,
+    dtype: str,
+) -> None:
+    """As they are stored, by columns: larger blocks reach beyond the ends of X and Y."""
+    form = Form(True, True)
+    for rows, cols in ((8, 8), (24, 40), (104, 72)):
+        mask = cases.uniform(density)(rng, rows, cols) | corner(rows, cols)
+        p = random_problem(torch, mask, block, dtype)
+        for n in some((2, 64, 131, 333)):
+            check_form(torch, p, form, n, family="regroup")
+        for c_layout in LAYOUTS:
+            check_form(
+                torch, p, form, 201, alpha=-0.5, beta=2.0, c_layout=c_layout, family="regroup"
+            )
+
+
+def test_regrouped_long_rows(torch: Any, rng: np.random.Generator, hopper: None) -> None:
+    """Which would be cut if Y ended where the larger blocks do."""
+    for rows in (16, 19):
+        mask = np.zeros((rows, 640), bool)
+        mask[4:8] = True
+        p = random_problem(torch, mask | corner(rows, 640), (16, 16), "float16")
+        for n in some((72, 256, 771)):
+            check_form(torch, p, Form(True, True), n, family="regroup")
+            check_form(torch, p, Form(True, True), n, beta=1.0, family="regroup")
+
+
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("blocksize", [(16, 16), (24, 40), (7, 5), (64, 48), (130, 33)])
 @pytest.mark.parametrize("form", ALL_FORMS, ids=repr)
