@@ -136,7 +136,7 @@ static void search_stream(search *s) {
     const bsrg_structure_view child = child_view(s->v, shape, work.parts);
     bsrg_candidate product;
     bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(&child, BSRG_F16, TYPICAL_COLUMNS),
-                               TYPICAL_COLUMNS, &s->chip, &product);
+                               TYPICAL_COLUMNS, false, &s->chip, &product);
     offer(s, &bsrg_stream_family, shape, work.parts, product.seconds);
   }
 }
@@ -197,7 +197,8 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   if (r->family == &bsrg_stream_family) {
     const bsrg_stream_work work = bsrg_stream_work_of(r->child_plan);
     const int64_t n = args->x.cols;
-    bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(child, args->dtype, n), n, chip, &product);
+    bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(child, args->dtype, n), n,
+                               bsrg_map_has_transposed_x(args), chip, &product);
   } else {
     bsrg_matmul_args of_child = *args;
     of_child.a = r->child;

@@ -57,7 +57,7 @@ static inline int32_t bsrg_stream_group_height(int32_t height) {
 /* All of the candidate but family and supported, for parts that are packed already. compulsory_bytes: see
  * bsrg_compulsory_bytes. */
 void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_bytes, int64_t n,
-                                const bsrg_chip *chip, bsrg_candidate *candidate);
+                                bool transposed_x, const bsrg_chip *chip, bsrg_candidate *candidate);
 /* The product alone: `packed` holds the parts in the plan's order and layout. */
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                                       CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);

@@ -1,5 +1,6 @@
 /* The streaming family's plan: tiles of up to 256 rows, cut into stages that hold only the block columns in use. */
 #include "stream.h"
+#include "tensor_map.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -308,6 +309,9 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 /* Fitted on an H200: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which power does not
  * allow for long. Loads alone end at some 9.6 TB/s. */
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
+/* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
+ * A @ X 556, of 32 x 32 425 and 410. */
+static const double run_cycles = 1.1;
 /* Cycles of an SM for 16 columns of a part, of a slot that a warpgroup goes through, and for a tile. */
 static const double low_part_cycles = 26.5, slot_cycles = 19, part_cycles = 39.4, part_row_cycles = .34,
                     tile_cycles = 5250;
@@ -335,7 +339,7 @@ bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
 }
 
 void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_bytes, int64_t n,
-                                const bsrg_chip *chip, bsrg_candidate *c) {
+                                bool transposed_x, const bsrg_chip *chip, bsrg_candidate *c) {
   const double columns = (double)bsrg_ceil_div(n, BSRG_STREAM_TILE_N);
   const double part_bytes = 2.0 * w->height * w->width;
   const double slot_bytes = 2.0 * BSRG_STREAM_TILE_N * w->width;
@@ -343,8 +347,9 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   c->l2_bytes = columns * (w->parts * part_bytes + w->slots * slot_bytes);
   c->hbm_bytes = compulsory_bytes;
   /* Loads and products overlap, though not all of the time. */
-  const double loads = c->l2_bytes / l2_bytes_per_s,
-               products = product_cycles(w) * columns / (clock_hz * chip->sm_count);
+  const double runs = transposed_x ? columns * BSRG_STREAM_TILE_N * w->slots : 0;
+  const double loads = fmax(c->l2_bytes / l2_bytes_per_s, runs * run_cycles / (clock_hz * chip->sm_count));
+  const double products = product_cycles(w) * columns / (clock_hz * chip->sm_count);
   const double work = hypot(loads, products);
   /* Most of that is the output. */
   const double of_tile =
@@ -367,7 +372,8 @@ void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const b
                          bsrg_candidate *c) {
   const bsrg_stream_work work = bsrg_stream_work_of(plan);
   const int64_t n = args->x.cols;
-  bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(&args->a->view, args->dtype, n), n, chip, c);
+  bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(&args->a->view, args->dtype, n), n,
+                             bsrg_map_has_transposed_x(args), chip, c);
   const double packing = 2 * work.parts * 2.0 * work.height * work.width; /* read and written */
   c->hbm_bytes += packing;
   c->seconds += BSRG_LAUNCH_SECONDS + packing / chip->hbm_bytes_per_s;
