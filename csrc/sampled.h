@@ -6,9 +6,9 @@
 #include "family.h"
 
 typedef struct bsrg_sampled_plan {
-  /* For Hopper's kernels: tiles of `strips` strips in the order in which they are computed. 0: the blocks, or how many
-   * there are, are nothing for them. */
-  int32_t strips;
+  /* For Hopper's kernels: tiles of `strips` strips and of parts of `part` rows and columns, in the order in which they are
+   * computed. 0: the blocks, or how many there are, are nothing for them. */
+  int32_t strips, part;
   int32_t tile_count;
   int64_t panel_count;
   bsrg_sampled_tile *tiles;
@@ -18,6 +18,14 @@ typedef struct bsrg_sampled_plan {
   int64_t item_count;
   bsrg_sampled_item *items;
 } bsrg_sampled_plan;
+
+/* Columns of B whose panels are to stay in L2 while the rows of A pass by: tiles are in the order of these sweeps. */
+int64_t bsrg_sampled_sweep_columns(const bsrg_structure_view *view);
+/* How many panels a tile has at most, where tiles(of, most) is how many there are then, `most` a multiple of unit. */
+int64_t bsrg_sampled_choose_width(int64_t (*tiles)(const void *of, int64_t most), const void *of,
+                                  int64_t widest, int64_t unit, int64_t overhead);
+/* Tiles of parts of 32 rows and columns; none where they do not suit. false: no memory (sampled_parts.c). */
+bool bsrg_sampled_plan_parts(const bsrg_structure_view *view, bsrg_sampled_plan *plan);
 
 /* NULL when Hopper's kernels can compute the product (sampled_launch.c). */
 const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch);

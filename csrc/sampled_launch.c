@@ -49,9 +49,9 @@ const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_samp
   if (sm_arch != 90) return "needs a GPU of compute capability 9.0";
   if (!is_half(args->dtype)) return "needs float16 or bfloat16";
   if (!plan->strips)
-    return "needs block heights and widths that are multiples of 64, and fewer than 2^31 rows, columns and "
-           "panels of "
-           "64 columns";
+    return "needs block heights and widths that are multiples of 64, or of 32 where block columns ascend "
+           "strictly, "
+           "and fewer than 2^31 rows, columns and panels";
   if (args->a.cols < 1 || args->a.cols > INT32_MAX) return "needs an a of 1 to 2^31 - 1 columns";
   if (!order_of(&args->a).fits)
     return "needs a in row-major or column-major order, its rows or columns at multiples of 16 bytes";
@@ -61,15 +61,15 @@ const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_samp
   return NULL;
 }
 
-static bsrg_status encode(const bsrg_order *order, bsrg_dtype dtype, bsrg_gpu gpu, bsrg_tensor_map *map,
-                          bsrg_error *error) {
+/* A box has the k of a stage and a part's rows of A, or columns of B. by_k: whether k lies along the map's rows. */
+static bsrg_status encode(const bsrg_order *order, bool by_k, uint32_t part, bsrg_dtype dtype, bsrg_gpu gpu,
+                          bsrg_tensor_map *map, bsrg_error *error) {
   const bsrg_dense *rows = &order->rows;
   const bsrg_map_shape shape = {2,
                                 {(uint64_t)rows->cols, (uint64_t)rows->rows},
                                 {(uint64_t)rows->row_stride},
-                                {BSRG_SAMPLED_PANEL, BSRG_SAMPLED_PANEL},
-                                CU_TENSOR_MAP_SWIZZLE_128B};
-  _Static_assert((int)BSRG_SAMPLED_PANEL == (int)BSRG_SAMPLED_STAGE_K, "one box for either order");
+                                {by_k ? BSRG_SAMPLED_STAGE_K : part, by_k ? part : BSRG_SAMPLED_STAGE_K},
+                                by_k || part == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B};
   return bsrg_encode_map(gpu.api, dtype, rows->data, &shape, map, error);
 }
 
@@ -92,14 +92,14 @@ static bsrg_status launch_hopper(const bsrg_sampled_args *args, const bsrg_sampl
       .block_width = (int32_t)v->block_width,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta};
-  status = encode(&a, args->dtype, gpu, &p.a, error);
-  if (status == BSRG_OK) status = encode(&b, args->dtype, gpu, &p.b, error);
+  const uint32_t part = (uint32_t)plan->part;
+  status = encode(&a, !a.by_columns, part, args->dtype, gpu, &p.a, error);
+  if (status == BSRG_OK) status = encode(&b, b.by_columns, part, args->dtype, gpu, &p.b, error);
   if (status != BSRG_OK) return status;
   const int first =
-      args->dtype == BSRG_F16
-          ? (plan->strips == 2 ? BSRG_KERNEL_SAMPLED_F16_M128_KN : BSRG_KERNEL_SAMPLED_F16_M64_KN)
-          : (plan->strips == 2 ? BSRG_KERNEL_SAMPLED_BF16_M128_KN : BSRG_KERNEL_SAMPLED_BF16_M64_KN);
-  const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + 2 * a.by_columns + b.by_columns);
+      args->dtype == BSRG_F16 ? BSRG_KERNEL_SAMPLED_F16_M128_KN : BSRG_KERNEL_SAMPLED_BF16_M128_KN;
+  const int tile = plan->strips == 2 ? 0 : part == 64 ? 1 : 2;
+  const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + 4 * tile + 2 * a.by_columns + b.by_columns);
   return bsrg_launch(gpu.api, gpu.device, kernel, bsrg_min(gpu.device->info.sm_count, plan->tile_count), 1,
                      (CUstream)args->stream, &p, error);
 }

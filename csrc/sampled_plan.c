@@ -3,33 +3,21 @@
 
 #include <stdlib.h>
 
-/* Columns of B whose panels are to stay in L2 while the rows of A pass by. */
-enum { SWEEP_COLUMNS = 4096, MOST_SWEEPS = 64 };
-
 /* ---- tiles for Hopper ------------------------------------------------------------------------- */
 
-static int64_t row_panels(const bsrg_structure_view *v, int64_t row) {
-  return (v->indptr[row + 1] - v->indptr[row]) * (v->block_width / BSRG_SAMPLED_PANEL);
+int64_t bsrg_sampled_sweep_columns(const bsrg_structure_view *v) {
+  enum { COLUMNS = 4096, MOST_SWEEPS = 64 };
+  return bsrg_max(COLUMNS, bsrg_ceil_div(v->cols, MOST_SWEEPS));
 }
 
-static int64_t row_tiles(const bsrg_structure_view *v, int strips) {
-  return v->block_height / (BSRG_SAMPLED_PANEL * strips);
-}
-
-static int64_t count_tiles(const bsrg_structure_view *v, int strips, int64_t most) {
-  int64_t tiles = 0;
-  for (int64_t row = 0; row < v->block_rows; ++row) tiles += bsrg_ceil_div(row_panels(v, row), most);
-  return tiles * row_tiles(v, strips);
-}
-
-/* The panels of a tile, at most. Wide ones read A less often; but where the last round of tiles leaves much of the chip
- * without work, narrower ones end sooner. A tile costs as many panels as it has and about one more. */
-static int64_t choose_width(const bsrg_structure_view *v, int strips) {
-  const int64_t workers = bsrg_chip_h200().sm_count, widest = BSRG_SAMPLED_PANELS(strips);
+/* Wide tiles read A less often; but where the last round of tiles leaves much of the chip without work, narrower ones end
+ * sooner. A tile costs as many panels as it has and about one more of 64 columns by 128 rows. */
+int64_t bsrg_sampled_choose_width(int64_t (*tiles)(const void *of, int64_t most), const void *of,
+                                  int64_t widest, int64_t unit, int64_t overhead) {
+  const int64_t workers = bsrg_chip_h200().sm_count;
   int64_t best = widest, least = INT64_MAX;
-  for (int64_t most = widest; most >= 1; --most) {
-    const int64_t rounds = bsrg_ceil_div(count_tiles(v, strips, most), workers);
-    const int64_t cost = rounds * (most + widest / BSRG_SAMPLED_GROUP_PANELS);
+  for (int64_t most = widest; most >= unit; most -= unit) {
+    const int64_t cost = bsrg_ceil_div(tiles(of, most), workers) * (most + overhead);
     if (cost < least) {
       least = cost;
       best = most;
@@ -38,15 +26,31 @@ static int64_t choose_width(const bsrg_structure_view *v, int strips) {
   return best;
 }
 
+static int64_t row_panels(const bsrg_structure_view *v, int64_t row) {
+  return (v->indptr[row + 1] - v->indptr[row]) * (v->block_width / BSRG_SAMPLED_STRIP);
+}
+
+/* Strips of a tile. */
+static int strips_of(const bsrg_structure_view *v) {
+  return v->block_height % (2 * BSRG_SAMPLED_STRIP) == 0 ? 2 : 1;
+}
+
+static int64_t count_tiles(const void *of, int64_t most) {
+  const bsrg_structure_view *v = of;
+  int64_t tiles = 0;
+  for (int64_t row = 0; row < v->block_rows; ++row) tiles += bsrg_ceil_div(row_panels(v, row), most);
+  return tiles * (v->block_height / (BSRG_SAMPLED_STRIP * strips_of(v)));
+}
+
 /* The panels of all blocks, in the order of these. */
 static void fill_panels(const bsrg_structure_view *v, bsrg_sampled_panel *panels) {
-  const int32_t across = (int32_t)(v->block_width / BSRG_SAMPLED_PANEL);
+  const int32_t across = (int32_t)(v->block_width / BSRG_SAMPLED_STRIP);
   for (int64_t block = 0; block < v->nnzb; ++block) {
     for (int32_t i = 0; i < across; ++i) {
-      const int32_t offset = i * BSRG_SAMPLED_PANEL;
+      const int32_t offset = i * BSRG_SAMPLED_STRIP;
       *panels++ = (bsrg_sampled_panel){.column = v->indices[block] * (int32_t)v->block_width + offset,
-                                       .block = (int32_t)block,
-                                       .offset = offset};
+                                       .offset = offset,
+                                       .block = {(int32_t)block, -1}};
     }
   }
 }
@@ -59,9 +63,9 @@ static int64_t deal(int64_t panels, int64_t index, int64_t count) {
 /* Tiles by sweeps: those whose first panel lies in one stretch of columns follow one another, down the rows of A in one
  * sweep and up in the next. next[row]: the row's first tile of the sweep. */
 static void fill_tiles(const bsrg_structure_view *v, int64_t most, int64_t *next, bsrg_sampled_plan *plan) {
-  const int64_t width = bsrg_max(SWEEP_COLUMNS, bsrg_ceil_div(v->cols, MOST_SWEEPS));
-  const int64_t per_block = v->block_width / BSRG_SAMPLED_PANEL;
-  const int32_t height = BSRG_SAMPLED_PANEL * plan->strips;
+  const int64_t width = bsrg_sampled_sweep_columns(v);
+  const int64_t per_block = v->block_width / BSRG_SAMPLED_STRIP;
+  const int32_t height = BSRG_SAMPLED_STRIP * plan->strips;
   bsrg_sampled_tile *tile = plan->tiles;
   for (int64_t sweep = 0; sweep * width < v->cols; ++sweep) {
     for (int64_t i = 0; i < v->block_rows; ++i) {
@@ -71,26 +75,28 @@ static void fill_tiles(const bsrg_structure_view *v, int64_t most, int64_t *next
       for (; next[row] < tiles; ++next[row]) {
         const int64_t first = deal(panels, next[row], tiles), end = deal(panels, next[row] + 1, tiles);
         if (plan->panels[begin + first].column >= (sweep + 1) * width) break;
-        for (int32_t in_block = 0; in_block < v->block_height; in_block += height)
-          *tile++ = (bsrg_sampled_tile){.row = (int32_t)(row * v->block_height) + in_block,
-                                        .row_in_block = in_block,
+        for (int32_t in_block = 0; in_block < v->block_height; in_block += height) {
+          const int32_t top = (int32_t)(row * v->block_height) + in_block;
+          *tile++ = (bsrg_sampled_tile){.row = {top, plan->strips == 2 ? top + BSRG_SAMPLED_STRIP : top},
                                         .panel_begin = (int32_t)(begin + first),
                                         .panel_count = (int32_t)(end - first)};
+        }
       }
     }
   }
 }
 
 /* false: no memory. */
-static bool plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
-  if (v->block_height % BSRG_SAMPLED_PANEL || v->block_width % BSRG_SAMPLED_PANEL) return true;
-  const int strips = v->block_height % (2 * BSRG_SAMPLED_PANEL) == 0 ? 2 : 1;
-  const int64_t panels = v->nnzb * (v->block_width / BSRG_SAMPLED_PANEL);
-  /* Kernels count rows, columns, panels and tiles in 32 bits, with room for all that draw a tile once more. */
-  if (panels > INT32_MAX || bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX) return true;
-  const int64_t most = choose_width(v, strips), tiles = count_tiles(v, strips, most);
+static bool plan_strips(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
+  const int strips = strips_of(v);
+  const int64_t panels = v->nnzb * (v->block_width / BSRG_SAMPLED_STRIP);
+  if (panels > INT32_MAX) return true;
+  const int64_t most = bsrg_sampled_choose_width(
+      count_tiles, v, BSRG_SAMPLED_PANELS(strips, BSRG_SAMPLED_STRIP), 1, strips == 2 ? 1 : 2);
+  const int64_t tiles = count_tiles(v, most);
   if (tiles > INT32_MAX / 2) return true;
   plan->strips = strips;
+  plan->part = BSRG_SAMPLED_STRIP;
   plan->panel_count = panels;
   plan->tile_count = (int32_t)tiles;
   plan->panels = malloc(sizeof(*plan->panels) * (size_t)panels);
@@ -103,6 +109,15 @@ static bool plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
   }
   free(next);
   return done;
+}
+
+/* Kernels count rows, columns, panels and tiles in 32 bits, with room for all that draw a tile once more. false: no
+ * memory. */
+static bool plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
+  if (bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX) return true;
+  if (v->block_height % BSRG_SAMPLED_STRIP == 0 && v->block_width % BSRG_SAMPLED_STRIP == 0)
+    return plan_strips(v, plan);
+  return bsrg_sampled_plan_parts(v, plan);
 }
 
 /* ---- items for the portable kernels ----------------------------------------------------------- */

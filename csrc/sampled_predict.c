@@ -17,11 +17,13 @@ static void predict_hopper(const bsrg_sampled_args *args, const bsrg_sampled_pla
                            const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->pattern->view;
   const double k = (double)(bsrg_ceil_div(args->a.cols, BSRG_SAMPLED_STAGE_K) * BSRG_SAMPLED_STAGE_K);
-  const double height = (double)BSRG_SAMPLED_PANEL * plan->strips;
-  const double panels = (double)plan->panel_count * (double)v->block_height / height;
+  const double height = (double)BSRG_SAMPLED_STRIP * plan->strips, part = plan->part;
+  /* Those of whole strips are listed once a block row. */
+  const double lists = part == BSRG_SAMPLED_STRIP ? (double)v->block_height / height : 1;
+  const double panels = (double)plan->panel_count * lists;
   const double tiles = (double)plan->tile_count;
-  c->mma_flops = 2 * panels * height * BSRG_SAMPLED_PANEL * k;
-  c->l2_bytes = 2 * k * (panels * BSRG_SAMPLED_PANEL + tiles * height);
+  c->mma_flops = 2 * panels * height * part * k;
+  c->l2_bytes = 2 * k * (panels * part + tiles * height);
   const double cores = c->mma_flops / chip->mma_flops_per_s * (plan->strips == 1 ? one_strip_overhead : 1);
   /* Tiles are about equal, so that they end in rounds. */
   const double rounds = ceil(tiles / chip->sm_count);

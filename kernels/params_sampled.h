@@ -8,40 +8,42 @@
 /* ---- sm90/sampled.cuh ------------------------------------------------------------------------ */
 
 enum {
-  BSRG_SAMPLED_PANEL = 64, /* columns of B that are loaded, and rows of A: a strip */
+  BSRG_SAMPLED_STRIP = 64, /* rows of A that a consumer warpgroup multiplies */
   BSRG_SAMPLED_STAGE_K = 64,
-  BSRG_SAMPLED_GROUP_PANELS = 4, /* that a consumer warpgroup computes, at most */
-  BSRG_SAMPLED_THREADS = 384,    /* one producer and two consumer warpgroups */
-  BSRG_SAMPLED_PANEL_BYTES = 2 * BSRG_SAMPLED_PANEL * BSRG_SAMPLED_STAGE_K
+  BSRG_SAMPLED_GROUP_COLUMNS = 256, /* of B that it multiplies them by, at most */
+  BSRG_SAMPLED_THREADS = 384        /* one producer and two consumer warpgroups */
 };
-/* Strips of a tile: with two, each warpgroup computes one of them in the same panels; with one, the warpgroups share it
- * and divide the panels. */
-#define BSRG_SAMPLED_PANELS(strips) \
-  ((strips) == 2 ? BSRG_SAMPLED_GROUP_PANELS : 2 * BSRG_SAMPLED_GROUP_PANELS)
+/* A tile: its parts, squares of `part` rows of A and columns of B, are what one box brings of either. With parts of 64 and
+ * two strips each warpgroup computes one of them in the same panels, with one strip the warpgroups share it and divide the
+ * panels. With parts of 32 a strip is two parts, of any two block rows. X(strips, part, suffix). */
+#define BSRG_SAMPLED_TILES(X) X(2, 64, 128) X(1, 64, 64) X(1, 32, 32)
+#define BSRG_SAMPLED_PANELS(strips, part) ((3 - (strips)) * BSRG_SAMPLED_GROUP_COLUMNS / (part)) /* at most */
 #define BSRG_SAMPLED_STAGES(strips) ((strips) == 2 ? 4 : 3)
+#define BSRG_SAMPLED_STAGE_BYTES(strips) \
+  (2 * BSRG_SAMPLED_STAGE_K * ((strips) * BSRG_SAMPLED_STRIP + (3 - (strips)) * BSRG_SAMPLED_GROUP_COLUMNS))
 /* Stages, barriers and messages, and slack to align the start to 1024. */
-#define BSRG_SAMPLED_SHARED_BYTES(strips)                                                                    \
-  (BSRG_SAMPLED_STAGES(strips) * ((strips) + BSRG_SAMPLED_PANELS(strips)) * BSRG_SAMPLED_PANEL_BYTES + 512 + \
-   1024)
+#define BSRG_SAMPLED_SHARED_BYTES(strips) \
+  (BSRG_SAMPLED_STAGES(strips) * BSRG_SAMPLED_STAGE_BYTES(strips) + 512 + 1024)
 
-/* 64 columns of a stored block. */
+/* A part's columns of stored blocks. */
 typedef struct bsrg_sampled_panel {
-  int32_t column; /* of B, the first one */
-  int32_t block;  /* in values */
-  int32_t offset; /* of that column in the block */
-  int32_t pad;
+  int32_t column;   /* of B, the first one */
+  int32_t offset;   /* of that column in its block */
+  int32_t block[2]; /* in values; of parts of 32, the upper part's and the lower one's, or -1 */
 } bsrg_sampled_panel;
 
-/* Strips of one block row and some panels of it: what one CTA computes at a time. */
+/* What one CTA computes at a time: some panels of one block row or, of parts of 32, those that two parts have. */
 typedef struct bsrg_sampled_tile {
-  int32_t row;          /* of A, the first one */
-  int32_t row_in_block; /* the same, counted in the block row */
-  int32_t panel_begin, panel_count;
+  int32_t row
+      [2]; /* of A, the first ones of its strips or of its two parts; without a second part, the first one's again */
+  int32_t panel_begin, panel_count; /* parts of 32: an even number */
 } bsrg_sampled_tile;
 
 typedef struct bsrg_sampled_params {
-  bsrg_tensor_map a; /* {K, M}, box 64 k x 64 rows; of a column-major A {M, K}, box 64 rows x 64 k */
-  bsrg_tensor_map b; /* {N, K}, box 64 columns x 64 k; of a column-major B {K, N}, box 64 k x 64 columns */
+  bsrg_tensor_map
+      a; /* {K, M}, box 64 k x a part's rows; of a column-major A {M, K}, box a part's rows x 64 k */
+  bsrg_tensor_map
+      b; /* {N, K}, box a part's columns x 64 k; of a column-major B {K, N}, box 64 k x a part's columns */
   const bsrg_sampled_tile *tiles;
   const bsrg_sampled_panel *panels;
   uint32_t *counter; /* as in bsrg_tall_params */

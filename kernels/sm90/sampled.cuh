@@ -1,12 +1,14 @@
 // Sampled products, dense x dense at the stored blocks only, on Hopper (TMA, WGMMA, warp specialisation), for block
-// heights and widths that are multiples of 64.
+// heights and widths that are multiples of 32.
 //
 //   stored blocks  =  A[rows of their block row, K] * B[K, columns of their block columns]
 //
 // Stored blocks are cut into panels of 64 columns. A tile is 128 rows of one block row and up to four of its panels,
 // wherever these lie in B: they are gathered side by side in shared memory, so that a consumer warpgroup multiplies a
 // strip of 64 rows by all of them in one m64n256k16. Where block rows have no 128 rows to share, a tile is one strip and
-// up to eight panels, of which each warpgroup takes its half.
+// up to eight panels, of which each warpgroup takes its half. Where they have no 64, a strip is 32 rows of one and 32 of
+// another, a tile has up to sixteen panels of 32 columns that one or both of them store, and what neither stores is left
+// out when the sums are written.
 //
 // Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2 multiply and
 // store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a message slot.
@@ -25,34 +27,40 @@
 
 namespace bsrg::sampled {
 
-constexpr int kPanel = BSRG_SAMPLED_PANEL;
+constexpr int kStrip = BSRG_SAMPLED_STRIP;
 constexpr int kStageK = BSRG_SAMPLED_STAGE_K;
-constexpr int kPanelBytes = BSRG_SAMPLED_PANEL_BYTES;
-constexpr int kSums = 32 * BSRG_SAMPLED_GROUP_PANELS;  // of a thread
+constexpr int kSums = BSRG_SAMPLED_GROUP_COLUMNS / 2;  // of a thread
 constexpr int kMessageSlots = 2;
 constexpr int kDrawBefore = 2;  // stages to be loaded when the next tile is drawn, see tall_layout.cuh
 
 // Shared memory, in bytes from a 1024-byte boundary.
-template <int kStrips>
+template <int kStrips, int kPart>
 struct Layout {
   static constexpr int kStages = BSRG_SAMPLED_STAGES(kStrips);
-  static constexpr int kPanels = BSRG_SAMPLED_PANELS(kStrips);  // of a tile, at most
+  static constexpr int kPanels = BSRG_SAMPLED_PANELS(kStrips, kPart);  // of a tile, at most
+  static constexpr int kPartBytes = 2 * kPart * kStageK;
+  static constexpr int kStripBytes = 2 * kStrip * kStageK;
   static constexpr int kA = 0;
-  static constexpr int kB = kA + kStages * kStrips * kPanelBytes;
-  static constexpr int kFull = kB + kStages * kPanels * kPanelBytes;
+  static constexpr int kB = kA + kStages * kStrips * kStripBytes;
+  static constexpr int kFull = kB + kStages * kPanels * kPartBytes;
   static constexpr int kEmpty = kFull + 8 * kStages;
   static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = (kTileEmpty + 8 * kMessageSlots + 15) / 16 * 16;
-  static constexpr int kMessageBytes = 16 + 4 * 8;  // the tile and the columns of its panels
+  static constexpr int kMessageBytes = 16 + 4 * kPanels;  // the tile and the columns of its panels
   static constexpr int kWanted = kMessage + kMessageSlots * kMessageBytes;
   static constexpr int kEnd = kWanted + 8;
+  static_assert(kPanels % 4 == 0, "columns are sent 16 bytes at a time");
   static_assert(kEnd + 1024 <= BSRG_SAMPLED_SHARED_BYTES(kStrips), "the host reserves too little");
 };
 
-template <typename T, int kStrips, bool kColumnMajorA, bool kColumnMajorB>
+template <typename T, int kStrips, int kPart, bool kColumnMajorA, bool kColumnMajorB>
 struct Kernel {
-  using L = Layout<kStrips>;
+  using L = Layout<kStrips, kPart>;
+  // A warpgroup's panels come in such numbers, so that an instruction has a multiple of 64 columns.
+  static constexpr int kUnit = 64 / kPart;
+  static constexpr int kRowParts = kStrips * kStrip / kPart;  // boxes of A in a stage
+  static_assert(kRowParts <= 2, "a tile says where two begin");
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
 
@@ -67,10 +75,10 @@ struct Kernel {
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + L::kMessageBytes * slot; }
   __device__ uint32_t wanted() const { return shared + L::kWanted; }
   __device__ uint32_t strip_of(int stage, int strip) const {
-    return shared + L::kA + (stage * kStrips + strip) * kPanelBytes;
+    return shared + L::kA + (stage * kStrips + strip) * L::kStripBytes;
   }
   __device__ uint32_t panel_of(int stage, int panel) const {
-    return shared + L::kB + (stage * L::kPanels + panel) * kPanelBytes;
+    return shared + L::kB + (stage * L::kPanels + panel) * L::kPartBytes;
   }
 
   __device__ void init_barriers() const {
@@ -89,12 +97,13 @@ struct Kernel {
   // ---- scheduler: one lane ----------------------------------------------------------------------
 
   // A tile without panels says that there are no more.
-  __device__ void send(const Slot &slot, const int4 &tile, const int (&columns)[8]) const {
+  __device__ void send(const Slot &slot, const int4 &tile, const int (&columns)[L::kPanels]) const {
     const uint32_t target = message(slot.slot);
     ptx::store_shared(target, tile);
-    ptx::store_shared(target + 16, make_int4(columns[0], columns[1], columns[2], columns[3]));
-    if constexpr (L::kPanels > 4)
-      ptx::store_shared(target + 32, make_int4(columns[4], columns[5], columns[6], columns[7]));
+#pragma unroll
+    for (int i = 0; i < L::kPanels; i += 4)
+      ptx::store_shared(target + 16 + 4 * i,
+                        make_int4(columns[i], columns[i + 1], columns[i + 2], columns[i + 3]));
     ptx::barrier_arrive(tile_full(slot.slot));
   }
 
@@ -103,7 +112,7 @@ struct Kernel {
     slot.parity = 1;  // every slot starts out empty
     uint32_t tile_parity = 0;
     int t = blockIdx.x;
-    int columns[8] = {};
+    int columns[L::kPanels] = {};
     for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       if (t >= p.tile_count) break;
@@ -128,11 +137,14 @@ struct Kernel {
     for (Slot slot;; slot.advance()) {
       ptx::barrier_wait(tile_full(slot.slot), slot.parity);
       const int4 tile = ptx::load_shared_int4(message(slot.slot));
-      const int4 low = ptx::load_shared_int4(message(slot.slot) + 16);
-      const int4 high = L::kPanels > 4 ? ptx::load_shared_int4(message(slot.slot) + 32) : low;
+      int columns[L::kPanels];
+#pragma unroll
+      for (int i = 0; i < L::kPanels; i += 4) {
+        const int4 four = ptx::load_shared_int4(message(slot.slot) + 16 + 4 * i);
+        columns[i] = four.x, columns[i + 1] = four.y, columns[i + 2] = four.z, columns[i + 3] = four.w;
+      }
       ptx::barrier_arrive(tile_empty(slot.slot));
       if (tile.w == 0) break;
-      const int columns[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
       if (p.steps == 0) ptx::barrier_arrive(wanted());
       for (int step = 0; step < p.steps; ++step, stage.advance()) {
         if (step == max(p.steps - kDrawBefore, 0)) ptx::barrier_arrive(wanted());
@@ -140,12 +152,12 @@ struct Kernel {
         const uint32_t barrier = full(stage.slot);
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         // What lies behind the last k arrives as zeros, and counts.
-        ptx::barrier_arrive_expect(barrier, (kStrips + tile.w) * kPanelBytes);
+        ptx::barrier_arrive_expect(barrier, (kRowParts + tile.w) * L::kPartBytes);
 #pragma unroll
-        for (int i = 0; i < kStrips; ++i) {
-          const int row = tile.x + i * kPanel;
-          ptx::tma_load_2d(strip_of(stage.slot, i), p.a, kColumnMajorA ? row : k, kColumnMajorA ? k : row,
-                           barrier);
+        for (int i = 0; i < kRowParts; ++i) {
+          const int row = i == 0 ? tile.x : tile.y;
+          ptx::tma_load_2d(strip_of(stage.slot, 0) + i * L::kPartBytes, p.a, kColumnMajorA ? row : k,
+                           kColumnMajorA ? k : row, barrier);
         }
 #pragma unroll
         for (int i = 0; i < L::kPanels; ++i)
@@ -165,37 +177,50 @@ struct Kernel {
     if (warp % 4 == 0 && lane == 0) ptx::barrier_arrive(empty(stage));
   }
 
+  // Parts of an operand, one behind the other: along k they are one, since groups of 8 rows are.
+  template <bool kAlongK>
+  static __device__ uint64_t operand(uint32_t address) {
+    constexpr bool kHalf = !kAlongK && kPart == 32;
+    return ptx::matrix_descriptor(address, L::kPartBytes, kHalf ? 512 : 1024,
+                                  kHalf ? ptx::Swizzle::k64 : ptx::Swizzle::k128);
+  }
+
   template <int kPanels>
   __device__ void multiply(float (&d)[kSums], uint32_t strip, uint32_t panels, bool accumulate) const {
-    // Along k, rows of 64 k; across it, 64 rows of A or columns of B for each k: 128 bytes either way. Descriptors count
-    // 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows.
-    constexpr int kNextA = kColumnMajorA ? 128 : 2, kNextB = kColumnMajorB ? 2 : 128;
-    const uint64_t a = ptx::matrix_descriptor(strip, 16, 1024, ptx::Swizzle::k128);
-    const uint64_t b = ptx::matrix_descriptor(panels, kPanelBytes, 1024, ptx::Swizzle::k128);
+    // Along k, rows of 64 k, 128 bytes; across it, a part's rows of A or columns of B for each k, 128 or 64 bytes.
+    // Descriptors count 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows.
+    constexpr int kNextAcross = 16 * 2 * kPart / 16;
+    constexpr int kNextA = kColumnMajorA ? kNextAcross : 2, kNextB = kColumnMajorB ? 2 : kNextAcross;
+    const uint64_t a = operand<!kColumnMajorA>(strip), b = operand<kColumnMajorB>(panels);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kStageK / 16; ++k)
-      ptx::Wgmma<T, kPanel * kPanels, kColumnMajorA, !kColumnMajorB>::run(
-          reinterpret_cast<float (&)[32 * kPanels]>(d), a + kNextA * k, b + kNextB * k, accumulate || k > 0);
+      ptx::Wgmma<T, kPart * kPanels, kColumnMajorA, !kColumnMajorB>::run(
+          reinterpret_cast<float (&)[kPart / 2 * kPanels]>(d), a + kNextA * k, b + kNextB * k,
+          accumulate || k > 0);
     ptx::warpgroup_commit();
   }
 
   // d = alpha * d + beta * values, apart from the stores, which it would slow down even unused.
   template <int kPanels>
   __device__ void scale_and_add(float (&d)[kSums], int64_t place, int row) const {
+    constexpr int kOfPanel = kPart / 2;
 #pragma unroll
-    for (int i = 0; i < 32 * kPanels; ++i) d[i] *= p.alpha;
+    for (int i = 0; i < kOfPanel * kPanels; ++i) d[i] *= p.alpha;
     if (p.beta == 0.f) return;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
-      const T *c = static_cast<const T *>(p.values) + __shfl_sync(~0u, place, panel) +
-                   static_cast<int64_t>(row) * p.block_width + 2 * (lane & 3);
+      const int64_t at = __shfl_sync(~0u, place, panel);
+      if (kPart < kStrip && at < 0) continue;
+      const T *c =
+          static_cast<const T *>(p.values) + at + static_cast<int64_t>(row) * p.block_width + 2 * (lane & 3);
 #pragma unroll
-      for (int i = 0; i < 32; i += 2) {
+      for (int i = 0; i < kOfPanel; i += 2) {
         const T *source = c + (i / 2 % 2 ? 8 * static_cast<int64_t>(p.block_width) : 0) + i / 4 * 8;
         const float2 old = ptx::unpack<T>(*reinterpret_cast<const uint32_t *>(source));
-        d[32 * panel + i] = fmaf(p.beta, old.x, d[32 * panel + i]);
-        d[32 * panel + i + 1] = fmaf(p.beta, old.y, d[32 * panel + i + 1]);
+        float *sums = d + kOfPanel * panel + i;
+        sums[0] = fmaf(p.beta, old.x, sums[0]);
+        sums[1] = fmaf(p.beta, old.y, sums[1]);
       }
     }
   }
@@ -205,16 +230,17 @@ struct Kernel {
   __device__ void store(const float (&d)[kSums], int64_t place, int row) const {
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel) {
-      T *out = static_cast<T *>(p.out) + __shfl_sync(~0u, place, panel) +
-               static_cast<int64_t>(row) * p.block_width + 8 * (lane & 3);
+      const int64_t at = __shfl_sync(~0u, place, panel);
+      if (kPart < kStrip && at < 0) continue;
+      T *out = static_cast<T *>(p.out) + at + static_cast<int64_t>(row) * p.block_width + 8 * (lane & 3);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
-        for (int j = 0; j < 8; j += 4) {
+        for (int j = 0; j < kPart / 8; j += 4) {
           uint32_t y[4];
 #pragma unroll
           for (int f = 0; f < 4; ++f) {
-            const float *v = d + 32 * panel + 4 * (j + f) + 2 * half;
+            const float *v = d + kPart / 2 * panel + 4 * (j + f) + 2 * half;
             y[f] = ptx::pack<T>(v[0], v[1]);
           }
           quad::transpose(y, lane);
@@ -228,11 +254,15 @@ struct Kernel {
   // kPanels panels of the tile, from `first` on.
   template <int kPanels>
   __device__ void compute(float (&d)[kSums], const int4 &tile, int strip, int first, Stage &stage) const {
-    // Where panel i goes, in lane i.
-    int64_t place = 0;
+    // Where panel i goes, in lane i: the rows of this warp's part of the strip. Nowhere: -1.
+    const int part = kPart == kStrip ? strip : (warp & 3) * 16 / kPart;
+    int64_t place = -1;
     if (lane < kPanels) {
       const int4 panel = __ldg(reinterpret_cast<const int4 *>(p.panels + tile.z + first + lane));
-      place = (static_cast<int64_t>(panel.y) * p.block_height + tile.y) * p.block_width + panel.z;
+      const int block = kPart < kStrip && part == 1 ? panel.w : panel.z;
+      const int row = (part == 0 ? tile.x : tile.y) % p.block_height;
+      if (kPart == kStrip || block >= 0)
+        place = (static_cast<int64_t>(block) * p.block_height + row) * p.block_width + panel.y;
     }
     int in_flight = -1;  // the stage that the last committed group still reads
     for (int step = 0; step < p.steps; ++step, stage.advance()) {
@@ -244,7 +274,7 @@ struct Kernel {
     }
     ptx::warpgroup_wait<0>();
     release_stage(in_flight);
-    const int row = strip * kPanel + (warp & 3) * 16 + (lane >> 2);
+    const int row = (warp & 3) * 16 % kPart + (lane >> 2);
     if (p.alpha != 1.f || p.beta != 0.f) scale_and_add<kPanels>(d, place, row);
     store<kPanels>(d, place, row);
   }
@@ -267,7 +297,7 @@ struct Kernel {
       tile = ptx::load_shared_int4(message(slot.slot));
       ptx::barrier_arrive(tile_empty(slot.slot));
     }
-    return make_int4(0, __shfl_sync(~0u, tile.y, 0), __shfl_sync(~0u, tile.z, 0),
+    return make_int4(__shfl_sync(~0u, tile.x, 0), __shfl_sync(~0u, tile.y, 0), __shfl_sync(~0u, tile.z, 0),
                      __shfl_sync(~0u, tile.w, 0));
   }
 
@@ -279,17 +309,17 @@ struct Kernel {
     for (Slot slot;; slot.advance()) {
       const int4 tile = receive(slot);
       if (tile.w == 0) break;
-      const int half = (tile.w + 1) / 2;
+      const int half = (tile.w / kUnit + 1) / 2 * kUnit;
       const int strip = kStrips == 2 ? group : 0, first = kStrips == 2 || group == 0 ? 0 : half;
       const int count = kStrips == 2 ? tile.w : group == 0 ? half : tile.w - half;
-      if (count == 4)
-        compute<4>(d, tile, strip, first, stage);
-      else if (count == 3)
-        compute<3>(d, tile, strip, first, stage);
-      else if (count == 2)
-        compute<2>(d, tile, strip, first, stage);
-      else if (count == 1)
-        compute<1>(d, tile, strip, first, stage);
+      if (count == 4 * kUnit)
+        compute<4 * kUnit>(d, tile, strip, first, stage);
+      else if (count == 3 * kUnit)
+        compute<3 * kUnit>(d, tile, strip, first, stage);
+      else if (count == 2 * kUnit)
+        compute<2 * kUnit>(d, tile, strip, first, stage);
+      else if (count == kUnit)
+        compute<kUnit>(d, tile, strip, first, stage);
       else
         pass(stage);
     }
@@ -309,28 +339,25 @@ struct Kernel {
   }
 };
 
-template <typename T, int kStrips, bool kColumnMajorA, bool kColumnMajorB>
+template <typename T, int kStrips, int kPart, bool kColumnMajorA, bool kColumnMajorB>
 __device__ __forceinline__ void run(const bsrg_sampled_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
-  Kernel<T, kStrips, kColumnMajorA, kColumnMajorB>{params, shared, ptx::warp_index(),
-                                                   static_cast<int>(threadIdx.x & 31)}
+  Kernel<T, kStrips, kPart, kColumnMajorA, kColumnMajorB>{params, shared, ptx::warp_index(),
+                                                          static_cast<int>(threadIdx.x & 31)}
       .run();
 }
 
 }  // namespace bsrg::sampled
 
-// <name>_m<rows of a tile>_<order>: along what A and B are contiguous, k or m, then k or n.
-#define BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, ORDER, A, B)                 \
+// <name>_m<rows>_<order>: rows of a tile or, 32, of its parts; along what A and B are contiguous, k or m, then k or n.
+#define BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, PART, ROWS, ORDER, A, B)           \
   extern "C" __global__ void __launch_bounds__(BSRG_SAMPLED_THREADS, 1)         \
       NAME##_m##ROWS##_##ORDER(const __grid_constant__ bsrg_sampled_params p) { \
-    bsrg::sampled::run<T, STRIPS, A, B>(p);                                     \
+    bsrg::sampled::run<T, STRIPS, PART, A, B>(p);                               \
   }
-#define BSRG_SAMPLED_KERNELS_OF(NAME, T, STRIPS, ROWS)         \
-  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, kn, false, false) \
-  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, kk, false, true)  \
-  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, mn, true, false)  \
-  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, ROWS, mk, true, true)
-#define BSRG_SAMPLED_KERNELS(NAME, T)      \
-  BSRG_SAMPLED_KERNELS_OF(NAME, T, 2, 128) \
-  BSRG_SAMPLED_KERNELS_OF(NAME, T, 1, 64)
+#define BSRG_SAMPLED_KERNELS_OF(NAME, T, STRIPS, PART, ROWS)         \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, PART, ROWS, kn, false, false) \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, PART, ROWS, kk, false, true)  \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, PART, ROWS, mn, true, false)  \
+  BSRG_SAMPLED_KERNEL(NAME, T, STRIPS, PART, ROWS, mk, true, true)

@@ -1,3 +1,4 @@
 #include "sm90/sampled.cuh"
 
-BSRG_SAMPLED_KERNELS(sampled_bf16, __nv_bfloat16)
+#define KERNELS(STRIPS, PART, ROWS) BSRG_SAMPLED_KERNELS_OF(sampled_bf16, __nv_bfloat16, STRIPS, PART, ROWS)
+BSRG_SAMPLED_TILES(KERNELS)

@@ -1,3 +1,4 @@
 #include "sm90/sampled.cuh"
 
-BSRG_SAMPLED_KERNELS(sampled_f16, __half)
+#define KERNELS(STRIPS, PART, ROWS) BSRG_SAMPLED_KERNELS_OF(sampled_f16, __half, STRIPS, PART, ROWS)
+BSRG_SAMPLED_TILES(KERNELS)

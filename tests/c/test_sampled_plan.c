@@ -29,33 +29,68 @@ static void check_items(const bsrg_structure_view *v, const bsrg_sampled_plan *p
 }
 
 static void check_tiles(const bsrg_structure_view *v, const bsrg_sampled_plan *plan) {
-  if (v->block_height % 64 || v->block_width % 64) {
-    CHECK(plan->strips == 0);
-    return;
-  }
-  CHECK(plan->strips == (v->block_height % 128 ? 1 : 2));
+  CHECK(plan->part == 64 && plan->strips == (v->block_height % 128 ? 1 : 2));
   const int64_t across = v->block_width / 64, down = v->block_height / 64;
   char *seen = calloc((size_t)(v->nnzb * across * down), 1);
   CHECK(plan->panel_count == v->nnzb * across);
   for (int64_t i = 0; i < plan->panel_count; ++i) {
     const bsrg_sampled_panel *panel = &plan->panels[i];
-    CHECK(panel->block == i / across && panel->offset == i % across * 64);
-    CHECK(panel->column == v->indices[panel->block] * v->block_width + panel->offset);
+    CHECK(panel->block[0] == i / across && panel->offset == i % across * 64);
+    CHECK(panel->column == v->indices[panel->block[0]] * v->block_width + panel->offset);
   }
   for (int32_t t = 0; t < plan->tile_count; ++t) {
     const bsrg_sampled_tile *tile = &plan->tiles[t];
-    const int64_t row = tile->row / v->block_height;
-    CHECK(tile->row % v->block_height == tile->row_in_block);
-    CHECK(tile->panel_count >= 1 && tile->panel_count <= BSRG_SAMPLED_PANELS(plan->strips));
+    const int64_t row = tile->row[0] / v->block_height, row_in_block = tile->row[0] % v->block_height;
+    CHECK(tile->row[1] == tile->row[0] + (plan->strips == 2 ? 64 : 0));
+    CHECK(tile->panel_count >= 1 && tile->panel_count <= BSRG_SAMPLED_PANELS(plan->strips, 64));
     CHECK(tile->panel_begin >= v->indptr[row] * across);
     CHECK(tile->panel_begin + tile->panel_count <= v->indptr[row + 1] * across);
-    CHECK(tile->row_in_block + 64 * plan->strips <= v->block_height);
+    CHECK(row_in_block + 64 * plan->strips <= v->block_height);
     for (int i = 0; i < tile->panel_count; ++i)
       for (int strip = 0; strip < plan->strips; ++strip)
-        CHECK(seen[(tile->panel_begin + i) * down + tile->row_in_block / 64 + strip]++ == 0);
+        CHECK(seen[(tile->panel_begin + i) * down + row_in_block / 64 + strip]++ == 0);
   }
   for (int64_t i = 0; i < v->nnzb * across * down; ++i) CHECK(seen[i] == 1);
   free(seen);
+}
+
+/* Parts of 32 rows: every one of a stored block is written by one tile, and panels are those of its columns. */
+static void check_parts(const bsrg_structure_view *v, const bsrg_sampled_plan *plan) {
+  CHECK(plan->part == 32 && plan->strips == 1);
+  const int64_t across = v->block_width / 32, down = v->block_height / 32;
+  char *seen = calloc((size_t)(v->nnzb * across * down), 1);
+  int64_t panels = 0;
+  for (int32_t t = 0; t < plan->tile_count; ++t) {
+    const bsrg_sampled_tile *tile = &plan->tiles[t];
+    CHECK(tile->panel_count >= 2 && tile->panel_count % 2 == 0);
+    CHECK(tile->panel_count <= BSRG_SAMPLED_PANELS(1, 32));
+    panels += tile->panel_count;
+    for (int i = 0; i < tile->panel_count; ++i) {
+      const bsrg_sampled_panel *panel = &plan->panels[tile->panel_begin + i];
+      CHECK(panel->column >= 0 && panel->column + 32 <= v->cols && panel->offset % 32 == 0);
+      for (int j = 0; j < 2; ++j) {
+        const int64_t block = panel->block[j], row = tile->row[j] / v->block_height;
+        if (block < 0) continue;
+        CHECK(j == 0 || tile->row[0] != tile->row[1]);
+        CHECK(tile->row[j] % 32 == 0 && block >= v->indptr[row] && block < v->indptr[row + 1]);
+        CHECK(panel->column == v->indices[block] * v->block_width + panel->offset);
+        const int64_t part = tile->row[j] % v->block_height / 32;
+        CHECK(seen[(block * down + part) * across + panel->offset / 32]++ == 0);
+      }
+    }
+  }
+  CHECK(panels == plan->panel_count);
+  for (int64_t i = 0; i < v->nnzb * across * down; ++i) CHECK(seen[i] == 1);
+  free(seen);
+}
+
+static void check_hopper(const bsrg_structure_view *v, const bsrg_sampled_plan *plan) {
+  if (v->block_height % 64 == 0 && v->block_width % 64 == 0)
+    check_tiles(v, plan);
+  else if (v->block_height % 32 == 0 && v->block_width % 32 == 0)
+    check_parts(v, plan);
+  else
+    CHECK(plan->strips == 0);
 }
 
 /* A matrix of rows x cols blocks of which about one in `every` is stored, the first one always. */
@@ -76,7 +111,7 @@ static void check_plan(int64_t height, int64_t width, int rows, int cols, int ev
   const bsrg_structure_view v = bsrg_structure_get(structure);
   const bsrg_sampled_plan *plan = plan_of(structure);
   check_items(&v, plan);
-  check_tiles(&v, plan);
+  check_hopper(&v, plan);
   CHECK(plan_of(structure) == plan);
   bsrg_structure_destroy(structure);
   free(indptr);
@@ -109,6 +144,8 @@ int main(void) {
   for (int h = 0; h < SIDES; ++h)
     for (int w = 0; w < SIDES; ++w)
       for (int every = 1; every <= 9; every += 4) check_plan(sides[h], sides[w], 7, 5 * every, every, 1);
+  check_plan(32, 32, 41, 300, 3, 2);
+  check_plan(96, 32, 5, 300, 3, 2);
   check_plan(64, 64, 40, 300, 3, 2); /* several sweeps of 4096 columns */
   check_plan(128, 256, 3, 100, 1, 3);
   check_widths();

@@ -50,6 +50,8 @@ SHAPES = {
     "one long row": (cases.one_long_row, 12, 40, (4, 4), 19),
     "partial": (cases.uniform(0.5), 5, 7, (3, 5), 11, 1, 3),
     "partial, 16": (cases.uniform(0.4), 5, 7, (16, 32), 40, 0, 17),
+    "32": (cases.uniform(0.4), 7, 9, (32, 32), 264),
+    "partial, 32": (cases.uniform(0.5), 5, 7, (32, 96), 72, 31, 33),
     "partial, 64": (cases.uniform(0.5), 4, 5, (64, 64), 72, 33, 63),
     "partial, 128": (cases.uniform(0.6), 3, 4, (128, 192), 64, 127, 65),
 }
@@ -145,21 +147,24 @@ def check_on_gpu(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("width", [64, 128, 192])
-@pytest.mark.parametrize("height", [64, 128, 192, 256])
+@pytest.mark.parametrize(
+    "blocksize",
+    [
+        *itertools.product((64, 128, 192, 256), (64, 128, 192)),
+        *((32, 32), (32, 64), (64, 32), (96, 96), (160, 32), (128, 96)),
+    ],
+)
 @pytest.mark.parametrize("orders", ORDERS, ids="-".join)
 def test_hopper(
     torch: Any,
     rng: np.random.Generator,
     hopper: None,
     orders: tuple[str, str],
-    height: int,
-    width: int,
+    blocksize: tuple[int, int],
     dtype: str,
 ) -> None:
     """Rows of one to many panels, so that tiles have every width, with K below, at and above a
     stage and where it ends within one."""
-    blocksize = (height, width)
     for rows, cols in ((1, 1), (3, 5), (reduced(40), 23)):
         mask = cases.uniform(0.4)(rng, rows, cols)
         mask[-1, -1] = True
@@ -170,7 +175,7 @@ def test_hopper(
         check_on_gpu(torch, mask, blocksize, 72, dtype, orders, beta=1.0, in_place=True)
 
 
-@pytest.mark.parametrize("side", [64, 128])
+@pytest.mark.parametrize("side", [32, 64, 128])
 @pytest.mark.parametrize("number", range(1, 18))
 def test_every_number_of_blocks(
     torch: Any, rng: np.random.Generator, hopper: None, number: int, side: int
@@ -184,7 +189,7 @@ def test_every_number_of_blocks(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("side", [64, 128])
+@pytest.mark.parametrize("side", [32, 64, 128])
 def test_large(torch: Any, rng: np.random.Generator, hopper: None, side: int, dtype: str) -> None:
     """Several rounds of tiles and several sweeps over columns, against the portable kernels."""
     rows, cols = 4096 // side, reduced(12288) // side
@@ -224,7 +229,7 @@ def make(torch: Any, rng: np.random.Generator, side: int) -> tuple[Any, Any, Any
     return p.matrix, a, b
 
 
-@pytest.mark.parametrize("side", [24, 64, 128])
+@pytest.mark.parametrize("side", [24, 32, 64, 128])
 def test_same_bits(torch: Any, rng: np.random.Generator, side: int) -> None:
     """Again and again, and captured in a graph, the first time of all included."""
     pattern, a, b = make(torch, rng, side)
@@ -293,7 +298,7 @@ def test_pattern_on_the_host(torch: Any, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("blocksize", "k", "dtype", "reason"),
     [
-        ((48, 64), 64, "float16", "block heights and widths that are multiples of 64"),
+        ((48, 64), 64, "float16", "block heights and widths that are multiples of 64, or of 32"),
         ((64, 64), 64, "float32", "float16 or bfloat16"),
         ((64, 64), 63, "float16", "needs a in row-major or column-major order"),
     ],
