@@ -159,7 +159,7 @@ typedef enum bsrg_family {
   BSRG_HOST,     /* the CPU backend */
   BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
   BSRG_ATTENTION_DECODE, /* attention only, sm_80 and up: few queries, keys and values streamed from memory once */
-  BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 64 */
+  BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 32 */
   BSRG_PAIRS,  /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
   BSRG_KMAJOR, /* sm_90a: TMA + WGMMA of tf32 and 8-bit floats, block heights that are multiples of 64 */
   BSRG_FAMILY_COUNT
