@@ -65,6 +65,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
   enum { INDICES, LOW, HIGH = LOW + 2, PARTS = HIGH + 2 };
+  _Static_assert((int)PARTS <= (int)BSRG_UPLOAD_PARTS, "room for all");
   const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high;
   const bsrg_upload_part parts[PARTS] = {
       [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},

@@ -47,7 +47,7 @@ def test_zeros_are_counted(rng: np.random.Generator, blocksize: tuple[int, int])
 def test_few_blocks_of_other_shapes_are_made_for_stream(
     rng: np.random.Generator, blocksize: tuple[int, int]
 ) -> None:
-    found, choice = candidate(rng, blocksize, 0.15)
+    found, choice = candidate(rng, blocksize, 0.125)
     shape, zeros = re.fullmatch(
         r"as (\d+x\d+) blocks for stream, (\d+)% zeros; limited by .*", found["reason"]
     ).groups()

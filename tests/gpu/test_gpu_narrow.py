@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import bsrgemm
 import cases
 import numpy as np
 import pytest
@@ -88,6 +89,13 @@ def padded_rows(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
     return torch.randn(rows, cols + 8, device="cuda").to(dtype)[:, :cols]
 
 
+def aligned_rows(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
+    """At multiples of 16 bytes, whatever the number of columns, with NaN behind them."""
+    memory = torch.full((rows, -(-cols // 8) * 8 + 8), float("nan"), device="cuda").to(dtype)
+    memory[:, :cols] = torch.randn(rows, cols, device="cuda")
+    return memory[:, :cols]
+
+
 def odd_rows(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
     return torch.randn(rows, cols + 1, device="cuda").to(dtype)[:, 1:]
 
@@ -96,7 +104,10 @@ def every_other(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
     return torch.randn(2 * rows, 3 * cols, device="cuda").to(dtype)[::2, ::3]
 
 
-LAYOUTS = (columns_of, padded_columns, odd_columns, padded_rows, odd_rows, every_other)
+LAYOUTS = (
+    *(columns_of, padded_columns, odd_columns),
+    *(padded_rows, aligned_rows, odd_rows, every_other),
+)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -112,7 +123,7 @@ def test_layouts(
     """Operands of any strides; out may be c."""
     p = random_problem(torch, cases.uniform(0.5)(rng, 5, 9), blocksize, dtype)
     (m, k), kind = p.matrix.shape, p.matrix.dtype
-    for n in (1, 4, 8, 12, 16, 30, 32, 63, 64):
+    for n in (1, 4, 8, 12, 16, 17, 25, 30, 32, 33, 41, 63, 64):
         x, c = layout(torch, k, n, kind), layout(torch, m, n, kind)
         expected = 1.5 * (p.dense @ x.double()) + 0.5 * c.double()
         out = layout(torch, m, n, kind)
@@ -120,6 +131,32 @@ def test_layouts(
             product(p.matrix, x, c, 1.5, 0.5, target, None, "narrow")
             error = relative_error(torch, target, expected)
             assert error <= 1.2 * cases.ROUNDOFF[dtype], f"n={n}: {error:.3e}"
+
+
+@pytest.mark.parametrize("layout", [aligned_rows, columns_of])
+@pytest.mark.parametrize(
+    "blocksize", [(16, 8), (24, 24), (32, 32), (40, 16), (64, 40), (96, 16), (128, 128)]
+)
+def test_many_and_few_items(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], layout: Callable[..., Any]
+) -> None:
+    """From one item to more than two an SM, rows of no and of one block among them; with a bias of
+    each column and an activation."""
+    height, width = blocksize
+    for rows in (1, -(-200 * 32 // height), -(-600 * 64 // height)):
+        mask = cases.uniform(0.3)(rng, rows, 20)
+        mask[-1] = False
+        mask[0] = np.arange(20) == 7
+        p = random_problem(torch, mask, blocksize, "float16")
+        for n in some((17, 32, 39, 64)):
+            x = layout(torch, 20 * width, n, p.matrix.dtype)
+            bias = torch.randn(n, device="cuda").half()
+            expected = p.dense @ x.double()
+            found = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+            assert relative_error(torch, found, expected) <= 1.2 * cases.ROUNDOFF["float16"]
+            found = bsrgemm.matmul(p.matrix, x, bias=bias, activation="relu")
+            expected = (expected + bias.double()).clamp(min=0)
+            assert relative_error(torch, found, expected) <= 1.2 * cases.ROUNDOFF["float16"]
 
 
 def test_nan_of_unused_rows_stays_out(torch: Any, rng: np.random.Generator) -> None:
@@ -131,7 +168,7 @@ def test_nan_of_unused_rows_stays_out(torch: Any, rng: np.random.Generator) -> N
         x = torch.full((p.matrix.shape[1], 64), float("nan"), device="cuda").half()
         for column in (1, 4):
             x[column * blocksize[1] : (column + 1) * blocksize[1]] = 1
-        for n in (1, 6, 64):
+        for n in (1, 6, 24, 64):
             found = product(p.matrix, x[:, :n], None, 1.0, None, None, None, "narrow")
             assert not found.isnan().any()
 
