@@ -25,8 +25,13 @@ void bsrg_narrow_free_plan(void *plan);
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *candidate);
 
-/* Whether n columns are for the kernels in which X waits in Hopper's larger shared memory. Up to 16, X has few bytes. */
-static inline bool bsrg_narrow_takes_sm90(int sm_arch, int64_t n) { return sm_arch == 90 && n > 16; }
+/* Whether X is for the kernels in which it waits in Hopper's larger shared memory: those copy rows or columns of adjacent
+ * elements that begin at multiples of 16 bytes. Up to 16 columns have few bytes. */
+bool bsrg_narrow_takes_sm90(int sm_arch, const bsrg_dense *x);
+/* What these compute, or else the others. */
+static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan, bool sm90) {
+  return sm90 && plan->high.strip ? &plan->high : &plan->low;
+}
 /* The tile's columns for n. */
 int32_t bsrg_narrow_columns(int64_t n);
 

@@ -28,12 +28,6 @@ static bool has_runs(const bsrg_dense *dense, int64_t run) {
   return dense->col_stride == 1 && dense->row_stride % run == 0 && aligned(dense->data, 2 * (uintptr_t)run);
 }
 
-/* Whether the kernels for Hopper can copy X: rows or columns of adjacent elements that begin at multiples of 16 bytes. */
-static bool can_copy(const bsrg_dense *x) {
-  const bool by_rows = x->col_stride == 1 && x->row_stride % 8 == 0;
-  return aligned(x->data, 16) && (by_rows || (x->row_stride == 1 && x->col_stride % 8 == 0));
-}
-
 static int32_t x_layout(const bsrg_dense *x, int64_t run) {
   if (x->row_stride == 1 && (x->cols == 1 || x->col_stride % 4 == 0) && aligned(x->data, 8))
     return BSRG_NARROW_X_COLUMNS;
@@ -60,8 +54,8 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsr
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_narrow_plan *narrow = plan;
-  const bool sm90 = bsrg_narrow_takes_sm90(gpu.device->info.sm_arch, args->x.cols) && can_copy(&args->x);
-  const bsrg_narrow_list *list = sm90 && narrow->high.strip ? &narrow->high : &narrow->low;
+  const bool sm90 = bsrg_narrow_takes_sm90(gpu.device->info.sm_arch, &args->x);
+  const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, sm90);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
   enum { INDICES, LOW, HIGH = LOW + 2, PARTS = HIGH + 2 };

@@ -102,13 +102,20 @@ void *bsrg_narrow_make_plan(bsrg_structure *structure) {
 
 int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <= 32 ? 32 : 64; }
 
+bool bsrg_narrow_takes_sm90(int sm_arch, const bsrg_dense *x) {
+  const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
+  const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
+  return sm_arch == 90 && x->cols > 16 && (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
+}
+
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Fitted on an H200: a launch with the chain of an item's first loads, the second pass, what a start of more items
  * than run at a time costs, and the rate of one CTA. */
 static const double launch_seconds = 4.5e-6, second_pass_seconds = 2.5e-6, item_seconds = 2e-6;
 static const double cta_bytes_per_s = 25e9;
-/* Shares of the memory's rate at which strips of 32 and of 16 rows stream A. */
+/* Shares of the memory's rate at which strips of 32 and of 16 rows stream A; where X waits in shared memory, too, those of
+ * 16 are no slower. */
 static const double share_32 = 0.95, share_16 = 0.75;
 /* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
 static const double shared_l2_gain = 1.1;
@@ -122,8 +129,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
   const bsrg_narrow_plan *narrow = plan;
-  const bool sm90 = bsrg_narrow_takes_sm90(chip->sm_arch, n);
-  const bsrg_narrow_list *list = sm90 && narrow->high.strip ? &narrow->high : &narrow->low;
+  const bool sm90 = bsrg_narrow_takes_sm90(chip->sm_arch, &args->x);
+  const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, sm90);
   const double size = (double)bsrg_dtype_size(args->dtype), columns = (double)bsrg_narrow_columns(n);
   const double k = list->item_blocks * (double)v->block_width; /* over all items */
   const double rows = (double)bsrg_min(list->strip, v->block_height);

@@ -16,36 +16,36 @@ static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t 
 }
 
 /* Every strip is one item that writes to Y, or the pieces of one split, in the order of their slots. */
-static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *plan) {
-  const int64_t strips = bsrg_ceil_div(v->block_height, plan->strip);
+static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *list) {
+  const int64_t strips = bsrg_ceil_div(v->block_height, list->strip);
   int64_t *covered = calloc((size_t)(v->block_rows * strips), sizeof(*covered));
-  const bsrg_narrow_item **by_slot = calloc((size_t)plan->slot_count + 1, sizeof(*by_slot));
+  const bsrg_narrow_item **by_slot = calloc((size_t)list->slot_count + 1, sizeof(*by_slot));
   int64_t whole = 0;
-  for (int32_t i = 0; i < plan->item_count; ++i) {
-    const bsrg_narrow_item *item = &plan->items[i];
+  for (int32_t i = 0; i < list->item_count; ++i) {
+    const bsrg_narrow_item *item = &list->items[i];
     const int64_t row = item->y_row / v->block_height;
-    CHECK(item->y_row % v->block_height == item->row_in_block && item->row_in_block % plan->strip == 0);
-    CHECK(item->rows == bsrg_min(plan->strip, v->block_height - item->row_in_block));
+    CHECK(item->y_row % v->block_height == item->row_in_block && item->row_in_block % list->strip == 0);
+    CHECK(item->rows == bsrg_min(list->strip, v->block_height - item->row_in_block));
     CHECK(item->first_block >= v->indptr[row] && item->first_block + item->block_count <= v->indptr[row + 1]);
     CHECK(item->block_count <= BSRG_NARROW_MAX_BLOCKS);
     CHECK(item->block_count <= 1 ||
           item->block_count * v->block_width <= BSRG_NARROW_MAX_CHUNKS * BSRG_NARROW_CHUNK);
-    CHECK(item->block_count <= plan->longest_item);
-    covered[row * strips + item->row_in_block / plan->strip] += item->block_count;
+    CHECK(item->block_count <= list->longest_item);
+    covered[row * strips + item->row_in_block / list->strip] += item->block_count;
     if (item->slot < 0) {
       CHECK(item->block_count == v->indptr[row + 1] - v->indptr[row]);
       ++whole;
     } else {
-      CHECK(item->slot < plan->slot_count && by_slot[item->slot] == NULL);
+      CHECK(item->slot < list->slot_count && by_slot[item->slot] == NULL);
       by_slot[item->slot] = item;
     }
   }
-  CHECK(whole + plan->split_count == v->block_rows * strips);
+  CHECK(whole + list->split_count == v->block_rows * strips);
   for (int64_t s = 0; s < v->block_rows * strips; ++s)
     CHECK(covered[s] == v->indptr[s / strips + 1] - v->indptr[s / strips]);
   int32_t slot = 0;
-  for (int32_t s = 0; s < plan->split_count; ++s) {
-    const bsrg_narrow_split *split = &plan->splits[s];
+  for (int32_t s = 0; s < list->split_count; ++s) {
+    const bsrg_narrow_split *split = &list->splits[s];
     CHECK(split->first_slot == slot && split->slot_count > 1);
     for (int32_t p = 0; p < split->slot_count; ++p, ++slot) {
       const bsrg_narrow_item *piece = by_slot[slot];
@@ -53,9 +53,38 @@ static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *pl
       CHECK(p == 0 || piece->first_block == by_slot[slot - 1]->first_block + by_slot[slot - 1]->block_count);
     }
   }
-  CHECK(slot == plan->slot_count);
+  CHECK(slot == list->slot_count);
   free(covered);
   free(by_slot);
+}
+
+/* Strips of 64 rows are for X that Hopper's kernels can copy: half as many of them read X. */
+static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
+  const int64_t k = structure->view.cols;
+  const bsrg_chip hopper = bsrg_chip_h200();
+  bsrg_chip ampere = hopper;
+  ampere.sm_arch = 80;
+  for (int64_t n = 1; n <= BSRG_NARROW_MAX_N; ++n) {
+    const int64_t whole = bsrg_ceil_div(n, 8) * 8;
+    const struct {
+      bsrg_dense x;
+      const bsrg_chip *chip;
+      bool high;
+    } cases[] = {{{NULL, k, n, whole, 1}, &hopper, n > 16},    {{NULL, k, n, 1, k}, &hopper, n > 16},
+                 {{NULL, k, n, whole + 4, 1}, &hopper, false}, {{NULL, k, n, 1, k + 4}, &hopper, false},
+                 {{NULL, k, n, 2 * whole, 2}, &hopper, false}, {{(void *)8, k, n, whole, 1}, &hopper, false},
+                 {{NULL, k, n, whole, 1}, &ampere, false}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+      bsrg_candidate candidate = {0};
+      const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x = cases[i].x};
+      bsrg_narrow_predict(&args, plan, cases[i].chip, &candidate);
+      CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
+      const bsrg_narrow_list *list = cases[i].high && plan->high.strip ? &plan->high : &plan->low;
+      const double rows = (double)bsrg_min(list->strip, structure->view.block_height);
+      CHECK(candidate.l2_bytes ==
+            2 * list->item_blocks * (double)structure->view.block_width * ((double)n + rows));
+    }
+  }
 }
 
 static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
@@ -72,13 +101,7 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
       for (int32_t j = 1; j < lists[i]->item_count; ++j)
         CHECK(lists[i]->items[j - 1].block_count >= lists[i]->items[j].block_count);
   }
-  const bsrg_chip chip = bsrg_chip_h200();
-  for (int64_t n = 1; n <= BSRG_NARROW_MAX_N; ++n) {
-    bsrg_candidate candidate = {0};
-    const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x.cols = n};
-    bsrg_narrow_predict(&args, plan, &chip, &candidate);
-    CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
-  }
+  check_predictions(structure, plan);
   const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
   bsrg_structure_destroy(structure);
@@ -116,6 +139,69 @@ static void test_even_rows_stay_whole(void) {
   CHECK(check(lengths, 64, 64, 128, 128) == 0);
 }
 
+/* Blocks that reach beyond the matrix: each of its rows is in one strip, none of the others is in any. */
+static void check_rows(const bsrg_narrow_list *list, int64_t rows) {
+  int *seen = calloc((size_t)rows, sizeof(*seen));
+  for (int32_t i = 0; i < list->item_count + list->split_count; ++i) {
+    const bool split = i >= list->item_count;
+    const bsrg_narrow_split *s = split ? &list->splits[i - list->item_count] : NULL;
+    const bsrg_narrow_item *item = split ? NULL : &list->items[i];
+    const int32_t from = split ? s->y_row : item->y_row, count = split ? s->rows : item->rows;
+    CHECK(count > 0 && from >= 0 && from + count <= rows);
+    if (!split && item->slot >= 0) continue;
+    for (int32_t row = from; row < from + count && row < rows; ++row) ++seen[row];
+  }
+  for (int64_t row = 0; row < rows; ++row) CHECK(seen[row] == 1);
+  free(seen);
+}
+
+static void test_partial_rows(void) {
+  enum { COLUMNS = 2000 };
+  static const int64_t heights[] = {16, 40, 64, 96, 130};
+  int64_t indices[3 + COLUMNS] = {1, 5, 9};
+  for (int64_t i = 0; i < COLUMNS; ++i) indices[3 + i] = i;
+  const int64_t indptr[] = {0, 3, 3, 3 + COLUMNS};
+  for (size_t i = 0; i < sizeof(heights) / sizeof(heights[0]); ++i) {
+    const int64_t height = heights[i], cuts[] = {1, height / 2 + 1, height - 1};
+    for (int c = 0; c < 3; ++c) {
+      const bsrg_pattern pattern = {.rows = 3 * height - cuts[c],
+                                    .cols = COLUMNS * 8,
+                                    .block_height = height,
+                                    .block_width = 8,
+                                    .nnzb = 3 + COLUMNS,
+                                    .indptr_len = 4,
+                                    .index_type = BSRG_I64,
+                                    .indices = indices,
+                                    .indptr = indptr};
+      bsrg_structure *structure = NULL;
+      CHECK(bsrg_structure_create(&pattern, 1, &structure, NULL) == BSRG_OK);
+      bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
+      check_rows(&plan->low, pattern.rows);
+      CHECK(plan->low.split_count > 0);
+      if (height > 32) check_rows(&plan->high, pattern.rows);
+      bsrg_narrow_free_plan(plan);
+      bsrg_structure_destroy(structure);
+    }
+  }
+}
+
+/* What the kernels count on and nobody checks at a launch. */
+static void test_tiles(void) {
+#define TILE(columns, strip, ...) {columns, strip, BSRG_NARROW_SM90_WARP_BYTES(columns, strip), __VA_ARGS__},
+  static const int tiles[][6] = {BSRG_NARROW_SM90_TILES(TILE)};
+#undef TILE
+  enum { HOPPER_SHARED_BYTES = 227 << 10, MOST_BARRIERS = 15 };
+  for (size_t i = 0; i < sizeof(tiles) / sizeof(tiles[0]); ++i) {
+    const int *warps = tiles[i] + 3;
+    for (int w = 0; w < 3; ++w) {
+      CHECK(warps[w] * tiles[i][2] + 4 * BSRG_NARROW_MAX_BLOCKS <= HOPPER_SHARED_BYTES);
+      /* Those that take a turn together meet at a barrier of their own. */
+      CHECK(tiles[i][1] < 64 || (warps[w] % 2 == 0 && warps[w] / 2 <= MOST_BARRIERS));
+      CHECK(warps[w] > 0 && warps[w] <= (w > 0 ? warps[w - 1] : 32));
+    }
+  }
+}
+
 static void test_columns(void) {
   static const int32_t expected[][2] = {{1, 8},   {8, 8},   {9, 16},  {16, 16},
                                         {17, 32}, {32, 32}, {33, 64}, {64, 64}};
@@ -126,7 +212,9 @@ static void test_columns(void) {
 int main(void) {
   test_patterns();
   test_even_rows_stay_whole();
+  test_partial_rows();
   test_columns();
+  test_tiles();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
 }
