@@ -45,6 +45,8 @@ const operation kOperations[] = {
     {"align", MATMUL, BSRG_ALIGN, BSRG_F16, ON_GPU | COLUMNS, 9, 12, 64, 64, 6, 100},
     {"narrow", MATMUL, BSRG_NARROW, BSRG_F16, ON_GPU | SKEWED, 9, 30, 64, 64, 3, 8},
     {"narrow bfloat16", MATMUL, BSRG_NARROW, BSRG_BF16, ON_GPU, 9, 12, 32, 32, 6, 1},
+    {"narrow in pieces", MATMUL, BSRG_NARROW, BSRG_F16, ON_GPU | SKEWED, 9, 30, 64, 64, 3, 40},
+    {"narrow columns", MATMUL, BSRG_NARROW, BSRG_BF16, ON_GPU | COLUMNS | EPILOGUE, 9, 12, 48, 40, 6, 33},
     {"portable", MATMUL, BSRG_PORTABLE, BSRG_F64, ON_GPU | SKEWED, 20, 50, 5, 7, 6, 33},
     {"portable right", MATMUL, BSRG_PORTABLE, BSRG_F16, ON_GPU | RIGHT, 20, 20, 8, 8, 6, 64},
     {"kmajor tf32", MATMUL, BSRG_KMAJOR, BSRG_F32, ON_GPU, 8, 8, 64, 32, 4, 128},
