@@ -41,11 +41,11 @@ def test_columns(torch: Any, family: str) -> None:
         assert error.item() <= ROUNDOFF["float16"], f"columns from {begin}"
 
 
-@pytest.mark.parametrize("family", ["auto", "portable"])
-def test_values(torch: Any, family: str) -> None:
+@pytest.mark.parametrize(("family", "n"), [("auto", 16), ("portable", 16), ("narrow", 40)])
+def test_values(torch: Any, family: str, n: int) -> None:
     """values have more than 2**31 elements; every row is compared."""
     _needs(torch, 16)
-    rows, cols, n = 260, 512, 16
+    rows, cols = 260, 512
     data = torch.empty(rows * cols, 128, 128, device="cuda", dtype=torch.float16)
     for block_row in range(rows):
         data[block_row * cols : (block_row + 1) * cols].normal_()
@@ -62,3 +62,21 @@ def test_values(torch: Any, family: str) -> None:
         found = out[block_row * 128 : (block_row + 1) * 128].double()
         error = torch.linalg.norm(found - expected) / torch.linalg.norm(expected)
         assert error.item() <= 1.1 * ROUNDOFF["float16"], f"block row {block_row}"
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("n", [16, 64])
+def test_few_columns(torch: Any, n: int, by_columns: bool) -> None:
+    """The block selects rows of X beyond its first 2**31 elements."""
+    _needs(torch, 8)
+    side = 64
+    k = 2**31 // n + side
+    x = torch.zeros((n, k) if by_columns else (k, n), device="cuda", dtype=torch.float16)
+    x = x.T if by_columns else x
+    x[-side:] = torch.randn(side, n, device="cuda")
+    data = torch.randn(1, side, side, device="cuda").half()
+    a = bsrgemm.bsr_array((data, np.array([k // side - 1]), np.array([0, 1])), (side, k))
+    found = product(a, x, None, 1.0, None, None, None, "narrow")
+    expected = data[0].double() @ x[-side:].double()
+    error = torch.linalg.norm(found.double() - expected) / torch.linalg.norm(expected)
+    assert error.item() <= ROUNDOFF["float16"]

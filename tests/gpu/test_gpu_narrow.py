@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import bsrgemm
 import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from device_cases import (
+    GUARD,
     DeviceProblem,
     check,
+    combined,
     random_problem,
     relative_error,
     repeats,
@@ -63,14 +64,15 @@ def long_rows(torch: Any, blocksize: tuple[int, int], dtype: str) -> DeviceProbl
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 16), (24, 40)])
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 16), (24, 40), (96, 24)])
 def test_long_rows(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
     p = long_rows(torch, blocksize, dtype)
-    for n in (1, 7, 16, 33, 64):
+    for n in (1, 7, 16, 24, 33, 64):
         check(torch, p, n, family="narrow")
-    check(torch, p, 20, alpha=2.0, beta=0.5, family="narrow")
+    for n in (20, 40):
+        check(torch, p, n, alpha=2.0, beta=0.5, family="narrow")
 
 
 def columns_of(torch: Any, rows: int, cols: int, dtype: Any) -> Any:
@@ -133,52 +135,141 @@ def test_layouts(
             assert error <= 1.2 * cases.ROUNDOFF[dtype], f"n={n}: {error:.3e}"
 
 
-@pytest.mark.parametrize("layout", [aligned_rows, columns_of])
-@pytest.mark.parametrize(
-    "blocksize", [(16, 8), (24, 24), (32, 32), (40, 16), (64, 40), (96, 16), (128, 128)]
-)
-def test_many_and_few_items(
-    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], layout: Callable[..., Any]
-) -> None:
-    """From one item to more than two an SM, rows of no and of one block among them; with a bias of
-    each column and an activation."""
+# Of tiles of 32 and of 64 columns; whole chunks of 16 bytes in a row of X, and parts.
+RING_COLUMNS = (17, 20, 24, 31, 32, 33, 39, 40, 48, 50, 63, 64)
+WIDTHS = (8, 16, 24, 40)
+
+
+def strip_of(height: int) -> int:
+    """The rows of an item of these products on Hopper."""
+    return 16 if height <= 16 else 32 if height <= 32 else 64
+
+
+def _three_rows(blocks: int) -> np.ndarray:
+    """A long row, one block, none."""
+    mask = np.zeros((3, blocks), bool)
+    mask[0] = True
+    mask[1, blocks // 2] = True
+    return mask
+
+
+def uncut(rng: np.random.Generator, blocksize: tuple[int, int], sms: int) -> np.ndarray:
+    """A row as long as one item can be. Few items, so CTAs have all their warps."""
     height, width = blocksize
-    for rows in (1, -(-200 * 32 // height), -(-600 * 64 // height)):
-        mask = cases.uniform(0.3)(rng, rows, 20)
-        mask[-1] = False
-        mask[0] = np.arange(20) == 7
-        p = random_problem(torch, mask, blocksize, "float16")
-        for n in some((17, 32, 39, 64)):
-            x = layout(torch, 20 * width, n, p.matrix.dtype)
-            bias = torch.randn(n, device="cuda").half()
-            expected = p.dense @ x.double()
-            found = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
-            assert relative_error(torch, found, expected) <= 1.2 * cases.ROUNDOFF["float16"]
-            found = bsrgemm.matmul(p.matrix, x, bias=bias, activation="relu")
-            expected = (expected + bias.double()).clamp(min=0)
-            assert relative_error(torch, found, expected) <= 1.2 * cases.ROUNDOFF["float16"]
+    return _three_rows(65536 // (min(height, strip_of(height)) * width))
+
+
+def in_pieces(rng: np.random.Generator, blocksize: tuple[int, int], sms: int) -> np.ndarray:
+    height, width = blocksize
+    return _three_rows(3 * 65536 // (min(height, strip_of(height)) * width))
+
+
+def _many(rng: np.random.Generator, rows: int, blocks: int) -> np.ndarray:
+    mask = cases.uniform(0.7)(rng, rows, blocks)
+    mask[0] = np.arange(blocks) == 1
+    mask[-1] = False
+    return mask
+
+
+def one_an_sm(rng: np.random.Generator, blocksize: tuple[int, int], sms: int) -> np.ndarray:
+    """So much in all that strips of 64 rows stay whole, too, where their rows are longer."""
+    height, width = blocksize
+    return _many(rng, sms // -(-height // strip_of(height)), 2000 // width)
+
+
+def two_an_sm(rng: np.random.Generator, blocksize: tuple[int, int], sms: int) -> np.ndarray:
+    """CTAs have fewer warps."""
+    height, width = blocksize
+    return _many(rng, sms // -(-height // strip_of(height)) + 1, 2000 // width)
+
+
+def three_an_sm(rng: np.random.Generator, blocksize: tuple[int, int], sms: int) -> np.ndarray:
+    """CTAs have the fewest warps."""
+    height, width = blocksize
+    return _many(rng, 2 * sms // -(-height // strip_of(height)) + 1, 1040 // width)
+
+
+def check_x(torch: Any, rng: np.random.Generator, p: DeviceProblem, x: Any) -> None:
+    """The product, and perhaps C, or C, a bias and an activation, into poisoned memory: nothing
+    around it changes, and it has the same bits again."""
+    m, n, kind = p.matrix.shape[0], x.shape[1], p.matrix.dtype
+    dtype = str(kind).removeprefix("torch.")
+    beta = (0.0, -0.5, 0.5)[rng.integers(3)]
+    c = torch.randn(m, n, device="cuda").to(kind) if beta else None
+    bias = torch.randn(n, device="cuda").to(kind) if beta > 0 else None
+    memory = torch.full((m + 2 * GUARD, -(-n // 8) * 8 + 8), float("nan"), device="cuda").to(kind)
+    out = memory[GUARD : m + GUARD, :n]
+
+    def multiply() -> Any:
+        out.fill_(float("nan"))
+        output = {} if bias is None else {"bias": bias, "activation": "relu"}
+        product(p.matrix, x, c, 1.5, beta, out, None, "narrow", **output)
+        found = out.clone()
+        out.fill_(float("nan"))
+        assert memory.isnan().all(), f"{what}: something outside out was written to"
+        return found
+
+    what = f"{p.matrix!r} n={n} strides={x.stride()} beta={beta} bias={bias is not None}"
+    expected = 1.5 * (p.dense @ x.double())
+    if c is not None:
+        expected += beta * c.double()
+    if bias is not None:
+        expected = (expected + bias.double()).clamp(min=0)
+    found = multiply()
+    error = relative_error(torch, found, expected)
+    assert error <= 1.2 * cases.ROUNDOFF[dtype], f"{what}: relative error {error:.3e}"
+    assert torch.equal(multiply(), found), f"{what}: other bits"
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("height", [16, 24, 32, 40, 48, 64, 96, 128])
+def test_x_by_way_of_the_ring(
+    torch: Any, rng: np.random.Generator, height: int, dtype: str
+) -> None:
+    """More than 16 columns whose rows or columns begin at multiples of 16 bytes: Hopper's kernels
+    copy these. Each number of warps, with rows so long that every ring is used again."""
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    masks = (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm)
+    for width, mask in combined(rng, WIDTHS, masks, drawn=3):
+        p = random_problem(torch, mask(rng, (height, width), sms), (height, width), dtype)
+        for n, layout in combined(rng, RING_COLUMNS, (aligned_rows, columns_of), drawn=2):
+            check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
+def test_matrices_of_a_batch_begin_anywhere(torch: Any, rng: np.random.Generator) -> None:
+    """The first at a multiple of 16 bytes, the second not."""
+    for blocksize in ((16, 16), (64, 24)):
+        p = random_problem(torch, cases.uniform(0.5)(rng, 5, 9), blocksize, "float16")
+        k, n = p.matrix.shape[1], 40
+        x = torch.randn(2 * k * n + 1, device="cuda").half()
+        x = x.as_strided((2, k, n), (k * n + 1, n, 1))
+        found = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+        error = relative_error(torch, found, p.dense @ x.double())
+        assert error <= 1.2 * cases.ROUNDOFF["float16"]
 
 
 def test_nan_of_unused_rows_stays_out(torch: Any, rng: np.random.Generator) -> None:
     """A row of X that no block selects is not read, whatever it holds."""
-    for blocksize in ((16, 16), (32, 8), (48, 80)):
-        mask = np.zeros((3, 6), bool)
+    for rows, blocksize in ((3, (16, 16)), (3, (32, 8)), (3, (48, 80)), (300, (128, 24))):
+        mask = np.zeros((rows, 6), bool)
         mask[:, [1, 4]] = True
         p = random_problem(torch, mask, blocksize, "float16")
         x = torch.full((p.matrix.shape[1], 64), float("nan"), device="cuda").half()
         for column in (1, 4):
             x[column * blocksize[1] : (column + 1) * blocksize[1]] = 1
-        for n in (1, 6, 24, 64):
-            found = product(p.matrix, x[:, :n], None, 1.0, None, None, None, "narrow")
-            assert not found.isnan().any()
+        for laid in (x, x.T.contiguous().T):
+            for n in (1, 6, 24, 39, 64):
+                found = product(p.matrix, laid[:, :n], None, 1.0, None, None, None, "narrow")
+                assert not found.isnan().any()
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     for blocksize in ((64, 64), (16, 16)):
         p = long_rows(torch, blocksize, dtype)
-        for n in (1, 16, 64):
-            x = torch.randn(p.matrix.shape[1], n, device="cuda").to(p.matrix.dtype)
+        k, kind = p.matrix.shape[1], p.matrix.dtype
+        xs = [torch.randn(k, n, device="cuda").to(kind) for n in (1, 16, 64)]
+        for x in (*xs, aligned_rows(torch, k, 30, kind), columns_of(torch, k, 41, kind)):
             first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
             for _ in repeats(30):
                 again = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
