@@ -311,7 +311,7 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
-static const double run_cycles = 1.1;
+static const double run_cycles = 1.2;
 /* Cycles of an SM for 16 columns of a part, of a slot that a warpgroup goes through, and for a tile. */
 static const double low_part_cycles = 26.5, slot_cycles = 19, part_cycles = 39.4, part_row_cycles = .34,
                     tile_cycles = 5250;
