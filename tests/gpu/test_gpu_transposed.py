@@ -140,6 +140,14 @@ def test_tall(
         check_form(torch, p, form, 264, alpha=-0.5, beta=2.0, family="tall")
 
 
+def check_layouts(torch: Any, p: DeviceProblem, form: Form, family: str) -> None:
+    """All layouts of the operands, and C in place."""
+    for layout in LAYOUTS:
+        check_form(torch, p, form, 264, layout=layout, family=family)
+        scaled = {"alpha": 2.0, "beta": -1.0, "in_place": True}
+        check_form(torch, p, form, 72, layout=layout, family=family, **scaled)
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("form", ALL_FORMS, ids=repr)
 def test_tall_patterns(
@@ -150,19 +158,7 @@ def test_tall_patterns(
     mask = pattern_of(rng, rows, cols) | corner(rows, cols)
     for shape in some(((64, 64), (128, 64), (64, 32), (192, 48))):
         p = make(torch, mask, form, shape, "float16")
-        for layout in LAYOUTS:
-            check_form(torch, p, form, 264, layout=layout, family="tall")
-            check_form(
-                torch,
-                p,
-                form,
-                72,
-                layout=layout,
-                alpha=2.0,
-                beta=-1.0,
-                in_place=True,
-                family="tall",
-            )
+        check_layouts(torch, p, form, "tall")
         if form.right:
             for c_layout in LAYOUTS:
                 check_form(torch, p, form, 131, beta=0.5, c_layout=c_layout, family="tall")
@@ -210,19 +206,7 @@ def test_stream_patterns(
     mask = pattern_of(rng, rows, cols) | corner(rows, cols)
     for shape in some(((16, 16), (32, 32), (8, 32), (24, 16), (48, 32), (64, 16))):
         p = make(torch, mask, form, shape, "float16")
-        for layout in LAYOUTS:
-            check_form(torch, p, form, 264, layout=layout, family="stream")
-            check_form(
-                torch,
-                p,
-                form,
-                72,
-                layout=layout,
-                alpha=2.0,
-                beta=-1.0,
-                in_place=True,
-                family="stream",
-            )
+        check_layouts(torch, p, form, "stream")
         # Where X lies by columns; n is odd, which C by rows is not aligned for either.
         layout = "padded rows" if form.right else "padded columns"
         for c_layout in LAYOUTS:
