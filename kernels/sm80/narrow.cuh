@@ -14,7 +14,8 @@
 //
 // Columns are named likewise: slot s of the n8 tile j is column s * tiles + j. So lane l needs `tiles` neighbouring
 // columns, g * tiles ..., of four neighbouring rows of X an instruction, and holds runs of `tiles` columns of Y.
-// X takes no detour over shared memory either, a round ahead; L1 serves the warps that use the same rows.
+// Up to 16 columns, and before Hopper, X takes no detour over shared memory either, a round ahead; L1 serves the warps
+// that use the same rows.
 //
 // A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
 //
@@ -142,6 +143,7 @@ class Kernel {
   static constexpr int kUnits = 4 * (kRows / 16);  // runs of kTiles columns that a lane has sums of
 
   static_assert(kRows == 16 || kRows == 32, "one or two fragments");
+  static_assert(kGroups <= 2, "X is shared by a pair");
   static_assert(!kRingX || (kColumns >= 32 && kBytesOfA + kRing * kBytesOfX / kGroups == kWarpBytes),
                 "rings of A and X");
   static_assert(kRing >= 4 && (kRing & (kRing - 1)) == 0, "three rounds of A in flight");
@@ -269,8 +271,10 @@ class Kernel {
       copy_x<kLayout>(t, chunk + t * stride);
       ptx::cp_async_commit();
     }
+    // As many rounds for all warps, though some have nothing left in the last one and multiply zeros: otherwise racecheck
+    // takes their meetings for different ones and the barrier before the sums are added for none.
 #pragma unroll 1
-    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
+    for (int t = 0; t * stride < chunks_; ++t, chunk += stride) {
       ptx::cp_async_wait<kRing - 2>();
       meet();  // each has copied its share, and read what this round's copies replace
       copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);

@@ -153,6 +153,24 @@ def test_hopper_patterns(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(8, 32), (16, 16), (32, 32), (64, 48)])
+def test_stream_many_column_tiles(
+    torch: Any, rng: np.random.Generator, hopper: None, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """Clusters of two that have nothing in their second half at the end, row tiles without blocks
+    between others, and more tiles than a GPU holds at once."""
+    rows = 5 * 256 // blocksize[0] + 1
+    mask = cases.uniform(0.3)(rng, rows, 9) | corner(rows, 9)
+    mask[256 // blocksize[0] : 4 * 256 // blocksize[0]] = False
+    p = random_problem(torch, mask, blocksize, dtype)
+    for n in some((2056, 1936, 512)):
+        check(torch, p, n, family="stream")
+        check(torch, p, n, alpha=2.0, beta=0.5, family="stream")
+    many = random_problem(torch, cases.uniform(0.1)(rng, 20 * rows, 5), blocksize, dtype)
+    check(torch, many, 2064, family="stream")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 def test_tall_many_column_tiles(
     torch: Any, rng: np.random.Generator, hopper: None, dtype: str
 ) -> None:
