@@ -70,10 +70,37 @@ static int swizzle_of(int bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 
-static bool has_vectors(const bsrg_dense *y, int64_t item) {
-  if ((uintptr_t)y->data % 16) return false;
-  if (y->col_stride == 1) return y->cols % 8 == 0 && y->row_stride * item % 16 == 0;
-  return y->row_stride == 1 && y->col_stride * item % 16 == 0;
+/* Whether TMA can store to rows (or, of a turned Y, columns) of so many elements that lie `stride` apart. */
+static bool suits(const bsrg_dense *y, int64_t adjacent, int64_t elements, int64_t stride, int64_t item) {
+  return adjacent == 1 && stride >= elements && stride < (int64_t)1 << 37 && stride * item % 16 == 0 &&
+         (uintptr_t)y->data % 16 == 0;
+}
+
+static int32_t order_of(const bsrg_dense *y, int64_t item) {
+  return suits(y, y->col_stride, y->cols, y->row_stride, item)   ? BSRG_KMAJOR_ROWS
+         : suits(y, y->row_stride, y->rows, y->col_stride, item) ? BSRG_KMAJOR_COLUMNS
+                                                                 : BSRG_KMAJOR_ELEMENTS;
+}
+
+/* How Y is stored, and the map for that. */
+static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *p, bsrg_gpu gpu,
+                              bsrg_error *error) {
+  const bsrg_dense *y = &args->y;
+  const bsrg_dtype out = bsrg_out_dtype(args);
+  p->y_order = order_of(y, (int64_t)bsrg_dtype_size(out));
+  if (out == BSRG_F32) {
+    if (p->y_order != BSRG_KMAJOR_ROWS || y->cols % 2) p->y_order = BSRG_KMAJOR_ELEMENTS;
+    return BSRG_OK;
+  }
+  if (p->y_order == BSRG_KMAJOR_ELEMENTS) return BSRG_OK;
+  const bool rows = p->y_order == BSRG_KMAJOR_ROWS;
+  const uint64_t m = (uint64_t)y->rows, n = (uint64_t)y->cols;
+  const bsrg_map_shape shape = {2,
+                                {rows ? n : m, rows ? m : n, 0},
+                                {(uint64_t)(rows ? y->row_stride : y->col_stride), 0},
+                                {64, 64, 0},
+                                CU_TENSOR_MAP_SWIZZLE_128B};
+  return bsrg_encode_map(gpu.api, out, y->data, &shape, &p->y_map, error);
 }
 
 /* Up to this size A is worth keeping in L2 at the cost of X, as in the tall family. */
@@ -131,7 +158,6 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
       .out = out == BSRG_F16    ? BSRG_KMAJOR_F16
              : out == BSRG_BF16 ? BSRG_KMAJOR_BF16
                                 : BSRG_KMAJOR_F32,
-      .vector_y = has_vectors(&args->y, (int64_t)bsrg_dtype_size(out)),
       .alpha = (float)args->alpha,
       .beta = (float)args->beta};
 
@@ -150,6 +176,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
   if (v->nnzb > 0) status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (v->nnzb > 0 && status == BSRG_OK)
     status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status == BSRG_OK) status = describe_y(args, &p, gpu, error);
   if (status != BSRG_OK) return status;
   const int64_t clusters = bsrg_min(gpu.device->info.sm_count / s.pair, tiles);
   return bsrg_launch(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), clusters * s.pair, 1,

@@ -25,16 +25,19 @@ using tall::kMessageSlots;
 using tall::kStrip;
 using tall::Message;
 
-// Shared memory, in bytes from a 1024-byte boundary. kRowBytes: k of a stage.
-template <int kRowBytes>
+// Shared memory, in bytes from a 1024-byte boundary. kRowBytes: k of a stage. kEight: with room for the output, for which
+// one stage less will do, since of 8 bits each has twice the k.
+template <int kRowBytes, bool kEight>
 struct Layout {
-  static constexpr int kStages = BSRG_KMAJOR_STAGES * BSRG_KMAJOR_STAGE_BYTES / kRowBytes;
+  static constexpr int kFullStages = kEight ? BSRG_KMAJOR_STAGES - 1 : BSRG_KMAJOR_STAGES;
+  static constexpr int kStages = kFullStages * BSRG_KMAJOR_STAGE_BYTES / kRowBytes;
   static constexpr int kStripBytes = kStrip * kRowBytes;
   static constexpr int kStageA = 2 * kStripBytes;
   static constexpr int kStageX = kTileN * kRowBytes;
   static constexpr int kA = 0;
   static constexpr int kX = kA + kStages * kStageA;
-  static constexpr int kFull = kX + kStages * kStageX;
+  static constexpr int kOutput = kX + kStages * kStageX;
+  static constexpr int kFull = kOutput + (kEight ? BSRG_KMAJOR_OUTPUT_BYTES : 0);
   static constexpr int kEmpty = kFull + 8 * kStages;
   static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
@@ -43,6 +46,7 @@ struct Layout {
   static constexpr int kWanted = kScales + 8 * kStages;
   static constexpr int kEnd = kWanted + 8;
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
+  static_assert(2 * Output::kBytes == BSRG_KMAJOR_OUTPUT_BYTES, "of two warpgroups");
   static_assert(kEnd + 1024 <= BSRG_KMAJOR_SHARED_BYTES, "the host reserves too little");
 };
 
@@ -56,7 +60,7 @@ struct Kernel {
   static constexpr int kDrawBefore = 256 / kRowBytes;  // stages to be loaded, see tall_layout.cuh
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   using Instruction = ptx::WgmmaKMajor<T>;
-  using L = Layout<kRowBytes>;
+  using L = Layout<kRowBytes, kEight>;
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
 
@@ -311,7 +315,7 @@ struct Kernel {
 
   __device__ void consume() const {
     const int strip = warp / 4 - 1;
-    const Output output{p, lane};
+    const Output output(p, shared + L::kOutput, warp - 4, lane);
     float d[kTileN / 2];
     Stage stage;
     for (Slot slot;; slot.advance()) {
@@ -323,7 +327,7 @@ struct Kernel {
         accumulate(d, m, strip, stage);
       const int output_strip = strip == 0 ? m.strip0 : m.strip1;
       if (output_strip < 0) continue;
-      const int row = output_strip * kStrip + (warp & 3) * 16, column = m.n_tile * kTileN;
+      const int row = output_strip * kStrip, column = m.n_tile * kTileN;
       if (!kEight || p.out == BSRG_KMAJOR_F32)
         output.store_f32(d, row, column);
       else if (p.out == BSRG_KMAJOR_F16)
@@ -331,6 +335,7 @@ struct Kernel {
       else
         output.template store_16_bits<__nv_bfloat16>(d, row, column);
     }
+    output.finish();
   }
 
   __device__ void run() const {

@@ -1,26 +1,38 @@
-// How the sums of the products of tf32 and 8-bit floats leave the registers: as float32 or 16-bit floats, to any strides
-// of Y. The lanes of a warp exchange what they hold so that each stores 16 bytes of neighbours.
+// How the sums of the products of tf32 and 8-bit floats leave the registers. 16-bit floats go by way of shared memory, from
+// which TMA stores them while the next tile is under way; float32, of which a tile is too large for that, straight to Y.
 #pragma once
 
 #include "ptx/convert.cuh"
-#include "ptx/wgmma_kmajor.cuh"
-#include "sm80/quad.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/wgmma.cuh"
+#include "ptx/wgmma_small.cuh"
 #include "sm90/tall_layout.cuh"
 
 namespace bsrg::kmajor {
 
 using tall::kTileN;
 
-// The 16 rows of a warp and all columns of a tile. d: sums as in ptx/wgmma.cuh. Pointers step from one fragment of eight
-// columns to the next, since addresses that ptxas has worked out beforehand do not fit in the registers.
+// The 64 rows of a warpgroup and all columns of a tile. d: sums as in ptx/wgmma.cuh, of a warp 16 rows.
 struct Output {
-  const bsrg_kmajor_params &p;
-  const int lane;
+  // In `buffer` the 16-bit floats lie as TMA stores them, in pieces of 64 lines of 128 bytes: rows or columns of Y, as its
+  // elements are adjacent. 16-byte chunk c of line i is at chunk c ^ (i % 8), so that stmatrix meets no bank twice.
+  static constexpr int kLines = 64, kPieces = kTileN / kLines, kPieceBytes = kLines * 128;
+  static constexpr int kBytes = kPieces * kPieceBytes;
 
+  const bsrg_kmajor_params &p;
+  const uint32_t buffer;
+  const int strip, warp, lane;  // of a consumer; warp: in its warpgroup
+
+  // warp: of the consumers; buffers: for one strip after the other.
+  __device__ Output(const bsrg_kmajor_params &p, uint32_t buffers, int warp, int lane)
+      : p(p), buffer(buffers + warp / 4 * kBytes), strip(warp / 4), warp(warp % 4), lane(lane) {}
+
+  // row: the strip's first.
   __device__ void store_f32(float (&d)[kTileN / 2], int row, int column) const {
     scale(d);
     if (p.beta != 0.f) add<float>(d, row, column);
-    if (p.vector_y && p.y_col_stride == 1)
+    if (p.y_order == BSRG_KMAJOR_ROWS)
       store_pairs(d, row, column);
     else
       store_elements<float>(d, row, column);
@@ -30,15 +42,30 @@ struct Output {
   __device__ void store_16_bits(float (&d)[kTileN / 2], int row, int column) const {
     scale(d);
     if (p.beta != 0.f) add<T>(d, row, column);
-    if (!p.vector_y)
+    if (p.y_order == BSRG_KMAJOR_ELEMENTS) {
       store_elements<T>(d, row, column);
-    else if (p.y_col_stride == 1)
-      store_rows<T>(d, row, column);
+      return;
+    }
+    if (leader()) ptx::bulk_wait_read<0>();  // the tile before
+    meet();
+    if (p.y_order == BSRG_KMAJOR_ROWS)
+      write_rows<T>(d);
     else
-      store_columns<T>(d, row, column);
+      write_columns<T>(d);
+    ptx::fence_async_proxy();
+    meet();
+    if (leader()) store_pieces(row, column);
+  }
+
+  // Before the CTA ends.
+  __device__ void finish() const {
+    if (leader()) ptx::bulk_wait<0>();
   }
 
  private:
+  __device__ bool leader() const { return warp == 0 && lane == 0; }
+  __device__ void meet() const { ptx::named_barrier_sync(1 + strip, 128); }
+
   __device__ void scale(float (&d)[kTileN / 2]) const {
     float factor = p.alpha;
     if (p.a_scale != nullptr) factor *= __ldg(p.a_scale);
@@ -47,9 +74,11 @@ struct Output {
     for (int i = 0; i < kTileN / 2; ++i) d[i] *= factor;
   }
 
+  // Pointers step from one fragment of eight columns to the next here and below, since addresses that ptxas has worked out
+  // beforehand do not fit in the registers.
   template <typename T>
   __device__ void add(float (&d)[kTileN / 2], int row, int column) const {
-    row += lane >> 2;
+    row += warp * 16 + (lane >> 2);
     column += 2 * (lane & 3);
     const T *c = static_cast<const T *>(p.c) + row * p.c_row_stride + column * p.c_col_stride;
 #pragma unroll
@@ -65,7 +94,7 @@ struct Output {
   // Of float32 in columns, lanes of equal columns fill sectors; otherwise it is for what is not aligned.
   template <typename T>
   __device__ void store_elements(const float (&d)[kTileN / 2], int row, int column) const {
-    row += lane >> 2;
+    row += warp * 16 + (lane >> 2);
     column += 2 * (lane & 3);
     T *y = static_cast<T *>(p.y) + row * p.y_row_stride + column * p.y_col_stride;
 #pragma unroll
@@ -77,9 +106,9 @@ struct Output {
     }
   }
 
-  // The quads fill sectors of eight rows.
+  // The quads fill sectors of eight rows. Y is not read again here: it should leave L2 before X and A do.
   __device__ void store_pairs(const float (&d)[kTileN / 2], int row, int column) const {
-    row += lane >> 2;
+    row += warp * 16 + (lane >> 2);
     column += 2 * (lane & 3);
     float *y = static_cast<float *>(p.y) + row * p.y_row_stride + column;
 #pragma unroll
@@ -89,49 +118,44 @@ struct Output {
     }
   }
 
-  // Y is not read again here: it should leave L2 before X and A do.
+  // A line is a row. Matrices of stmatrix: both halves of the warp's rows, then the next eight columns.
   template <typename T>
-  __device__ static void store_chunk(T *y, const uint32_t (&r)[4]) {
-    __stcs(reinterpret_cast<uint4 *>(y), make_uint4(r[0], r[1], r[2], r[3]));
-  }
-
-  // A lane gets eight columns of a row: 64 bytes of eight rows a store.
-  template <typename T>
-  __device__ void store_rows(const float (&d)[kTileN / 2], int row, int column) const {
-    row += lane >> 2;
-    column += 8 * (lane & 3);
-    T *y = static_cast<T *>(p.y) + row * p.y_row_stride + column;
+  __device__ void write_rows(const float (&d)[kTileN / 2]) const {
+    const int line = warp * 16 + (lane & 15);
+    const uint32_t mine = buffer + line * 128 + (((lane >> 4) ^ (line & 7)) << 4);
 #pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 16) {  // four fragments
-#pragma unroll
-      for (int below = 0; below < 2; ++below) {
-        uint32_t r[4];
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          r[j] = ptx::pack<T>(d[i + 4 * j + 2 * below], d[i + 4 * j + 2 * below + 1]);
-        quad::transpose(r, lane);
-        if (column + 2 * i < p.n) store_chunk(y + 8 * below * p.y_row_stride + 2 * i, r);
-      }
+    for (int j = 0; j < kTileN / 16; ++j) {
+      const float *v = d + 8 * j;
+      ptx::store_matrix_x4((mine ^ (j % 4 * 32)) + j / 4 * kPieceBytes, ptx::pack<T>(v[0], v[1]),
+                           ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
     }
   }
 
-  // A lane gets eight rows of a column: 32 bytes of 16 columns a store. There are always whole strips of rows.
+  // A line is a column.
   template <typename T>
-  __device__ void store_columns(const float (&d)[kTileN / 2], int row, int column) const {
-    row += 8 * (lane & 1);
-    column += 8 * (lane >> 1 & 1) + (lane >> 2);
-    T *y = static_cast<T *>(p.y) + row + column * p.y_col_stride;
+  __device__ void write_columns(const float (&d)[kTileN / 2]) const {
+    const int line = (lane >> 4) * 8 + (lane & 7);
+    const uint32_t mine = buffer + line * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4);
 #pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 8, y += 16 * p.y_col_stride) {  // two fragments
-      uint32_t r[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        // Now lane / 4 is the column, and lane % 4 the pair of rows.
-        r[j] = ptx::transpose_matrix(ptx::pack<T>(d[i + 2 * j], d[i + 2 * j + 1]));
-      }
-      quad::transpose(r, lane);
-      if (column + 2 * i < p.n) store_chunk(y, r);
+    for (int j = 0; j < kTileN / 16; ++j) {
+      const float *v = d + 8 * j;
+      ptx::store_matrix_x4_transposed(mine + j * (16 * 128), ptx::pack<T>(v[0], v[1]),
+                                      ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]),
+                                      ptx::pack<T>(v[6], v[7]));
     }
+  }
+
+  __device__ void store_pieces(int row, int column) const {
+    const uint64_t policy = ptx::policy_evict_first();  // for what float32 has __stcs
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const uint32_t piece = buffer + i * kPieceBytes;
+      if (p.y_order == BSRG_KMAJOR_ROWS)
+        ptx::tma_store_2d(p.y_map, piece, column + i * kLines, row, policy);
+      else
+        ptx::tma_store_2d(p.y_map, piece, row, column + i * kLines, policy);
+    }
+    ptx::bulk_commit();
   }
 };
 
