@@ -320,13 +320,16 @@ static const double run_cycles = 1.2;
 /* Cycles of an SM for 16 columns of a part, of a slot that a warpgroup goes through, and for a tile. */
 static const double low_part_cycles = 26.5, slot_cycles = 19, part_cycles = 39.4, part_row_cycles = .34,
                     tile_cycles = 5250;
-/* With a single block row a warpgroup has no second one to go on with while a product ends. Rows of 48 do not feel it. */
-static const double single_row_overhead = 1.22;
+/* With a single block row a warpgroup has no second one to go on with while a product ends. */
+static const double row_of_64_overhead = 1.27, row_of_40_overhead = 1.12;
 
 /* Of an SM, for 128 columns of all parts. */
 static double product_cycles(const bsrg_stream_work *w) {
   double cycles = w->parts * (part_cycles + part_row_cycles * w->height);
-  if (w->height == BSRG_STREAM_GROUP_ROWS) cycles *= single_row_overhead;
+  if (w->height == BSRG_STREAM_GROUP_ROWS)
+    cycles *= row_of_64_overhead;
+  else if (2 * w->height > BSRG_STREAM_GROUP_ROWS)
+    cycles *= row_of_40_overhead;
   /* Rows that are this low share what is read of X. */
   if (w->height <= 16) cycles = low_part_cycles * w->parts + slot_cycles * w->group_slots;
   return cycles * w->width / 16;

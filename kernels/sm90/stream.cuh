@@ -372,7 +372,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     Sums d;
     for (Slot slot;; slot.advance()) {
       const Message m = receive_by_warp(slot);
-      if (m.last()) return;
+      if (m.last()) break;
       const int row_begin = m.row_begin + group * kRows;
       int row[kRows];
       // Asked for now, since an answer takes longer than storing a tile.
