@@ -72,6 +72,25 @@ def test_fails_with_what_the_sanitizer_said(tmp_path: Path) -> None:
     assert "FAILED" in done.stdout and "Race reported" in done.stdout
 
 
+def test_a_shard_without_tests_is_no_failure(tmp_path: Path) -> None:
+    """compute-sanitizer has a status of its own for what launches nothing."""
+    script = 'echo "============ 80 deselected in 0.7s ============"; exit 1'
+    arguments = ("--files", "streams", "--jobs", "1", "--gpus", "1")
+    done = run(tmp_path, script, "--tools", "racecheck", *arguments)
+    assert done.returncode == 0 and "racecheck streams 1/1: no test" in done.stdout
+
+
+def test_without_a_tool(tmp_path: Path) -> None:
+    """GPU tests in processes of their own; here without a GPU, which skip."""
+    if library_has_gpu():
+        pytest.skip("there is a GPU")
+    arguments = ("--files", "streams", "--jobs", "1", "--gpus", "1", "--logs", str(tmp_path))
+    done = run(tmp_path, "exit 9", "--tools", "none", *arguments)
+    assert done.returncode == 0 and "none streams 1/1: " in done.stdout
+    log = (tmp_path / "none-streams-1of1.log").read_text()
+    assert " skipped" in log and "no GPU" in log
+
+
 def test_needs_a_gpu(tmp_path: Path) -> None:
     """Tests that are all skipped would find nothing wrong."""
     if library_has_gpu():
