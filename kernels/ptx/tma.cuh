@@ -109,9 +109,8 @@ __device__ __forceinline__ void bulk_load(uint32_t destination, const void *sour
 __device__ __forceinline__ void bulk_load_multicast(uint32_t destination, const void *source, int bytes,
                                                     uint32_t barrier, uint16_t cta_mask) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
-      "[%3], "
-      "%4;" ::"r"(destination),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
       "l"(source), "r"(bytes), "r"(barrier), "h"(cta_mask)
       : "memory");
 }

@@ -137,7 +137,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       }
       send(slot, 0, m);
       if (p.paired) {
-        m.w += t < tiles;
+        if (t < tiles) ++m.w;
         send(slot, 1, m);
       }
       if (t >= tiles) return;
