@@ -1,3 +1,4 @@
+#include "dense.h"
 #include "kmajor.h"
 #include "tensor_map.h"
 #include "uploads.h"
@@ -70,37 +71,30 @@ static int swizzle_of(int bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 
-/* Whether TMA can store to rows (or, of a turned Y, columns) of so many elements that lie `stride` apart. */
-static bool suits(const bsrg_dense *y, int64_t adjacent, int64_t elements, int64_t stride, int64_t item) {
-  return adjacent == 1 && stride >= elements && stride < (int64_t)1 << 37 && stride * item % 16 == 0 &&
-         (uintptr_t)y->data % 16 == 0;
-}
-
-static int32_t order_of(const bsrg_dense *y, int64_t item) {
-  return suits(y, y->col_stride, y->cols, y->row_stride, item)   ? BSRG_KMAJOR_ROWS
-         : suits(y, y->row_stride, y->rows, y->col_stride, item) ? BSRG_KMAJOR_COLUMNS
-                                                                 : BSRG_KMAJOR_ELEMENTS;
-}
-
 /* How Y is stored, and the map for that. */
 static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *p, bsrg_gpu gpu,
                               bsrg_error *error) {
-  const bsrg_dense *y = &args->y;
   const bsrg_dtype out = bsrg_out_dtype(args);
-  p->y_order = order_of(y, (int64_t)bsrg_dtype_size(out));
+  bsrg_dense y = args->y;
+  p->y_order = BSRG_KMAJOR_ELEMENTS;
   if (out == BSRG_F32) {
-    if (p->y_order != BSRG_KMAJOR_ROWS || y->cols % 2) p->y_order = BSRG_KMAJOR_ELEMENTS;
+    const bool even = y.cols % 2 == 0 && y.row_stride % 2 == 0 && (uintptr_t)y.data % 8 == 0;
+    if (y.col_stride == 1 && even) p->y_order = BSRG_KMAJOR_ROWS;
     return BSRG_OK;
   }
-  if (p->y_order == BSRG_KMAJOR_ELEMENTS) return BSRG_OK;
-  const bool rows = p->y_order == BSRG_KMAJOR_ROWS;
-  const uint64_t m = (uint64_t)y->rows, n = (uint64_t)y->cols;
+  if (bsrg_map_can_describe(&y)) {
+    p->y_order = BSRG_KMAJOR_ROWS;
+  } else {
+    bsrg_dense_turn(&y);
+    if (!bsrg_map_can_describe(&y)) return BSRG_OK;
+    p->y_order = BSRG_KMAJOR_COLUMNS;
+  }
   const bsrg_map_shape shape = {2,
-                                {rows ? n : m, rows ? m : n, 0},
-                                {(uint64_t)(rows ? y->row_stride : y->col_stride), 0},
+                                {(uint64_t)y.cols, (uint64_t)y.rows, 0},
+                                {(uint64_t)y.row_stride, 0},
                                 {64, 64, 0},
                                 CU_TENSOR_MAP_SWIZZLE_128B};
-  return bsrg_encode_map(gpu.api, out, y->data, &shape, &p->y_map, error);
+  return bsrg_encode_map(gpu.api, out, y.data, &shape, &p->y_map, error);
 }
 
 /* Up to this size A is worth keeping in L2 at the cost of X, as in the tall family. */

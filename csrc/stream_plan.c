@@ -311,8 +311,8 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H200: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which power does not
- * allow for long. Loads alone end at some 9.6 TB/s. */
+/* Fitted on an H200, to single CTAs: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which
+ * power does not allow for long. Loads alone end at some 9.6 TB/s. */
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */

@@ -11,8 +11,8 @@ enum {
   BSRG_KMAJOR_STEP_BYTES = 32,   /* of a row, that one instruction takes: k8 of tf32, k32 of 8 bits */
   BSRG_KMAJOR_OUTPUT_BYTES = 64 << 10, /* a tile's 16-bit outputs, of products of 8 bits */
   /* stages (A and X), output, barriers, messages, and slack to align the start to 1024 */
-  BSRG_KMAJOR_SHARED_BYTES = 3 * (BSRG_TALL_STRIP * 2 + BSRG_TALL_TILE_N) * 128 + BSRG_KMAJOR_OUTPUT_BYTES +
-      2048
+  BSRG_KMAJOR_SHARED_BYTES = (BSRG_KMAJOR_STAGES - 1) * (BSRG_TALL_STRIP * 2 + BSRG_TALL_TILE_N) * 128 +
+      BSRG_KMAJOR_OUTPUT_BYTES + 2048
 };
 
 /* As bsrg_tall_entry, but for blocks by their place in values, which is that of their scales, too. */

@@ -61,12 +61,4 @@ BSRG_DEFINE_WGMMA(__nv_fp8_e5m2, "e5m2", "m64n128k32", 128, 64, BSRG_ACC_64(d, 0
 #undef BSRG_ACC_64
 #undef BSRG_ACC_16
 
-// An 8x8 matrix of 16-bit elements across a warp: lane l has elements (l / 4, 2 (l % 4)) and the next one, and gets those
-// of the transposed.
-__device__ __forceinline__ uint32_t transpose_matrix(uint32_t elements) {
-  uint32_t transposed;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(elements));
-  return transposed;
-}
-
 }  // namespace bsrg::ptx
