@@ -9,6 +9,9 @@ typedef struct bsrg_narrow_list {
   /* Every row of Y once, or in all pieces of its split; most blocks first if skewed. */
   bsrg_narrow_item *items;
   bsrg_narrow_split *splits; /* strips in pieces */
+  /* The block columns of item i from i * longest_item on, so that a CTA need not know its item to ask for them. NULL where
+   * lengths differ so much that half of it would be empty. */
+  int32_t *columns;
   int32_t item_count, split_count, slot_count;
   int32_t strip;        /* rows of a strip: 16, 32 or 64 */
   int32_t longest_item; /* blocks */
@@ -17,7 +20,7 @@ typedef struct bsrg_narrow_list {
 
 typedef struct bsrg_narrow_plan {
   bsrg_narrow_list low;  /* strips of 16 rows, 32 where blocks are higher than 16 */
-  bsrg_narrow_list high; /* of 64, for those kernels; none where blocks are no higher than 32: strip 0 */
+  bsrg_narrow_list high; /* of 64, for BSRG_NARROW_BY_TMA; none where no X is for that: strip 0 */
 } bsrg_narrow_plan;
 
 void *bsrg_narrow_make_plan(bsrg_structure *structure);
@@ -25,14 +28,15 @@ void bsrg_narrow_free_plan(void *plan);
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *candidate);
 
-/* Whether X is for the kernels in which it waits in Hopper's larger shared memory: those copy rows or columns of adjacent
- * elements that begin at multiples of 16 bytes. Up to 16 columns have few bytes. */
-bool bsrg_narrow_takes_sm90(int sm_arch, const bsrg_dense *x);
-/* What these compute, or else the others. */
-static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan, bool sm90) {
-  return sm90 && plan->high.strip ? &plan->high : &plan->low;
+/* The kernels that compute a product. Up to 16 columns have few bytes, and anything else does for them; with more, X waits
+ * in Hopper's larger shared memory, where it can be copied or described by a tensor map: rows or columns of adjacent elements
+ * that begin at multiples of 16 bytes. */
+typedef enum bsrg_narrow_kind { BSRG_NARROW_PLAIN, BSRG_NARROW_BY_RING, BSRG_NARROW_BY_TMA } bsrg_narrow_kind;
+bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_narrow_plan *plan, int sm_arch, const bsrg_dense *x);
+static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan, bsrg_narrow_kind kind) {
+  return kind == BSRG_NARROW_BY_TMA ? &plan->high : &plan->low;
 }
-/* The tile's columns for n. */
+/* The columns that a kernel of the other kinds is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
 
 #endif

@@ -1,5 +1,7 @@
+#include "dense.h"
 #include "epilogue.h"
 #include "narrow.h"
+#include "tensor_map.h"
 #include "uploads.h"
 
 static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
@@ -44,34 +46,102 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsr
   int at_once = 2 * sm_count; /* CTAs of all warps */
   if (sm90) {
     first = f16 ? BSRG_KERNEL_NARROW_SM90_F16_N32_R16 : BSRG_KERNEL_NARROW_SM90_BF16_N32_R16;
-    tile = 3 * (columns == 64) + (list->strip == 16 ? 0 : list->strip == 32 ? 1 : 2);
+    tile = 2 * (columns == 64) + (list->strip == 32);
     at_once = sm_count;
   }
   const int items = list->item_count;
   return (bsrg_kernel_id)(first + 3 * tile + (items > at_once) + (items > 2 * at_once));
 }
 
+/* ---- strips of 64 rows ------------------------------------------------------------------------ */
+
+static int swizzle_of(int32_t step_k) {
+  return step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                        : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t step_k, int32_t rows, bsrg_gpu gpu,
+                                 bsrg_tensor_map *map, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const uint64_t width = (uint64_t)v->block_width;
+  const bsrg_map_shape shape = {2,
+                                {width, (uint64_t)(v->nnzb * v->block_height), 0},
+                                {width, 0},
+                                {(uint32_t)step_k, (uint32_t)rows, 0},
+                                swizzle_of(step_k)};
+  return bsrg_encode_map(gpu.api, args->dtype, args->values, &shape, map, error);
+}
+
+static bsrg_status encode_x(const bsrg_matmul_args *args, bool by_columns, int32_t k, bsrg_gpu gpu,
+                            bsrg_tensor_map *map, bsrg_error *error) {
+  const bsrg_dense *x = &args->x;
+  const uint64_t rows = (uint64_t)x->rows, n = (uint64_t)x->cols;
+  const bsrg_map_shape by_rows_shape = {
+      2, {n, rows, 0}, {(uint64_t)x->row_stride, 0}, {64, (uint32_t)k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+  const bsrg_map_shape by_columns_shape = {
+      2, {rows, n, 0}, {(uint64_t)x->col_stride, 0}, {(uint32_t)k, 64, 0}, swizzle_of(k)};
+  return bsrg_encode_map(gpu.api, args->dtype, x->data, by_columns ? &by_columns_shape : &by_rows_shape, map,
+                         error);
+}
+
+static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_params *narrow, int32_t items,
+                              bsrg_gpu gpu, bsrg_error *error) {
+  const int32_t width = narrow->block_width, height = narrow->block_height;
+  const int32_t step_k = width >= 48 ? 64 : width >= 32 ? 32 : 16; /* the narrowest that a block fills */
+  const int32_t steps = (width + step_k - 1) / step_k, tail_k = width - (steps - 1) * step_k;
+  const bool by_columns = !bsrg_map_can_describe(&args->x);
+  const int sms = gpu.device->info.sm_count;
+  const int few = (items > sms) + (items > 2 * sms), ctas = 1 << few; /* that share an SM */
+  bsrg_narrow_tma_params p = {.narrow = *narrow,
+                              .stages = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(step_k),
+                              .steps = steps,
+                              .tail_k16 = tail_k / 16,
+                              .tail_rows = height % BSRG_NARROW_TMA_STRIP};
+  p.narrow.vector_y = args->x.cols % 8 == 0 && has_runs(&args->y, 8) && (args->beta == 0 || has_runs(&args->c, 8));
+  bsrg_status status = encode_blocks(args, step_k, BSRG_NARROW_TMA_STRIP, gpu, &p.a, error);
+  if (status == BSRG_OK && p.tail_rows)
+    status = encode_blocks(args, step_k, p.tail_rows, gpu, &p.a_tail, error);
+  if (status == BSRG_OK) status = encode_x(args, by_columns, step_k, gpu, &p.x, error);
+  if (status == BSRG_OK) status = encode_x(args, by_columns, by_columns ? step_k : tail_k, gpu, &p.x_tail, error);
+  if (status != BSRG_OK) return status;
+  const int first =
+      args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_TMA_F16_K64 : BSRG_KERNEL_NARROW_TMA_BF16_K64;
+  const int form = 2 * (step_k == 64 ? 0 : step_k == 32 ? 1 : 2) + by_columns;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * form + few), items, 1,
+                     (CUstream)args->stream, &p, error);
+}
+
+/* ---- all -------------------------------------------------------------------------------------- */
+
+/* What is uploaded of a list. */
+enum { ITEMS, SPLITS, COLUMNS, UPLOADS_OF_LIST };
+static void describe_uploads(const bsrg_narrow_list *list, bsrg_upload_part *parts) {
+  const size_t columns = list->columns ? (size_t)list->item_count * (size_t)list->longest_item : 0;
+  parts[ITEMS] = (bsrg_upload_part){list->items, sizeof(*list->items) * (size_t)list->item_count};
+  parts[SPLITS] = (bsrg_upload_part){list->splits, sizeof(*list->splits) * (size_t)list->split_count};
+  parts[COLUMNS] = (bsrg_upload_part){list->columns, sizeof(*list->columns) * columns};
+}
+
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_narrow_plan *narrow = plan;
-  const bool sm90 = bsrg_narrow_takes_sm90(gpu.device->info.sm_arch, &args->x);
-  const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, sm90);
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(narrow, gpu.device->info.sm_arch, &args->x);
+  const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high, *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
-  enum { INDICES, LOW, HIGH = LOW + 2, PARTS = HIGH + 2 };
+  enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, PARTS };
   _Static_assert((int)PARTS <= (int)BSRG_UPLOAD_PARTS, "room for all");
-  const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high;
-  const bsrg_upload_part parts[PARTS] = {
-      [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb},
-      [LOW] = {low->items, sizeof(*low->items) * (size_t)low->item_count},
-      [LOW + 1] = {low->splits, sizeof(*low->splits) * (size_t)low->split_count},
-      [HIGH] = {high->items, sizeof(*high->items) * (size_t)high->item_count},
-      [HIGH + 1] = {high->splits, sizeof(*high->splits) * (size_t)high->split_count}};
+  const bool all_have_columns = low->columns && (high->columns || !high->strip);
+  bsrg_upload_part parts[PARTS] = {
+      [INDICES] = {v->indices, all_have_columns ? 0 : sizeof(*v->indices) * (size_t)v->nnzb}};
+  describe_uploads(low, parts + LOW);
+  describe_uploads(high, parts + HIGH);
   const CUdeviceptr *uploads;
   bsrg_status status = bsrg_uploads_get(args->a, BSRG_NARROW, parts, PARTS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
-  const CUdeviceptr *const items = uploads + (list == low ? LOW : HIGH), *const splits = items + 1;
+  const CUdeviceptr *const of_list = uploads + (list == low ? LOW : HIGH);
   CUdeviceptr partial = 0;
   if (list->slot_count > 0) {
     const size_t bytes = sizeof(float) * (size_t)list->slot_count * (size_t)(list->strip * columns);
@@ -80,9 +150,10 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   }
   bsrg_narrow_params p = {
       .values = args->values,
-      .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
-      .items = (const bsrg_narrow_item *)(uintptr_t)*items,
-      .splits = (const bsrg_narrow_split *)(uintptr_t)*splits,
+      .columns = (const int32_t *)(uintptr_t)(list->columns ? of_list[COLUMNS] : uploads[INDICES]),
+      .columns_stride = list->columns ? list->longest_item : 0,
+      .items = (const bsrg_narrow_item *)(uintptr_t)of_list[ITEMS],
+      .splits = (const bsrg_narrow_split *)(uintptr_t)of_list[SPLITS],
       .x = args->x.data,
       .c = args->c.data,
       .y = args->y.data,
@@ -100,7 +171,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .block_width = (int32_t)v->block_width,
       .chunks_reciprocal =
           (uint32_t)(((uint64_t)1 << 32) / (uint64_t)(2 * v->block_width / BSRG_NARROW_CHUNK)) + 1,
-      .x_layout = !sm90                     ? x_layout(&args->x, run)
+      .x_layout = kind == BSRG_NARROW_PLAIN ? x_layout(&args->x, run)
                   : args->x.col_stride == 1 ? BSRG_NARROW_X_ROWS
                                             : BSRG_NARROW_X_COLUMNS,
       .vector_y = has_runs(&args->y, run) && (args->beta == 0 || has_runs(&args->c, run)),
@@ -108,8 +179,13 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .beta = (float)args->beta,
       .output = bsrg_output_of(args),
   };
-  const bsrg_kernel_id kernel = choose_kernel(args->dtype, columns, list, sm90, gpu.device->info.sm_count);
-  status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
+  if (kind == BSRG_NARROW_BY_TMA) {
+    status = launch_tma(args, &p, list->item_count, gpu, error);
+  } else {
+    const bsrg_kernel_id kernel =
+        choose_kernel(args->dtype, columns, list, kind == BSRG_NARROW_BY_RING, gpu.device->info.sm_count);
+    status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
+  }
   if (status == BSRG_OK && list->split_count > 0) {
     const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
     status = bsrg_launch(gpu.api, gpu.device, add, list->split_count, 1, stream, &p, error);

@@ -1,5 +1,8 @@
 #include "narrow.h"
 
+#include "dense.h"
+#include "tensor_map.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +51,20 @@ static void append_strip(const bsrg_structure_view *v, int64_t row, int64_t row_
   list->item_blocks += (double)blocks;
 }
 
+/* In the order of the items. */
+static bool place_columns(const bsrg_structure_view *v, bsrg_narrow_list *list) {
+  const int64_t room = (int64_t)list->item_count * list->longest_item;
+  if (room == 0 || (double)room > 2 * list->item_blocks) return true;
+  list->columns = calloc((size_t)room, sizeof(*list->columns));
+  if (!list->columns) return false;
+  for (int32_t i = 0; i < list->item_count; ++i) {
+    const bsrg_narrow_item *item = &list->items[i];
+    memcpy(list->columns + (int64_t)i * list->longest_item, v->indices + item->first_block,
+           sizeof(*list->columns) * (size_t)item->block_count);
+  }
+  return true;
+}
+
 static bool sort_items(bsrg_narrow_list *list) {
   int64_t *length = malloc(sizeof(*length) * (size_t)list->item_count);
   if (!length) return false;
@@ -72,13 +89,15 @@ static bool make_items(const bsrg_structure_view *v, int32_t strip, bsrg_narrow_
   if (items > INT32_MAX || !list->items || !list->splits) return false;
   for (int64_t row = 0; row < v->block_rows; ++row)
     for (int64_t s = 0; s < strips; ++s) append_strip(v, row, s * strip, most, list);
-  return !bsrg_is_skewed(list->longest_item, (int64_t)list->item_blocks, list->item_count) ||
-         sort_items(list);
+  if (bsrg_is_skewed(list->longest_item, (int64_t)list->item_blocks, list->item_count) && !sort_items(list))
+    return false;
+  return place_columns(v, list);
 }
 
 static void free_list(bsrg_narrow_list *list) {
   free(list->items);
   free(list->splits);
+  free(list->columns);
 }
 
 void bsrg_narrow_free_plan(void *plan) {
@@ -88,13 +107,21 @@ void bsrg_narrow_free_plan(void *plan) {
   free(narrow);
 }
 
+/* Maps count rows of stored blocks with 31 bits. */
+static bool has_strips_for_tma(const bsrg_structure_view *v) {
+  int64_t rows;
+  return v->block_height > 32 && v->block_width % 16 == 0 && v->nnzb > 0 &&
+         bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX;
+}
+
 void *bsrg_narrow_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
   if (!plan) return NULL;
-  /* Two fragments of rows share what a warp fetches of X, and two warps what their SM fetches. */
-  const int64_t height = v->block_height;
-  if (make_items(v, height > 16 ? 32 : 16, &plan->low) && (height <= 32 || make_items(v, 64, &plan->high)))
+  /* Two fragments of rows share what a warp fetches of X. */
+  const bool high = has_strips_for_tma(v);
+  if (make_items(v, v->block_height > 16 ? 32 : 16, &plan->low) &&
+      (!high || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)))
     return plan;
   bsrg_narrow_free_plan(plan);
   return NULL;
@@ -102,10 +129,15 @@ void *bsrg_narrow_make_plan(bsrg_structure *structure) {
 
 int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <= 32 ? 32 : 64; }
 
-bool bsrg_narrow_takes_sm90(int sm_arch, const bsrg_dense *x) {
+bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_narrow_plan *plan, int sm_arch, const bsrg_dense *x) {
+  bsrg_dense turned = *x;
+  bsrg_dense_turn(&turned);
   const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
   const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
-  return sm_arch == 90 && x->cols > 16 && (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
+  if (sm_arch != 90 || x->cols <= 16 || !(by_rows || by_columns) || (uintptr_t)x->data % 16)
+    return BSRG_NARROW_PLAIN;
+  return plan->high.strip && (bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned)) ? BSRG_NARROW_BY_TMA
+                                                                                          : BSRG_NARROW_BY_RING;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -129,8 +161,9 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
   const bsrg_narrow_plan *narrow = plan;
-  const bool sm90 = bsrg_narrow_takes_sm90(chip->sm_arch, &args->x);
-  const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, sm90);
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(narrow, chip->sm_arch, &args->x);
+  const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, kind);
+  const bool sm90 = kind != BSRG_NARROW_PLAIN;
   const double size = (double)bsrg_dtype_size(args->dtype), columns = (double)bsrg_narrow_columns(n);
   const double k = list->item_blocks * (double)v->block_width; /* over all items */
   const double rows = (double)bsrg_min(list->strip, v->block_height);

@@ -383,19 +383,15 @@ enum {
   X(32, 32, 8, 4, 2)         \
   X(64, 16, 8, 4, 2)         \
   X(64, 32, 6, 3, 2)
-/* Likewise for Hopper and many columns, where X waits in shared memory, too: narrow_sm90_f16_n<columns>_r<strip>. In
- * strips of 64 rows two warps, 32 rows each, share what they wait for. */
+/* Likewise for Hopper and many columns, where X waits in shared memory, too: narrow_sm90_f16_n<columns>_r<strip>. */
 #define BSRG_NARROW_SM90_TILES(X) \
   X(32, 16, 16, 8, 4)             \
   X(32, 32, 12, 6, 3)             \
-  X(32, 64, 16, 8, 4)             \
   X(64, 16, 8, 4, 2)              \
-  X(64, 32, 8, 4, 2)              \
-  X(64, 64, 12, 6, 4)
+  X(64, 32, 8, 4, 2)
 #define BSRG_NARROW_SM90_ROUNDS 4 /* of 32 k, in a ring */
-/* Of shared memory: a warp's rows of A, and its share of X, of all rounds; then its sums. */
-#define BSRG_NARROW_SM90_WARP_BYTES(columns, strip) \
-  (BSRG_NARROW_SM90_ROUNDS * 64 * ((strip) > 32 ? 32 + (columns) / 2 : (strip) + (columns)))
+/* Of shared memory: a warp's rows of A and X, of all rounds; then its sums. */
+#define BSRG_NARROW_SM90_WARP_BYTES(columns, strip) (BSRG_NARROW_SM90_ROUNDS * 64 * ((strip) + (columns)))
 
 /* What one CTA computes: some rows of a block row, times all its blocks or a piece of them. */
 typedef struct bsrg_narrow_item {
@@ -416,7 +412,9 @@ enum { BSRG_NARROW_X_ROWS, BSRG_NARROW_X_COLUMNS, BSRG_NARROW_X_ELEMENTS };
 
 typedef struct bsrg_narrow_params {
   const void *values;
-  const int32_t *indices;
+  /* The block columns of item i begin at columns + i * columns_stride, or if that is 0 at columns + its first block. */
+  const int32_t *columns;
+  int32_t columns_stride;
   const bsrg_narrow_item *items;
   const bsrg_narrow_split *splits;
   const void *x, *c;
@@ -431,6 +429,26 @@ typedef struct bsrg_narrow_params {
   float alpha, beta; /* beta == 0: c is not read */
   bsrg_output_params output;
 } bsrg_narrow_params;
+
+/* ---- sm90/narrow_tma.cuh --------------------------------------------------------------------- */
+
+enum {
+  BSRG_NARROW_TMA_STRIP = 64, /* rows, and columns of X, of a CTA */
+  BSRG_NARROW_TMA_THREADS = 192
+};
+/* Stages in shared memory, of blocks and of X, where one, two or four CTAs share an SM. */
+#define BSRG_NARROW_TMA_RING_BYTES(ctas) (196608 / (ctas))
+#define BSRG_NARROW_TMA_SHARED_BYTES(ctas) (2048 + BSRG_NARROW_TMA_RING_BYTES(ctas))
+#define BSRG_NARROW_TMA_STAGE_BYTES(step_k) (256 * (step_k))
+
+typedef struct bsrg_narrow_tma_params {
+  bsrg_tensor_map a, a_tail; /* whole strips, and the last ones of block rows */
+  bsrg_tensor_map x, x_tail; /* whole stages, and the last ones of blocks */
+  bsrg_narrow_params narrow;
+  int32_t stages;          /* of the ring */
+  int32_t steps, tail_k16; /* stages of a block; of the last one, multiples of 16 k */
+  int32_t tail_rows;       /* of the last strips */
+} bsrg_narrow_tma_params;
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */
 

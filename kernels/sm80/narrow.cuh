@@ -3,7 +3,7 @@
 // Each element of A is needed by one warp only, so A goes from device memory to the lane that multiplies it, and
 // the kernel is a race to keep enough of A in flight. A CTA computes an item: a strip of 16 or 32 rows of a block
 // row, or a piece of a long one. Its warps take turns along k, a round each, and their sums are added in the order
-// of the warps. On Hopper strips may have 64 rows: then two warps take a turn together, 32 rows each.
+// of the warps.
 //
 // Fragments (see ptx/mma_sync.cuh), lane l, g = l / 4, q = l % 4. In a step of 32 k, seen as four chunks of eight,
 // lane l copies chunk q of rows g, g + 8, ...: 16 bytes of each. Two instructions m = 0, 1 use them as they are. The
@@ -20,16 +20,15 @@
 // A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
 //
 // On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
-// L2 at every round was what such products took their time for. Warps that take a turn together need the same part of X;
-// each copies half of it, and they meet at a barrier once a round.
+// L2 at every round was what such products took their time for. Blocks of more than 32 rows have kernels of their own
+// there (sm90/narrow_tma.cuh).
 #pragma once
 
-#include "output.cuh"
 #include "params.h"
-#include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
+#include "sm80/narrow_output.cuh"
 
 namespace bsrg::narrow {
 
@@ -49,22 +48,6 @@ __device__ __forceinline__ void load(uint32_t *words, const void *source) {
   }
 }
 
-// alpha * sum + beta * c, one element: where neighbours cannot be stored together, and in the second pass. kFused: with
-// the rest of the output's description.
-template <typename T, bool kFused>
-__device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
-                                              float sum) {
-  float value = p.alpha * sum;
-  if (kFused) value *= output::scale<T, float>(p.output, row, column);
-  if (p.beta != 0)
-    value =
-        fmaf(p.beta,
-             static_cast<float>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
-             value);
-  if (kFused) value = output::finish<T>(p.output, row, column, value);
-  static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
-}
-
 template <typename T, int kColumns, int kStrip, bool kRingX>
 class Kernel {
  public:
@@ -78,17 +61,21 @@ class Kernel {
         shared_(shared),
         block_columns_(reinterpret_cast<int32_t *>(shared + warps_ * kWarpBytes)),
         ring_(shared + warp_ * kWarpBytes + lane_ * 16),
-        ring_x_(shared + warp_ / kGroups * kGroups * kWarpBytes + kBytesOfA),
+        ring_x_(shared + warp_ * kWarpBytes + kBytesOfA),
         x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
 
   __device__ __forceinline__ void run() {
+    // Where block columns have places of their own, they need not wait for the item.
+    const int32_t *const columns = p_.columns + static_cast<int64_t>(blockIdx.x) * p_.columns_stride;
+    const bool early = static_cast<int>(threadIdx.x) < p_.columns_stride;
+    const int32_t column = early ? __ldg(columns + threadIdx.x) : 0;
     const bsrg_narrow_item item = p_.items[blockIdx.x];
     chunks_ = item.block_count * (p_.block_width / BSRG_NARROW_CHUNK);
 #pragma unroll
     for (int i = 0; i < kRowParts; ++i)
-      if (first_row() + g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
+      if (g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
     a_ = static_cast<const uint16_t *>(p_.values) +
-         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + first_row() + g_) *
+         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + g_) *
              p_.block_width;
     // A needs no block columns, so it sets out first.
 #pragma unroll
@@ -96,11 +83,13 @@ class Kernel {
       copy_a(t, first_chunk() + t * chunk_stride());
       ptx::cp_async_commit();
     }
-    for (int i = threadIdx.x; i < item.block_count; i += blockDim.x)
-      block_columns_[i] = __ldg(p_.indices + item.first_block + i);
+    if (early) block_columns_[threadIdx.x] = column;
+    const int32_t *const rest = p_.columns_stride > 0 ? columns : columns + item.first_block;
+    for (int i = threadIdx.x + (early ? blockDim.x : 0); i < item.block_count; i += blockDim.x)
+      block_columns_[i] = __ldg(rest + i);
     __syncthreads();
 
-    float sums[kRows / 16][kTiles][4] = {};
+    float sums[kStrip / 16][kTiles][4] = {};
     if constexpr (kRingX) {
       if (p_.x_layout == BSRG_NARROW_X_ROWS)
         accumulate_from_ring<BSRG_NARROW_X_ROWS>(sums);
@@ -114,20 +103,18 @@ class Kernel {
       accumulate<BSRG_NARROW_X_ELEMENTS>(sums);
     // Copies past the end still write zeros, and the ring now gets the sums, of other lanes too.
     ptx::cp_async_wait<0>();
-    meet();
+    __syncwarp();
     share(sums);
     __syncthreads();
     finish();
   }
 
  private:
-  static constexpr int kGroups = kStrip > 32 ? kStrip / 32 : 1;  // warps that take a turn together
-  static constexpr int kRows = kStrip / kGroups;                 // of a warp
   static constexpr int kTiles = kColumns / 8;
-  static constexpr int kRowParts = kRows / 8;  // 16-byte loads of A a lane and step
+  static constexpr int kRowParts = kStrip / 8;  // 16-byte loads of A a lane and step
   // A round is what a warp does between two waits. It is long where X has few bytes, so that the time X takes
   // from L2 is shared by more of A.
-  static constexpr int kRoundSteps = kRows == 16 && kColumns <= 16 ? 2 : 1;
+  static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
   static constexpr int kRoundChunks = 4 * kRoundSteps;
   static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
   // Both halves of a step have one chunk; with 64 columns there are no registers to fetch them side by side.
@@ -140,28 +127,17 @@ class Kernel {
   static constexpr int kBytesOfX = 32 * kColumns * 2;  // of a round
   static constexpr int kWarpBytes =
       kRingX ? BSRG_NARROW_SM90_WARP_BYTES(kColumns, kStrip) : BSRG_NARROW_WARP_BYTES;
-  static constexpr int kUnits = 4 * (kRows / 16);  // runs of kTiles columns that a lane has sums of
+  static constexpr int kUnits = 4 * (kStrip / 16);  // runs of kTiles columns that a lane has sums of
 
-  static_assert(kRows == 16 || kRows == 32, "one or two fragments");
-  static_assert(kGroups <= 2, "X is shared by a pair");
-  static_assert(!kRingX || (kColumns >= 32 && kBytesOfA + kRing * kBytesOfX / kGroups == kWarpBytes),
+  static_assert(kStrip == 16 || kStrip == 32, "one or two fragments");
+  static_assert(!kRingX || (kColumns >= 32 && kBytesOfA + kRing * kBytesOfX == kWarpBytes),
                 "rings of A and X");
   static_assert(kRing >= 4 && (kRing & (kRing - 1)) == 0, "three rounds of A in flight");
   static_assert(kUnits * kTiles * 32 * sizeof(float) <= kBytesOfA, "sums fit in the ring");
 
-  // Of the warp, in the item.
-  __device__ __forceinline__ int first_row() const { return warp_ % kGroups * kRows; }
   // The lane's chunk in the first step of the warp's rounds.
-  __device__ __forceinline__ int first_chunk() const { return warp_ / kGroups * kRoundChunks + q_; }
-  __device__ __forceinline__ int chunk_stride() const { return warps_ / kGroups * kRoundChunks; }
-  // The warps that take a turn together.
-  __device__ __forceinline__ void meet() const {
-    if constexpr (kGroups > 1)
-      ptx::named_barrier_sync(1 + warp_ / kGroups, 32 * kGroups);
-    else
-      __syncwarp();
-  }
-
+  __device__ __forceinline__ int first_chunk() const { return warp_ * kRoundChunks + q_; }
+  __device__ __forceinline__ int chunk_stride() const { return warps_ * kRoundChunks; }
   struct Position {
     int block, k;  // in the item, in the block
   };
@@ -193,9 +169,7 @@ class Kernel {
   // A round of X, 16 bytes a lane and copy. By rows 8 columns of a row, so that neighbouring lanes copy neighbours: where
   // each copied what it multiplies, four times as many requests went to L2. By columns 8 k of a column.
   __device__ __forceinline__ unsigned char *round_of_x(int t) const {
-    // The share of the first of the warps that take the turn ends where the A of the second begins.
-    constexpr int kShare = kRing / kGroups;
-    return ring_x_ + t % kRing % kShare * kBytesOfX + t % kRing / kShare * kWarpBytes;
+    return ring_x_ + t % kRing * kBytesOfX;
   }
 
   // By rows, row 8q + 4h + r of a round: of 64 columns copy 4h + r brings it for all q, of 32 copy r for all q and h.
@@ -205,7 +179,7 @@ class Kernel {
     return r * 512 + (q + 4 * h) * 64 + ((chunk ^ (q & 2)) << 4);
   }
 
-  // The warp's share of round t, in which the lane's first chunk of A is `chunk`.
+  // Round t, in which the lane's first chunk of A is `chunk`.
   template <int kLayout>
   __device__ __forceinline__ void copy_x(int t, int chunk) const {
     constexpr bool kByRows = kLayout == BSRG_NARROW_X_ROWS;
@@ -220,22 +194,19 @@ class Kernel {
       const Position at = position(chunk);
       row = static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k;
     }
-    constexpr int kCopies = kBytesOfX / 512, kMine = kCopies / kGroups;
-    const int first = kGroups > 1 ? warp_ % kGroups * kMine : 0;
+    constexpr int kCopies = kBytesOfX / 512;
     const uint16_t *const x = static_cast<const uint16_t *>(p_.x);
     if constexpr (kByRows) {
       const int bytes = there ? min(16, max(0, 2 * (p_.n - 8 * c))) : 0;
-      const uint16_t *from = x + (row + 4 * h + first) * p_.x_row_stride + 8 * c;
+      const uint16_t *from = x + (row + 4 * h) * p_.x_row_stride + 8 * c;
 #pragma unroll
-      for (int i = 0; i < kMine; ++i, from += p_.x_row_stride) {
-        const int copy = first + i;
-        ptx::cp_async_part(to + place_in_x(q, kColumns == 64 ? copy / 4 : h, copy % 4, c), from, bytes);
-      }
+      for (int i = 0; i < kCopies; ++i, from += p_.x_row_stride)
+        ptx::cp_async_part(to + place_in_x(q, kColumns == 64 ? i / 4 : h, i % 4, c), from, bytes);
     } else {
-      const uint16_t *from = x + (g_ * kTiles + first) * p_.x_col_stride + row;
+      const uint16_t *from = x + g_ * kTiles * p_.x_col_stride + row;
 #pragma unroll
-      for (int i = 0; i < kMine; ++i, from += p_.x_col_stride)
-        ptx::cp_async<16>(to + (first + i) * 512 + lane_ * 16, from, there && g_ * kTiles + first + i < p_.n);
+      for (int i = 0; i < kCopies; ++i, from += p_.x_col_stride)
+        ptx::cp_async<16>(to + i * 512 + lane_ * 16, from, there && g_ * kTiles + i < p_.n);
     }
   }
 
@@ -263,7 +234,7 @@ class Kernel {
   }
 
   template <int kLayout>
-  __device__ __forceinline__ void accumulate_from_ring(float (&sums)[kRows / 16][kTiles][4]) const {
+  __device__ __forceinline__ void accumulate_from_ring(float (&sums)[kStrip / 16][kTiles][4]) const {
     const int stride = chunk_stride();
     int chunk = first_chunk();
 #pragma unroll
@@ -271,12 +242,10 @@ class Kernel {
       copy_x<kLayout>(t, chunk + t * stride);
       ptx::cp_async_commit();
     }
-    // As many rounds for all warps, though some have nothing left in the last one and multiply zeros: otherwise racecheck
-    // takes their meetings for different ones and the barrier before the sums are added for none.
 #pragma unroll 1
-    for (int t = 0; t * stride < chunks_; ++t, chunk += stride) {
+    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
       ptx::cp_async_wait<kRing - 2>();
-      meet();  // each has copied its share, and read what this round's copies replace
+      __syncwarp();  // all have copied their part, and read what this round's copies replace
       copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);
       copy_x<kLayout>(t + kRing - 1, chunk + (kRing - 1) * stride);
       ptx::cp_async_commit();
@@ -349,7 +318,7 @@ class Kernel {
   }
 
   template <int kLayout>
-  __device__ __forceinline__ void accumulate(float (&sums)[kRows / 16][kTiles][4]) const {
+  __device__ __forceinline__ void accumulate(float (&sums)[kStrip / 16][kTiles][4]) const {
     const int stride = chunk_stride();
     int chunk = first_chunk();
     uint32_t words[kHalves][kHalfWords];
@@ -375,7 +344,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void multiply_half(int t, int h, const uint32_t (&b)[kTiles][2],
-                                                float (&sums)[kRows / 16][kTiles][4]) const {
+                                                float (&sums)[kStrip / 16][kTiles][4]) const {
     const unsigned char *const slot = ring_ + t % kRing * kRoundBytes;
     uint2 a[kRowParts];  // the half of each load that this instruction uses
 #pragma unroll
@@ -385,9 +354,9 @@ class Kernel {
   }
 
   __device__ static __forceinline__ void multiply(const uint2 (&a)[kRowParts], const uint32_t (&b)[kTiles][2],
-                                                  float (&sums)[kRows / 16][kTiles][4]) {
+                                                  float (&sums)[kStrip / 16][kTiles][4]) {
 #pragma unroll
-    for (int r = 0; r < kRows / 16; ++r) {
+    for (int r = 0; r < kStrip / 16; ++r) {
       const uint32_t fragment[4] = {a[2 * r].x, a[2 * r + 1].x, a[2 * r].y, a[2 * r + 1].y};
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], fragment, b[j][0], b[j][1]);
@@ -401,7 +370,7 @@ class Kernel {
     return reinterpret_cast<float *>(shared_ + warp * kWarpBytes) + unit * kTiles * 32 + lane_;
   }
 
-  __device__ __forceinline__ void share(const float (&sums)[kRows / 16][kTiles][4]) const {
+  __device__ __forceinline__ void share(const float (&sums)[kStrip / 16][kTiles][4]) const {
 #pragma unroll
     for (int unit = 0; unit < kUnits; ++unit)
 #pragma unroll
@@ -410,16 +379,15 @@ class Kernel {
 
   __device__ __forceinline__ void finish() const {
     const bsrg_narrow_item item = p_.items[blockIdx.x];  // again, rather than in registers all the time
-    for (int i = warp_; i < kGroups * kUnits; i += warps_) {
-      const int group = i / kUnits, unit = i % kUnits;
-      const int row = group * kRows + unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
+    for (int unit = warp_; unit < kUnits; unit += warps_) {
+      const int row = unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
       if (row >= item.rows) continue;
       if (item.slot < 0 && p_.output.given) {
-        store_fused(static_cast<int64_t>(item.y_row) + row, column, group, unit);
+        store_fused(static_cast<int64_t>(item.y_row) + row, column, unit);
         continue;
       }
       float total[kTiles] = {};
-      for (int w = group; w < warps_; w += kGroups)
+      for (int w = 0; w < warps_; ++w)
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) total[j] += shared_sums(w, unit)[j * 32];
       if (item.slot >= 0) {
@@ -433,11 +401,11 @@ class Kernel {
   }
 
   // Element by element in a loop: its code is long, and unrolled it would take registers from the rest.
-  __device__ __forceinline__ void store_fused(int64_t row, int column, int group, int unit) const {
+  __device__ __forceinline__ void store_fused(int64_t row, int column, int unit) const {
 #pragma unroll 1
     for (int j = 0; j < kTiles && column + j < p_.n; ++j) {
       float total = 0;
-      for (int w = group; w < warps_; w += kGroups) total += shared_sums(w, unit)[j * 32];
+      for (int w = 0; w < warps_; ++w) total += shared_sums(w, unit)[j * 32];
       store_element<T, true>(p_, row, column + j, total);
     }
   }
@@ -445,33 +413,13 @@ class Kernel {
   __device__ __forceinline__ void store(int64_t row, int column, const float (&total)[kTiles]) const {
     if constexpr (kTiles > 1) {
       if (p_.vector_y && column + kTiles <= p_.n) {
-        store_vector(row, column, total);
+        store_run<T, kTiles>(p_, row, column, total);
         return;
       }
     }
 #pragma unroll
     for (int j = 0; j < kTiles; ++j)
       if (column + j < p_.n) store_element<T, false>(p_, row, column + j, total[j]);
-  }
-
-  __device__ __forceinline__ void store_vector(int64_t row, int column, const float (&total)[kTiles]) const {
-    struct alignas(2 * kTiles) Run {
-      uint32_t words[kRowWords];
-    };
-    Run c = {}, y;
-    if (p_.beta != 0)
-      c = *reinterpret_cast<const Run *>(static_cast<const T *>(p_.c) + row * p_.c_row_stride + column);
-#pragma unroll
-    for (int w = 0; w < kRowWords; ++w) {
-      float low = p_.alpha * total[2 * w], high = p_.alpha * total[2 * w + 1];
-      if (p_.beta != 0) {
-        const float2 old = ptx::unpack<T>(c.words[w]);
-        low = fmaf(p_.beta, old.x, low);
-        high = fmaf(p_.beta, old.y, high);
-      }
-      y.words[w] = ptx::pack<T>(low, high);
-    }
-    *reinterpret_cast<Run *>(static_cast<T *>(p_.y) + row * p_.y_row_stride + column) = y;
   }
 
   const bsrg_narrow_params &p_;

@@ -1,0 +1,49 @@
+// How the kernels of few columns write Y: alpha * sum + beta * c, and the rest of the output's description.
+#pragma once
+
+#include "output.cuh"
+#include "params.h"
+#include "ptx/convert.cuh"
+
+namespace bsrg::narrow {
+
+// One element: where neighbours cannot be stored together, and in the second pass. kFused: with
+// the rest of the output's description.
+template <typename T, bool kFused>
+__device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
+                                              float sum) {
+  float value = p.alpha * sum;
+  if (kFused) value *= output::scale<T, float>(p.output, row, column);
+  if (p.beta != 0)
+    value =
+        fmaf(p.beta,
+             static_cast<float>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
+             value);
+  if (kFused) value = output::finish<T>(p.output, row, column, value);
+  static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
+}
+
+// kRun neighbours of a row, where C and Y have runs of them (vector_y).
+template <typename T, int kRun>
+__device__ __forceinline__ void store_run(const bsrg_narrow_params &p, int64_t row, int column,
+                                          const float (&total)[kRun]) {
+  struct alignas(2 * kRun) Run {
+    uint32_t words[kRun / 2];
+  };
+  Run c = {}, y;
+  if (p.beta != 0)
+    c = *reinterpret_cast<const Run *>(static_cast<const T *>(p.c) + row * p.c_row_stride + column);
+#pragma unroll
+  for (int w = 0; w < kRun / 2; ++w) {
+    float low = p.alpha * total[2 * w], high = p.alpha * total[2 * w + 1];
+    if (p.beta != 0) {
+      const float2 old = ptx::unpack<T>(c.words[w]);
+      low = fmaf(p.beta, old.x, low);
+      high = fmaf(p.beta, old.y, high);
+    }
+    y.words[w] = ptx::pack<T>(low, high);
+  }
+  *reinterpret_cast<Run *>(static_cast<T *>(p.y) + row * p.y_row_stride + column) = y;
+}
+
+}  // namespace bsrg::narrow
