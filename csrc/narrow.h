@@ -20,7 +20,7 @@ typedef struct bsrg_narrow_list {
 
 typedef struct bsrg_narrow_plan {
   bsrg_narrow_list low;  /* strips of 16 rows, 32 where blocks are higher than 16 */
-  bsrg_narrow_list high; /* of 64, for BSRG_NARROW_BY_TMA; none where no X is for that: strip 0 */
+  bsrg_narrow_list high; /* of 64, for BSRG_NARROW_BY_TMA; none where blocks are no higher than 32: strip 0 */
 } bsrg_narrow_plan;
 
 void *bsrg_narrow_make_plan(bsrg_structure *structure);
@@ -32,9 +32,11 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
  * in Hopper's larger shared memory, where it can be copied or described by a tensor map: rows or columns of adjacent elements
  * that begin at multiples of 16 bytes. */
 typedef enum bsrg_narrow_kind { BSRG_NARROW_PLAIN, BSRG_NARROW_BY_RING, BSRG_NARROW_BY_TMA } bsrg_narrow_kind;
-bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_narrow_plan *plan, int sm_arch, const bsrg_dense *x);
-static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan, bsrg_narrow_kind kind) {
-  return kind == BSRG_NARROW_BY_TMA ? &plan->high : &plan->low;
+bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *view, const bsrg_narrow_plan *plan,
+                                     int sm_arch, const bsrg_dense *x);
+static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan,
+                                                          bsrg_narrow_kind kind) {
+  return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;
 }
 /* The columns that a kernel of the other kinds is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);

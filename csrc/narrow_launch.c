@@ -53,12 +53,13 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsr
   return (bsrg_kernel_id)(first + 3 * tile + (items > at_once) + (items > 2 * at_once));
 }
 
-/* ---- strips of 64 rows ------------------------------------------------------------------------ */
+/* ---- by TMA ----------------------------------------------------------------------------------- */
 
-static int swizzle_of(int32_t step_k) {
-  return step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-         : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                        : CU_TENSOR_MAP_SWIZZLE_32B;
+/* Of rows of so many elements. */
+static int swizzle_of(int32_t elements) {
+  return elements == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : elements == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                          : CU_TENSOR_MAP_SWIZZLE_32B;
 }
 
 static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t step_k, int32_t rows, bsrg_gpu gpu,
@@ -80,36 +81,51 @@ static bsrg_status encode_x(const bsrg_matmul_args *args, bool by_columns, int32
   const bsrg_map_shape by_rows_shape = {
       2, {n, rows, 0}, {(uint64_t)x->row_stride, 0}, {64, (uint32_t)k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
   const bsrg_map_shape by_columns_shape = {
-      2, {rows, n, 0}, {(uint64_t)x->col_stride, 0}, {(uint32_t)k, 64, 0}, swizzle_of(k)};
+      2, {rows, n, 0}, {(uint64_t)x->col_stride, 0}, {(uint32_t)k, (uint32_t)n, 0}, swizzle_of(k)};
   return bsrg_encode_map(gpu.api, args->dtype, x->data, by_columns ? &by_columns_shape : &by_rows_shape, map,
                          error);
 }
 
-static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_params *narrow, int32_t items,
-                              bsrg_gpu gpu, bsrg_error *error) {
-  const int32_t width = narrow->block_width, height = narrow->block_height;
+/* Eight neighbours can be written at once, of the rows of Y or of its columns. */
+static bool writes_runs(const bsrg_matmul_args *args) {
+  bsrg_dense y = args->y, c = args->c;
+  if (y.row_stride == 1) {
+    bsrg_dense_turn(&y);
+    bsrg_dense_turn(&c);
+  } else if (y.cols % 8) {
+    return false;
+  }
+  return has_runs(&y, 8) && (args->beta == 0 || has_runs(&c, 8));
+}
+
+static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_params *narrow,
+                              const bsrg_narrow_list *list, bsrg_gpu gpu, bsrg_error *error) {
+  const int32_t width = narrow->block_width, strip = list->strip, items = list->item_count;
   const int32_t step_k = width >= 48 ? 64 : width >= 32 ? 32 : 16; /* the narrowest that a block fills */
   const int32_t steps = (width + step_k - 1) / step_k, tail_k = width - (steps - 1) * step_k;
   const bool by_columns = !bsrg_map_can_describe(&args->x);
   const int sms = gpu.device->info.sm_count;
   const int few = (items > sms) + (items > 2 * sms), ctas = 1 << few; /* that share an SM */
+  const int32_t room = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k);
   bsrg_narrow_tma_params p = {.narrow = *narrow,
-                              .stages = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(step_k),
+                              .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
                               .steps = steps,
                               .tail_k16 = tail_k / 16,
-                              .tail_rows = height % BSRG_NARROW_TMA_STRIP};
-  p.narrow.vector_y = args->x.cols % 8 == 0 && has_runs(&args->y, 8) && (args->beta == 0 || has_runs(&args->c, 8));
-  bsrg_status status = encode_blocks(args, step_k, BSRG_NARROW_TMA_STRIP, gpu, &p.a, error);
+                              .tail_rows = narrow->block_height % strip,
+                              .x_columns = by_columns ? (int32_t)args->x.cols : 64};
+  p.narrow.vector_y = writes_runs(args);
+  bsrg_status status = encode_blocks(args, step_k, strip, gpu, &p.a, error);
   if (status == BSRG_OK && p.tail_rows)
     status = encode_blocks(args, step_k, p.tail_rows, gpu, &p.a_tail, error);
   if (status == BSRG_OK) status = encode_x(args, by_columns, step_k, gpu, &p.x, error);
-  if (status == BSRG_OK) status = encode_x(args, by_columns, by_columns ? step_k : tail_k, gpu, &p.x_tail, error);
+  if (status == BSRG_OK)
+    status = encode_x(args, by_columns, by_columns ? step_k : tail_k, gpu, &p.x_tail, error);
   if (status != BSRG_OK) return status;
   const int first =
-      args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_TMA_F16_K64 : BSRG_KERNEL_NARROW_TMA_BF16_K64;
-  const int form = 2 * (step_k == 64 ? 0 : step_k == 32 ? 1 : 2) + by_columns;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * form + few), items, 1,
-                     (CUstream)args->stream, &p, error);
+      args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_TMA_F16_R32_K64 : BSRG_KERNEL_NARROW_TMA_BF16_R32_K64;
+  const int tile = 3 * (strip == 64) + (step_k == 64 ? 0 : step_k == 32 ? 1 : 2);
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * (2 * tile + by_columns) + few), items,
+                     1, (CUstream)args->stream, &p, error);
 }
 
 /* ---- all -------------------------------------------------------------------------------------- */
@@ -126,15 +142,16 @@ static void describe_uploads(const bsrg_narrow_list *list, bsrg_upload_part *par
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_narrow_plan *narrow = plan;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(narrow, gpu.device->info.sm_arch, &args->x);
-  const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high, *list = bsrg_narrow_list_of(narrow, kind);
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, narrow, gpu.device->info.sm_arch, &args->x);
+  const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high,
+                         *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
   enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, PARTS };
   _Static_assert((int)PARTS <= (int)BSRG_UPLOAD_PARTS, "room for all");
-  const bool all_have_columns = low->columns && (high->columns || !high->strip);
+  const bool indices = !low->columns || (high->strip && !high->columns);
   bsrg_upload_part parts[PARTS] = {
-      [INDICES] = {v->indices, all_have_columns ? 0 : sizeof(*v->indices) * (size_t)v->nnzb}};
+      [INDICES] = {v->indices, indices ? sizeof(*v->indices) * (size_t)v->nnzb : 0}};
   describe_uploads(low, parts + LOW);
   describe_uploads(high, parts + HIGH);
   const CUdeviceptr *uploads;
@@ -180,7 +197,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .output = bsrg_output_of(args),
   };
   if (kind == BSRG_NARROW_BY_TMA) {
-    status = launch_tma(args, &p, list->item_count, gpu, error);
+    status = launch_tma(args, &p, list, gpu, error);
   } else {
     const bsrg_kernel_id kernel =
         choose_kernel(args->dtype, columns, list, kind == BSRG_NARROW_BY_RING, gpu.device->info.sm_count);

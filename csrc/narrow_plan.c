@@ -107,21 +107,14 @@ void bsrg_narrow_free_plan(void *plan) {
   free(narrow);
 }
 
-/* Maps count rows of stored blocks with 31 bits. */
-static bool has_strips_for_tma(const bsrg_structure_view *v) {
-  int64_t rows;
-  return v->block_height > 32 && v->block_width % 16 == 0 && v->nnzb > 0 &&
-         bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX;
-}
-
 void *bsrg_narrow_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
   if (!plan) return NULL;
   /* Two fragments of rows share what a warp fetches of X. */
-  const bool high = has_strips_for_tma(v);
-  if (make_items(v, v->block_height > 16 ? 32 : 16, &plan->low) &&
-      (!high || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)))
+  const int64_t height = v->block_height;
+  if (make_items(v, height > 16 ? 32 : 16, &plan->low) &&
+      (height <= 32 || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)))
     return plan;
   bsrg_narrow_free_plan(plan);
   return NULL;
@@ -129,15 +122,32 @@ void *bsrg_narrow_make_plan(bsrg_structure *structure) {
 
 int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <= 32 ? 32 : 64; }
 
-bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_narrow_plan *plan, int sm_arch, const bsrg_dense *x) {
+/* Maps count rows of stored blocks with 31 bits. */
+static bool suits_maps(const bsrg_structure_view *v, const bsrg_dense *x) {
   bsrg_dense turned = *x;
   bsrg_dense_turn(&turned);
+  int64_t rows;
+  return v->block_width % 16 == 0 && v->nnzb > 0 && bsrg_mul_ok(v->nnzb, v->block_height, &rows) &&
+         rows <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX &&
+         (bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned));
+}
+
+/* Strips of 32 rows go by TMA where all of them have no more stages than this: their boxes are small, and TMA takes as long
+ * for a row of 64 bytes as for one of 128. Fitted on an H200. */
+enum { MOST_LOW_STAGES = 8192, TMA_STAGE_K = 64 };
+static double low_stages(const bsrg_structure_view *v, const bsrg_narrow_list *low) {
+  return low->item_blocks * (double)bsrg_ceil_div(v->block_width, TMA_STAGE_K);
+}
+
+bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
+                                     const bsrg_dense *x) {
   const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
   const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
   if (sm_arch != 90 || x->cols <= 16 || !(by_rows || by_columns) || (uintptr_t)x->data % 16)
     return BSRG_NARROW_PLAIN;
-  return plan->high.strip && (bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned)) ? BSRG_NARROW_BY_TMA
-                                                                                          : BSRG_NARROW_BY_RING;
+  const bool suits =
+      plan->high.strip || (plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES);
+  return suits && suits_maps(v, x) ? BSRG_NARROW_BY_TMA : BSRG_NARROW_BY_RING;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -153,15 +163,29 @@ static const double share_32 = 0.95, share_16 = 0.75;
 static const double shared_l2_gain = 1.1;
 /* Where X waits in shared memory, too: the chain of the first loads is longer, but then those of A and of X overlap. */
 static const double sm90_launch_seconds = 6e-6, sm90_x_bytes_per_s = 9.5e12;
+/* By TMA: a launch, L2's rate, what an SM takes for a stage of the low strips, and the rate of one CTA, X included. */
+static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, low_stage_seconds = 85e-9;
+static const double tma_cta_bytes_per_s = 80e9;
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4 };
+
+static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *list, const bsrg_chip *chip,
+                          const bsrg_candidate *c) {
+  const double share = list->longest_item / fmax(1, list->item_blocks);
+  const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share_32);
+  const double l2 = c->l2_bytes / tma_l2_bytes_per_s, longest = c->l2_bytes * share / tma_cta_bytes_per_s;
+  const double boxes = list->strip < BSRG_NARROW_TMA_STRIP
+                           ? low_stage_seconds * low_stages(v, list) / (double)chip->sm_count
+                           : 0;
+  return tma_launch_seconds + fmax(fmax(memory, l2), fmax(longest, boxes));
+}
 
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
   const bsrg_narrow_plan *narrow = plan;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(narrow, chip->sm_arch, &args->x);
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, narrow, chip->sm_arch, &args->x);
   const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, kind);
   const bool sm90 = kind != BSRG_NARROW_PLAIN;
   const double size = (double)bsrg_dtype_size(args->dtype), columns = (double)bsrg_narrow_columns(n);
@@ -177,7 +201,9 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = size * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
-  c->seconds = (sm90 ? sm90_launch_seconds + hypot(work, x) : launch_seconds + work + x) +
-               (list->split_count ? second_pass_seconds : 0);
+  c->seconds = kind == BSRG_NARROW_BY_TMA ? tma_seconds(v, list, chip, c)
+               : sm90                     ? sm90_launch_seconds + hypot(work, x)
+                                          : launch_seconds + work + x;
+  if (list->split_count) c->seconds += second_pass_seconds;
   bsrg_set_reason(c, "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
 }

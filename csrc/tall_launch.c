@@ -84,14 +84,14 @@ static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
 
 /* Rows of X as one box of 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
  * that TMA clips at column n. A transposed X: all columns of a tile as one box. */
-static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step_k, uint32_t panels) {
+static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step_k, uint32_t columns) {
   const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
   if (form.x)
     return (bsrg_map_shape){
-        2, {k, n, 0}, {(uint64_t)x->col_stride, 0}, {step_k, BSRG_TALL_TILE_N, 0}, swizzle_of(step_k)};
+        2, {k, n, 0}, {(uint64_t)x->col_stride, 0}, {step_k, columns, 0}, swizzle_of(step_k)};
   if (n % 64 == 0)
     return (bsrg_map_shape){
-        3, {64, k, n / 64}, {stride, 64}, {64, step_k, panels}, CU_TENSOR_MAP_SWIZZLE_128B};
+        3, {64, k, n / 64}, {stride, 64}, {64, step_k, columns / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
   return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, step_k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
@@ -102,6 +102,13 @@ static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form) {
         2, {m, n, 0}, {(uint64_t)y->col_stride, 0}, {BSRG_TALL_STRIP, 64, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
   return (bsrg_map_shape){
       2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, 16, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* Of a tile, those that are loaded. TMA fills in what lies beyond N, but takes its time for it: 128 columns took longer than
+ * 256. So a single column tile has no panels of that, and with a transposed X no columns. */
+static int32_t x_columns(int64_t n, tall_form form, const bsrg_tall_schedule *s) {
+  if (s->n_tiles > 1 || s->cluster.rows > 1 || n > BSRG_TALL_TILE_N) return BSRG_TALL_TILE_N;
+  return (int32_t)(form.x ? n : bsrg_ceil_div(n, 64) * 64);
 }
 
 /* k of a stage. By rows of X, the narrowest stage that a block fills, so that no stage is mostly empty. A transposed X
@@ -205,6 +212,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .steps = steps,
       .tail_k16 = tail_k / 16,
       .x_as_box = n % 64 == 0,
+      .x_columns = x_columns(n, form, &s),
       .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)n,
@@ -215,13 +223,13 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .output = bsrg_output_of(args)};
 
   const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
-  const uint32_t panels = BSRG_TALL_TILE_N / 64 / (uint32_t)s.cluster.rows;
-  const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, panels);
+  const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
+  const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, columns);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   p.x_tail = p.x;
   if (status == BSRG_OK && !form.x && tail_k != step_k) {
-    const bsrg_map_shape x_tail = x_shape(&args->x, form, (uint32_t)tail_k, panels);
+    const bsrg_map_shape x_tail = x_shape(&args->x, form, (uint32_t)tail_k, columns);
     status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x_tail, &p.x_tail, error);
   }
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);

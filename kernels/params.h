@@ -103,7 +103,7 @@ typedef struct bsrg_tall_cut {
 
 typedef struct bsrg_tall_params {
   /* As described here for rows of X that are contiguous. With a transposed A, `a` is [nnzb * bw, bh], box STAGE k x 64
-   * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x 256 columns, and `y` {M, N}, box 64 rows x
+   * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x x_columns, and `y` {M, N}, box 64 rows x
    * 64 columns. */
   bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k */
   bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
@@ -123,10 +123,12 @@ typedef struct bsrg_tall_params {
   int32_t n_tile_count; /* column tiles of a cluster: 512 columns for a pair along columns, else 256 */
   int32_t group;        /* of these column tiles, as many are swept together down all row tiles */
   int32_t lead; /* row tiles (or pairs of them) at the start of the list that go first, over all columns */
-  int32_t strips_per_block;      /* bh / 64 */
-  int32_t steps;                 /* stages per block, ceil(bw / stage k) */
-  int32_t tail_k16;              /* k16 instructions in a block's last stage */
-  int32_t x_as_box;              /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
+  int32_t strips_per_block; /* bh / 64 */
+  int32_t steps;            /* stages per block, ceil(bw / stage k) */
+  int32_t tail_k16;         /* k16 instructions in a block's last stage */
+  int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
+  int32_t
+      x_columns; /* of a tile that are loaded: 256, or of a single column tile no panels that are all beyond N */
   int32_t keep_a;                /* ask L2 to keep A rather than X: A is small and read once a column group */
   int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
   int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
@@ -433,21 +435,23 @@ typedef struct bsrg_narrow_params {
 /* ---- sm90/narrow_tma.cuh --------------------------------------------------------------------- */
 
 enum {
-  BSRG_NARROW_TMA_STRIP = 64, /* rows, and columns of X, of a CTA */
-  BSRG_NARROW_TMA_THREADS = 192
+  BSRG_NARROW_TMA_STRIP = 64, /* rows of a CTA; 32 where blocks are no higher */
+  BSRG_NARROW_TMA_THREADS = 192,
+  BSRG_NARROW_TMA_MOST_STAGES = 64
 };
-/* Stages in shared memory, of blocks and of X, where one, two or four CTAs share an SM. */
+/* Stages in shared memory, of blocks and of X, where one, two or four CTAs share an SM. Multiples of 1 KB. */
 #define BSRG_NARROW_TMA_RING_BYTES(ctas) (196608 / (ctas))
 #define BSRG_NARROW_TMA_SHARED_BYTES(ctas) (2048 + BSRG_NARROW_TMA_RING_BYTES(ctas))
-#define BSRG_NARROW_TMA_STAGE_BYTES(step_k) (256 * (step_k))
+#define BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k) ((2 * (step_k) * ((strip) + 64) + 1023) / 1024 * 1024)
 
 typedef struct bsrg_narrow_tma_params {
   bsrg_tensor_map a, a_tail; /* whole strips, and the last ones of block rows */
   bsrg_tensor_map x, x_tail; /* whole stages, and the last ones of blocks */
   bsrg_narrow_params narrow;
-  int32_t stages;          /* of the ring */
+  int32_t stages;          /* of the ring: BSRG_NARROW_TMA_MOST_STAGES at most */
   int32_t steps, tail_k16; /* stages of a block; of the last one, multiples of 16 k */
   int32_t tail_rows;       /* of the last strips */
+  int32_t x_columns;       /* that are loaded: 64, or of X by columns only those that there are */
 } bsrg_narrow_tma_params;
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */

@@ -75,8 +75,7 @@ class Kernel {
     for (int i = 0; i < kRowParts; ++i)
       if (g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
     a_ = static_cast<const uint16_t *>(p_.values) +
-         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + g_) *
-             p_.block_width;
+         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + g_) * p_.block_width;
     // A needs no block columns, so it sets out first.
 #pragma unroll
     for (int t = 0; t < kRing - 1; ++t) {

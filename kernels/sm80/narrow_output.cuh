@@ -23,16 +23,17 @@ __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64
   static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
 }
 
-// kRun neighbours of a row, where C and Y have runs of them (vector_y).
+// kRun neighbours of a row or column, where C and Y have runs of them (vector_y). The first one's place:
 template <typename T, int kRun>
-__device__ __forceinline__ void store_run(const bsrg_narrow_params &p, int64_t row, int column,
+__device__ __forceinline__ void store_run(const bsrg_narrow_params &p, int64_t row, int64_t column,
                                           const float (&total)[kRun]) {
   struct alignas(2 * kRun) Run {
     uint32_t words[kRun / 2];
   };
   Run c = {}, y;
   if (p.beta != 0)
-    c = *reinterpret_cast<const Run *>(static_cast<const T *>(p.c) + row * p.c_row_stride + column);
+    c = *reinterpret_cast<const Run *>(static_cast<const T *>(p.c) + row * p.c_row_stride +
+                                       column * p.c_col_stride);
 #pragma unroll
   for (int w = 0; w < kRun / 2; ++w) {
     float low = p.alpha * total[2 * w], high = p.alpha * total[2 * w + 1];
@@ -43,7 +44,7 @@ __device__ __forceinline__ void store_run(const bsrg_narrow_params &p, int64_t r
     }
     y.words[w] = ptx::pack<T>(low, high);
   }
-  *reinterpret_cast<Run *>(static_cast<T *>(p.y) + row * p.y_row_stride + column) = y;
+  *reinterpret_cast<Run *>(static_cast<T *>(p.y) + row * p.y_row_stride + column * p.y_col_stride) = y;
 }
 
 }  // namespace bsrg::narrow

@@ -1,13 +1,14 @@
-// BSR x few dense columns (up to 64) for strips of 64 rows, float16 and bfloat16, on Hopper (TMA, WGMMA).
+// BSR x few dense columns (up to 64), float16 and bfloat16, on Hopper (TMA, WGMMA).
 //
-//   Y[64 rows, 64 columns]  =  sum over block columns  A block[64 rows, bw] * X[bw rows, 64 columns]
+//   Y^T[64 columns, strip]  =  sum over block columns  X^T[64 columns, bw] * A block^T[bw, strip]
 //
-// A CTA computes one item (bsrg_narrow_item): a strip, or a piece of a long one. One warp loads its blocks, one the rows of
-// X that meet them, and a warpgroup multiplies, so that sums need not be added between warps and no thread has more to do
-// than to wait. All meet at mbarriers, `full` and `empty` a stage. What limits it is memory: the ring is as large as the
-// CTAs that share the SM allow.
+// A CTA computes one item (bsrg_narrow_item): a strip of rows of a block row, or a piece of a long one. One warp loads its
+// blocks, one the rows of X that meet them, and a warpgroup multiplies, with the columns of X as the 64 rows of its
+// instructions: so strips may be 32 rows, and sums need not be added between warps. All meet at mbarriers, `full` and `empty`
+// a stage. What limits strips of 64 rows is memory: the ring is as large as the CTAs that share the SM allow. Lower ones ask
+// TMA for as many rows of X for half of the blocks' bytes.
 //
-// Columns beyond n and rows beyond X are zeros that TMA fills in, without reading anything. The last strip of a block row
+// Rows beyond X, and by rows of X columns beyond n, are zeros that TMA fills in, without reading anything. The last strip of a block row
 // that is lower has a map of its own, so that blocks below are not read for nothing: of its other rows the shared memory
 // holds anything, and nobody looks at their sums.
 #pragma once
@@ -16,21 +17,24 @@
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
-#include "sm80/narrow_output.cuh"
+#include "ptx/wgmma_small.cuh"
+#include "sm90/narrow_write.cuh"
 
 namespace bsrg::narrow_tma {
 
-constexpr int kStrip = BSRG_NARROW_TMA_STRIP, kColumns = 64;
+constexpr int kColumns = 64;
 constexpr int kWarps = 4;  // that multiply
 
-// kTransposedX: the rows of X are adjacent in memory, not its columns.
-template <typename T, int kStepK, bool kTransposedX>
+// kStrip: rows. kTransposedX: the rows of X are adjacent in memory, not its columns.
+template <typename T, int kStrip, int kStepK, bool kTransposedX>
 struct Kernel {
-  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStepK), kOperandBytes = kStageBytes / 2;
-  static constexpr int kMostStages = BSRG_NARROW_TMA_RING_BYTES(1) / kStageBytes;
-  static constexpr int kPitch = kColumns + 8;  // floats of a row of sums, so that lanes meet no bank twice
-  static_assert(2 * 8 * kMostStages <= 1024, "barriers come before the ring");
-  static_assert(kStrip * kPitch * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
+  static constexpr int kBytesOfX = kStepK * kColumns * 2, kBytesOfA = kStrip * kStepK * 2;
+  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStrip, kStepK);
+  static constexpr int kMostStages = BSRG_NARROW_TMA_MOST_STAGES;
+  using Lines = narrow::Lines<kStrip, kColumns>;
+  static_assert(kBytesOfX + kBytesOfA <= kStageBytes && kStageBytes % 1024 == 0 && kBytesOfX % 1024 == 0,
+                "swizzled tiles lie where their pattern begins");
+  static_assert(Lines::kFloats * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
 
   const bsrg_narrow_tma_params &p;
   const uint32_t shared;
@@ -50,8 +54,8 @@ struct Kernel {
 
   __device__ uint32_t full(int slot) const { return shared + 8 * slot; }
   __device__ uint32_t empty(int slot) const { return shared + 8 * (kMostStages + slot); }
-  __device__ uint32_t blocks(int slot) const { return shared + 1024 + slot * kStageBytes; }
-  __device__ uint32_t rows_of_x(int slot) const { return blocks(slot) + kOperandBytes; }
+  __device__ uint32_t rows_of_x(int slot) const { return shared + 1024 + slot * kStageBytes; }
+  __device__ uint32_t blocks(int slot) const { return rows_of_x(slot) + kBytesOfX; }
 
   __device__ void init_barriers() const {
     for (int i = 0; i < p.stages; ++i) {
@@ -101,7 +105,7 @@ struct Kernel {
         // By columns whole stages come, with k of what lies behind the block, which is not multiplied.
         const int k = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK, at = row + step * kStepK;
         ptx::barrier_wait(empty(stage.slot), stage.parity);
-        ptx::barrier_arrive_expect(full(stage.slot), k * kColumns * 2);
+        ptx::barrier_arrive_expect(full(stage.slot), k * p.x_columns * 2);
         ptx::tma_load_2d(rows_of_x(stage.slot), tail ? p.x_tail : p.x, kTransposedX ? at : 0,
                          kTransposedX ? 0 : at, full(stage.slot));
       }
@@ -110,25 +114,26 @@ struct Kernel {
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // One stage of kSteps k16 instructions; see tall.cuh, whose operands these are.
+  // One stage of kSteps k16 instructions. K-major operands have rows of a stage's k, X by rows 64 columns for each k.
+  // Descriptors count 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes.
   template <int kSteps>
-  __device__ void multiply(float (&sums)[kColumns / 2], int slot) const {
+  __device__ void multiply(float (&sums)[kStrip / 2], int slot) const {
     constexpr ptx::Swizzle kSwizzleK = kStepK == 64   ? ptx::Swizzle::k128
                                        : kStepK == 32 ? ptx::Swizzle::k64
                                                       : ptx::Swizzle::k32;
     constexpr int kNextX = kTransposedX ? 2 : 128;
-    const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, 8 * kStepK * 2, kSwizzleK);
     const uint64_t x = ptx::matrix_descriptor(rows_of_x(slot), 16, kTransposedX ? 8 * kStepK * 2 : 1024,
                                               kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
+    const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, 8 * kStepK * 2, kSwizzleK);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k)
-      ptx::Wgmma<T, kColumns, 0, !kTransposedX>::run(sums, a + 2 * k, x + kNextX * k, 1);
+      ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums, x + kNextX * k, a + 2 * k);
     ptx::warpgroup_commit();
   }
 
   template <int kSteps = kStepK / 16>
-  __device__ void multiply_up_to(float (&sums)[kColumns / 2], int slot, int steps) const {
+  __device__ void multiply_up_to(float (&sums)[kStrip / 2], int slot, int steps) const {
     if (kSteps == 1 || steps == kSteps)
       multiply<kSteps>(sums, slot);
     else if constexpr (kSteps > 1)
@@ -137,7 +142,7 @@ struct Kernel {
 
   __device__ void release(int slot) const { ptx::barrier_arrive_if(empty(slot), lane == 0); }
 
-  __device__ void accumulate(float (&sums)[kColumns / 2], int count) const {
+  __device__ void accumulate(float (&sums)[kStrip / 2], int count) const {
     const int steps = __shfl_sync(~0u, p.steps, 0), tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);
     const int stages = __shfl_sync(~0u, p.stages, 0);
     Stage stage;
@@ -157,77 +162,55 @@ struct Kernel {
 
   // ---- output -----------------------------------------------------------------------------------
 
-  // A warp's 16 rows of sums, in shared memory.
-  __device__ float *row_of_sums(char *ring, int row) const {
-    return reinterpret_cast<float *>(ring) + (warp * 16 + row) * kPitch;
-  }
-
-  __device__ void share(const float (&sums)[kColumns / 2], char *ring) const {
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j)
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        *reinterpret_cast<float2 *>(row_of_sums(ring, lane / 4 + 8 * r) + 8 * j + lane % 4 * 2) =
-            make_float2(sums[4 * j + 2 * r], sums[4 * j + 2 * r + 1]);
-  }
-
-  __device__ void load_run(float (&run)[8], const float *from) const {
-    const float4 a = *reinterpret_cast<const float4 *>(from), b = *reinterpret_cast<const float4 *>(from + 4);
-    run[0] = a.x, run[1] = a.y, run[2] = a.z, run[3] = a.w;
-    run[4] = b.x, run[5] = b.y, run[6] = b.z, run[7] = b.w;
-  }
-
-  // Runs of eight columns of a row, eight lanes a row.
-  __device__ void store_runs(const bsrg_narrow_item &item, char *ring) const {
-    const bsrg_narrow_params &narrow = p.narrow;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = 4 * i + lane / 8, column = lane % 8 * 8, of_item = warp * 16 + row;
-      if (of_item >= item.rows) continue;
-      float run[8];
-      load_run(run, row_of_sums(ring, row) + column);
-      if (item.slot >= 0) {
-        if (column >= narrow.padded_n) continue;
-        const int64_t of_slots = static_cast<int64_t>(item.slot) * kStrip + of_item;
-        float4 *const partial = reinterpret_cast<float4 *>(narrow.partial + of_slots * narrow.padded_n + column);
-        partial[0] = make_float4(run[0], run[1], run[2], run[3]);
-        partial[1] = make_float4(run[4], run[5], run[6], run[7]);
-      } else if (column < narrow.n) {
-        narrow::store_run<T, 8>(narrow, static_cast<int64_t>(item.y_row) + of_item, column, run);
-      }
+  struct Sums {
+    const float *memory;
+    const Lines lines;
+    __device__ float element(int row, int column) const { return memory[lines.place(row, column)]; }
+    __device__ void run(int row, int column, float (&run)[8]) const {
+      const float4 *from = reinterpret_cast<const float4 *>(memory + lines.place(row, column));
+      narrow::set_run(run, from[0], from[1]);
     }
-  }
+  };
 
-  // One by one, neighbours in memory by neighbouring lanes.
-  template <bool kFused>
-  __device__ void store_elements(const bsrg_narrow_item &item, char *ring) const {
+  // A piece's, as float32.
+  __device__ void write_partial(const bsrg_narrow_item &item, const Sums &sums) const {
     const bsrg_narrow_params &narrow = p.narrow;
-    const bool by_columns = narrow.y_row_stride == 1;
 #pragma unroll 1
-    for (int i = lane; i < 16 * kColumns; i += 32) {
-      const int row = by_columns ? i % 16 : i / kColumns, column = by_columns ? i / 16 : i % kColumns;
-      if (warp * 16 + row < item.rows && column < narrow.n)
-        narrow::store_element<T, kFused>(narrow, static_cast<int64_t>(item.y_row) + warp * 16 + row, column,
-                                         row_of_sums(ring, row)[column]);
+    for (int i = threadIdx.x; i < kStrip * kColumns / 8; i += 32 * kWarps) {
+      const int row = i / (kColumns / 8), column = i % (kColumns / 8) * 8;
+      if (row >= item.rows || column >= narrow.padded_n) continue;
+      float run[8];
+      sums.run(row, column, run);
+      const int64_t of_slots = static_cast<int64_t>(item.slot) * kStrip + row;
+      float4 *const partial =
+          reinterpret_cast<float4 *>(narrow.partial + of_slots * narrow.padded_n + column);
+      partial[0] = make_float4(run[0], run[1], run[2], run[3]);
+      partial[1] = make_float4(run[4], run[5], run[6], run[7]);
     }
   }
 
-  __device__ void consume(const bsrg_narrow_item &item, char *ring) const {
-    float sums[kColumns / 2] = {};
+  __device__ void consume(const bsrg_narrow_item &item, float *memory) const {
+    const bool by_columns = item.slot < 0 && p.narrow.y_row_stride == 1;
+    const Lines lines{by_columns};
+    float sums[kStrip / 2] = {};
     accumulate(sums, item.block_count * p.steps);
     // All have read the ring, in which no copy is under way any more.
     ptx::named_barrier_sync(1, 32 * kWarps);
-    share(sums, ring);
-    __syncwarp();
-    if (item.slot >= 0 || (p.narrow.vector_y && !p.narrow.output.given))
-      store_runs(item, ring);
-    else if (p.narrow.output.given)
-      store_elements<true>(item, ring);
+#pragma unroll
+    for (int j = 0; j < kStrip / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        memory[lines.place(8 * j + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 * 8)] = sums[4 * j + i];
+    ptx::named_barrier_sync(1, 32 * kWarps);
+    const Sums shared_sums{memory, lines};
+    if (item.slot >= 0)
+      write_partial(item, shared_sums);
     else
-      store_elements<false>(item, ring);
+      narrow::write_tile<T, kStrip, kColumns, 32 * kWarps>(p.narrow, item.y_row, item.rows, by_columns,
+                                                           shared_sums);
   }
 
-  __device__ void run(char *ring) const {
+  __device__ void run(float *memory) const {
     if (threadIdx.x == 0) init_barriers();
     __syncthreads();
     ptx::wait_for_grid_before();
@@ -238,7 +221,7 @@ struct Kernel {
     if (warp == kWarps + 1 && lane < narrow.columns_stride) first_columns = __ldg(columns + lane);
     const bsrg_narrow_item item = narrow.items[blockIdx.x];
     if (warp < kWarps) {
-      consume(item, ring);
+      consume(item, memory);
     } else if (warp == kWarps) {
       if (lane == 0) load_blocks(item);
     } else {
@@ -251,27 +234,30 @@ struct Kernel {
   }
 };
 
-template <typename T, int kStepK, bool kTransposedX>
+template <typename T, int kStrip, int kStepK, bool kTransposedX>
 __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   extern __shared__ char raw[];
   char *const base = raw + (-ptx::shared_address(raw) & 1023);
-  const Kernel<T, kStepK, kTransposedX> kernel{params, ptx::shared_address(base), ptx::warp_index(),
-                                               static_cast<int>(threadIdx.x & 31)};
-  kernel.run(base + 1024);
+  const Kernel<T, kStrip, kStepK, kTransposedX> kernel{params, ptx::shared_address(base), ptx::warp_index(),
+                                                       static_cast<int>(threadIdx.x & 31)};
+  kernel.run(reinterpret_cast<float *>(base + 1024));
 }
 
 }  // namespace bsrg::narrow_tma
 
 // The k of a stage as for tall blocks.
-#define BSRG_NARROW_TMA_KERNEL(NAME, T, STEP_K, SUFFIX, TRANSPOSED_X)                        \
-  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS, 1)                   \
-      NAME##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) {      \
-    bsrg::narrow_tma::run<T, STEP_K, TRANSPOSED_X>(params);                                  \
+#define BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, STEP_K, SUFFIX, TRANSPOSED_X)                       \
+  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS, 1)                         \
+      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) { \
+    bsrg::narrow_tma::run<T, STRIP, STEP_K, TRANSPOSED_X>(params);                                 \
   }
-#define BSRG_NARROW_TMA_KERNELS(NAME, T)             \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 64, , false)       \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 64, _tx, true)     \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 32, , false)       \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 32, _tx, true)     \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 16, , false)       \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 16, _tx, true)
+#define BSRG_NARROW_TMA_KERNELS_OF(NAME, T, STRIP)      \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, _tx, true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, _tx, true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, _tx, true)
+#define BSRG_NARROW_TMA_KERNELS(NAME, T)  \
+  BSRG_NARROW_TMA_KERNELS_OF(NAME, T, 32) \
+  BSRG_NARROW_TMA_KERNELS_OF(NAME, T, 64)

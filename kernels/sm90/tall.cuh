@@ -158,7 +158,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     } else if (p.x_as_box) {
       ptx::tma_load_3d(target, map, 0, x_row, column / kPanel, barrier);
     } else {
-      for (int i = 0; i < kPanels; ++i)
+      for (int i = 0; i < p.x_columns / kPanel; ++i)
         ptx::tma_load_2d(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row, barrier);
     }
   }
@@ -201,7 +201,8 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
           ptx::barrier_wait(empty(stage.slot), stage.parity);
           if constexpr (kOfX) {
             const int rows = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK;
-            ptx::barrier_arrive_expect(full(stage.slot), rows * (kTileN * 2));
+            ptx::barrier_arrive_expect(full(stage.slot),
+                                       rows * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2);
             load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
                    full(stage.slot));
           } else {

@@ -15,6 +15,15 @@ static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t 
   return make_structure(block_rows, block_cols, height, width, indptr, indices);
 }
 
+/* Items find their block columns where they have places of their own, unless most of those would be empty. */
+static void check_columns(const bsrg_structure_view *v, const bsrg_narrow_list *list) {
+  const double room = (double)list->item_count * list->longest_item;
+  CHECK((list->columns != NULL) == (room > 0 && room <= 2 * list->item_blocks));
+  for (int32_t i = 0; i < list->item_count && list->columns; ++i)
+    CHECK(memcmp(list->columns + (int64_t)i * list->longest_item, v->indices + list->items[i].first_block,
+                 sizeof(*v->indices) * (size_t)list->items[i].block_count) == 0);
+}
+
 /* Every strip is one item that writes to Y, or the pieces of one split, in the order of their slots. */
 static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *list) {
   const int64_t strips = bsrg_ceil_div(v->block_height, list->strip);
@@ -58,7 +67,8 @@ static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *li
   free(by_slot);
 }
 
-/* Strips of 64 rows are for X that Hopper's kernels can copy: half as many of them read X. */
+/* Strips of 64 rows are for X that Hopper's kernels can describe by a map, and blocks of whole k16: half as many of them
+ * read X. */
 static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
   const int64_t k = structure->view.cols;
   const bsrg_chip hopper = bsrg_chip_h200();
@@ -79,7 +89,12 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x = cases[i].x};
       bsrg_narrow_predict(&args, plan, cases[i].chip, &candidate);
       CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
-      const bsrg_narrow_list *list = cases[i].high && plan->high.strip ? &plan->high : &plan->low;
+      const bsrg_structure_view *view = &structure->view;
+      const bool high = cases[i].high && plan->high.strip && view->nnzb > 0 && view->block_width % 16 == 0;
+      const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
+      const bsrg_narrow_kind kind = bsrg_narrow_kind_of(view, plan, cases[i].chip->sm_arch, &cases[i].x);
+      CHECK(bsrg_narrow_list_of(plan, kind) == list);
+      CHECK((kind == BSRG_NARROW_PLAIN) == !cases[i].high);
       const double rows = (double)bsrg_min(list->strip, structure->view.block_height);
       CHECK(candidate.l2_bytes ==
             2 * list->item_blocks * (double)structure->view.block_width * ((double)n + rows));
@@ -97,6 +112,7 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
   const bsrg_narrow_list *lists[] = {&plan->low, &plan->high};
   for (int i = 0; i < (height > 32 ? 2 : 1); ++i) {
     check_items(&view, lists[i]);
+    check_columns(&view, lists[i]);
     if (bsrg_is_skewed(lists[i]->longest_item, (int64_t)lists[i]->item_blocks, lists[i]->item_count))
       for (int32_t j = 1; j < lists[i]->item_count; ++j)
         CHECK(lists[i]->items[j - 1].block_count >= lists[i]->items[j].block_count);

@@ -136,8 +136,8 @@ def test_layouts(
 
 
 # Of tiles of 32 and of 64 columns; whole chunks of 16 bytes in a row of X, and parts.
-RING_COLUMNS = (17, 20, 24, 31, 32, 33, 39, 40, 48, 50, 63, 64)
-WIDTHS = (8, 16, 24, 40)
+MORE_COLUMNS = (17, 20, 24, 31, 32, 33, 39, 40, 48, 50, 63, 64)
+WIDTHS = (8, 16, 24, 40, 48, 64, 112)
 
 
 def strip_of(height: int) -> int:
@@ -223,16 +223,15 @@ def check_x(torch: Any, rng: np.random.Generator, p: DeviceProblem, x: Any) -> N
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("height", [16, 24, 32, 40, 48, 64, 96, 128])
-def test_x_by_way_of_the_ring(
-    torch: Any, rng: np.random.Generator, height: int, dtype: str
-) -> None:
+def test_more_columns(torch: Any, rng: np.random.Generator, height: int, dtype: str) -> None:
     """More than 16 columns whose rows or columns begin at multiples of 16 bytes: Hopper's kernels
-    copy these. Each number of warps, with rows so long that every ring is used again."""
+    copy these, or describe them by maps. As many CTAs as each form of them is for, with rows so
+    long that every ring is used again."""
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     masks = (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm)
     for width, mask in combined(rng, WIDTHS, masks, drawn=3):
         p = random_problem(torch, mask(rng, (height, width), sms), (height, width), dtype)
-        for n, layout in combined(rng, RING_COLUMNS, (aligned_rows, columns_of), drawn=2):
+        for n, layout in combined(rng, MORE_COLUMNS, (aligned_rows, columns_of), drawn=2):
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
