@@ -140,10 +140,12 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         if (t < tiles) ++m.w;
         send(slot, 1, m);
       }
-      if (t >= tiles) return;
+      if (t >= tiles) break;
       ptx::barrier_wait(wanted(), tile_parity);
       t = next_tile(p.counter, t, workers, tiles);
     }
+    slot.advance();
+    if (p.paired) wait_until_released(peer_tile_empty(0), slot);
   }
 
   // In the second CTA: tells the scheduler when a message has been read here.
