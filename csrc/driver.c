@@ -372,13 +372,6 @@ static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *d
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
                         int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
                         bsrg_error *error) {
-  return bsrg_launch_clusters(api, device, id, bsrg_kernels[id].cluster, grid_x, grid_y, stream, parameters,
-                              error);
-}
-
-bsrg_status bsrg_launch_clusters(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
-                                 int cluster_size, int64_t grid_x, int64_t grid_y, CUstream stream,
-                                 void *parameters, bsrg_error *error) {
   const bsrg_kernel *row = &bsrg_kernels[id];
   bsrg_status status = BSRG_OK;
   bsrg_lock();
@@ -389,10 +382,10 @@ bsrg_status bsrg_launch_clusters(const bsrg_cuda_api *api, bsrg_device_state *de
 
   CUlaunchAttribute attributes[2];
   unsigned count = 0;
-  if (cluster_size > 1) {
+  if (row->cluster > 1) {
     CUlaunchAttribute *cluster = &attributes[count++];
     *cluster = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-    cluster->value.clusterDim.x = (unsigned)cluster_size;
+    cluster->value.clusterDim.x = (unsigned)row->cluster;
     cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
   }
   if (may_begin_early(api, device, id, stream)) {

@@ -61,10 +61,6 @@ bsrg_status bsrg_scratch_free(const bsrg_cuda_api *api, CUdeviceptr scratch, CUs
 /* Launches a row of the kernel table; parameters is the struct that the kernel takes by value. */
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
                         int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters, bsrg_error *error);
-/* For kernels that learn from their parameters how many CTAs their clusters have: 1 or 2. */
-bsrg_status bsrg_launch_clusters(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
-                                 int cluster_size, int64_t grid_x, int64_t grid_y, CUstream stream,
-                                 void *parameters, bsrg_error *error);
 
 /* One lock for everything that is made once: device states, kernels, plans, uploads. */
 void bsrg_lock(void);

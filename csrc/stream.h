@@ -61,11 +61,9 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_
 /* The product alone: `packed` holds the parts in the plan's order and layout. */
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                                       CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);
-/* CTAs of a cluster, which take neighbouring column tiles: 1 or 2. */
-int32_t bsrg_stream_ctas(int64_t n_tiles);
-/* Column tiles swept together down all row tiles; like the lead's, those of a cluster count as one. */
+/* Column tiles swept together down all row tiles. */
 int32_t bsrg_stream_group(int32_t n_tiles);
 /* Row tiles that go before these sweeps. */
-int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t workers);
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count);
 
 #endif

@@ -93,10 +93,7 @@ static bsrg_map_shape shape_of(const bsrg_dense *d, bool transposed, int32_t row
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan *stream,
                             const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
-  /* Workers are CTAs or pairs of them, and so are the column tiles of one. */
-  const int32_t n_tiles = column_tiles(args), ctas = bsrg_stream_ctas(n_tiles);
-  const int32_t columns = (int32_t)bsrg_ceil_div(n_tiles, ctas);
-  const int64_t workers = bsrg_min(gpu.device->info.sm_count / ctas, (int64_t)stream->tile_count * columns);
+  const int32_t n_tiles = column_tiles(args);
   const bool transposed = bsrg_map_has_transposed_x(args);
   bsrg_stream_params p = {
       .packed = (const void *)(uintptr_t)packed,
@@ -108,24 +105,23 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
       .c_row_stride = args->c.row_stride,
       .tile_count = stream->tile_count,
       .n_tile_count = n_tiles,
-      .group = bsrg_stream_group(columns),
-      .lead = bsrg_stream_lead(stream, columns, workers),
+      .group = bsrg_stream_group(n_tiles),
+      .lead = bsrg_stream_lead(stream, n_tiles, gpu.device->info.sm_count),
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)args->x.cols,
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
       .output = bsrg_output_of(args),
-      .c_col_stride = args->c.col_stride,
-      .paired = ctas == 2};
+      .c_col_stride = args->c.col_stride};
   const bsrg_map_shape x = shape_of(&args->x, transposed, shape->width),
                        y = shape_of(&args->y, transposed, shape->height);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
+  const int64_t ctas = bsrg_min(gpu.device->info.sm_count, (int64_t)stream->tile_count * n_tiles);
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
   const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
-  return bsrg_launch_clusters(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, workers * ctas, 1,
-                              (CUstream)args->stream, &p, error);
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);
 }
 
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,

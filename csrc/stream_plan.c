@@ -290,29 +290,24 @@ void *bsrg_stream_make_plan(bsrg_structure *structure) {
   return NULL;
 }
 
-int32_t bsrg_stream_ctas(int64_t n_tiles) {
-  /* Where their number is odd, a cluster has nothing to do in its second half. */
-  return n_tiles % 2 == 0 || n_tiles > 15 ? 2 : 1;
-}
-
 int32_t bsrg_stream_group(int32_t n_tiles) {
   /* Column tiles that run side by side read the same blocks at the same time. */
   return (int32_t)bsrg_min(4, n_tiles);
 }
 
-int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t workers) {
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
   const int32_t group = bsrg_stream_group(n_tiles);
   int32_t lead = 0;
   while (plan->skewed && lead < plan->tile_count &&
-         bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, workers))
+         bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count))
     ++lead;
   return lead;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H200, to single CTAs: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which
- * power does not allow for long. Loads alone end at some 9.6 TB/s. */
+/* Fitted on an H200: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which power does not
+ * allow for long. Loads alone end at some 9.6 TB/s. */
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
@@ -352,9 +347,7 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   const double part_bytes = 2.0 * w->height * w->width;
   const double slot_bytes = 2.0 * BSRG_STREAM_TILE_N * w->width;
   c->mma_flops = w->parts * part_bytes * columns * BSRG_STREAM_TILE_N;
-  /* Each CTA of a cluster loads its share of the blocks for both. */
-  c->l2_bytes =
-      columns * (w->parts * part_bytes / bsrg_stream_ctas((int64_t)columns) + w->slots * slot_bytes);
+  c->l2_bytes = columns * (w->parts * part_bytes + w->slots * slot_bytes);
   c->hbm_bytes = compulsory_bytes;
   /* Loads and products overlap, though not all of the time. */
   const double runs = transposed_x ? columns * BSRG_STREAM_TILE_N * w->slots : 0;

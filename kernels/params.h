@@ -213,7 +213,6 @@ typedef struct bsrg_stream_params {
   float alpha, beta;
   bsrg_output_params output;
   int64_t c_col_stride; /* for a transposed X; without one it is 1 */
-  int32_t paired; /* CTAs come in clusters of two, for neighbouring column tiles, and load blocks for both */
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */

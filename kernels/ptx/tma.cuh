@@ -106,15 +106,6 @@ __device__ __forceinline__ void bulk_load(uint32_t destination, const void *sour
       : "memory");
 }
 
-__device__ __forceinline__ void bulk_load_multicast(uint32_t destination, const void *source, int bytes,
-                                                    uint32_t barrier, uint16_t cta_mask) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
-      "l"(source), "r"(bytes), "r"(barrier), "h"(cta_mask)
-      : "memory");
-}
-
 // ---- stores: completion counts in bulk groups of the issuing thread -----------------------------
 
 __device__ __forceinline__ void tma_store_2d(const bsrg_tensor_map &map, uint32_t source, int x, int y,

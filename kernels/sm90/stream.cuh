@@ -2,8 +2,7 @@
 //
 // A CTA owns an output tile, 4 warpgroups of up to 64 rows by 128 columns, and streams through shared memory only
 // those rows of X that some block of the tile meets, together with the blocks that meet them, packed in the order
-// of use. X is read once a tile however many blocks there are. CTAs of neighbouring column tiles may form a cluster:
-// they need the same blocks, so each loads half of them for both.
+// of use. X is read once a tile however many blocks there are.
 //
 // The product is computed transposed: 64 columns of X are the M side of a WGMMA and its left operand, a block is
 // the N side, so any height that is a multiple of 8 fits. A stage brings slots, each the rows of X of one block column,
@@ -47,38 +46,28 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static constexpr bool kManyRows = kRows > 2;
   using Fragment = uint32_t[2][4];  // of X: 16 rows, 16 columns of each panel
 
-  static constexpr uint16_t kBoth = 3;  // CTAs of a pair
-
   using Base::lane;
   using Base::p;
   using Base::shared;
   using Base::warp;
-  const int rank;  // in the pair; 0 alone
 
   __device__ uint32_t full(int stage) const { return shared + L::kFull + 8 * stage; }
   __device__ uint32_t empty(int stage) const { return shared + L::kEmpty + 8 * stage; }
-  // By the other CTA of the pair: its stage, or slot for messages, is empty, too, so that this one may fill it.
-  __device__ uint32_t peer_empty(int stage) const { return shared + L::kPeerEmpty + 8 * stage; }
   __device__ uint32_t tile_full(int slot) const { return shared + L::kTileFull + 8 * slot; }
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
-  __device__ uint32_t peer_tile_empty(int slot) const { return shared + L::kPeerTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 16 * slot; }
   __device__ uint32_t wanted() const { return shared + L::kWanted; }
   __device__ uint32_t stage_data(int stage) const { return shared + stage * kStageBytes; }
   __device__ uint32_t record(int stage) const { return shared + L::kRecord + stage * L::kRecordBytes; }
 
-  __device__ int ctas() const { return p.paired ? 2 : 1; }
-
   __device__ void init_barriers() const {
     for (int i = 0; i < kStages; ++i) {
       ptx::barrier_init(full(i), 1 + kLoaders);
       ptx::barrier_init(empty(i), 128 * kGroups);
-      ptx::barrier_init(peer_empty(i), 1);
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), 4 * kGroups + kLoaders + 1 + rank);
-      ptx::barrier_init(peer_tile_empty(i), 1);
+      ptx::barrier_init(tile_empty(i), 4 * kGroups + kLoaders + 1);
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -107,68 +96,33 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
             __shfl_sync(~0u, m.row_begin, 0), __shfl_sync(~0u, m.n_tile, 0)};
   }
 
-  // ---- scheduler: one lane of a pair's first CTA -------------------------------------------------
-
-  __device__ void send(const Slot &slot, int to, const int4 &m) const {
-    if (p.paired) {
-      const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), to);
-      ptx::barrier_arrive_expect_cluster(barrier, sizeof(m));
-      ptx::store_async(ptx::map_to_rank(message(slot.slot), to), m, barrier);
-    } else {
-      ptx::store_shared(message(slot.slot), m);
-      ptx::barrier_arrive(tile_full(slot.slot));
-    }
-  }
+  // ---- scheduler: one lane ----------------------------------------------------------------------
 
   __device__ void schedule() const {
-    const int workers = gridDim.x / ctas(), columns = (p.n_tile_count + ctas() - 1) / ctas();
-    const int tiles = p.tile_count * columns;  // of a worker: one or two beside one another
+    const int tiles = p.tile_count * p.n_tile_count;
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
     uint32_t tile_parity = 0;
-    for (int t = blockIdx.x / ctas();; slot.advance(), tile_parity ^= 1) {
+    for (int t = blockIdx.x;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
-      if (p.paired) ptx::barrier_wait(peer_tile_empty(slot.slot), slot.parity);
       int4 m = make_int4(0, 0, 0, -1);
       if (t < tiles) {
-        const TilePosition at = tile_position(t, p.tile_count, columns, p.group, p.lead);
+        const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
         m = __ldg(reinterpret_cast<const int4 *>(p.tiles) + at.row);
-        m.w = ctas() * at.column;
+        m.w = at.column;
       }
-      send(slot, 0, m);
-      if (p.paired) {
-        if (t < tiles) ++m.w;
-        send(slot, 1, m);
-      }
-      if (t >= tiles) break;
+      ptx::store_shared(message(slot.slot), m);
+      ptx::barrier_arrive(tile_full(slot.slot));
+      if (t >= tiles) return;
       ptx::barrier_wait(wanted(), tile_parity);
-      t = next_tile(p.counter, t, workers, tiles);
-    }
-    slot.advance();
-    if (p.paired) wait_until_released(peer_tile_empty(0), slot);
-  }
-
-  // In the second CTA: tells the scheduler when a message has been read here.
-  __device__ void answer() const {
-    for (Slot slot;; slot.advance()) {
-      const Message m = receive(slot);
-      ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
-      ptx::barrier_arrive_cluster(ptx::map_to_rank(peer_tile_empty(slot.slot), 0));
-      if (m.last()) return;
+      t = next_tile(p.counter, t, gridDim.x, tiles);
     }
   }
 
   // ---- producers --------------------------------------------------------------------------------
 
-  // Half of a stage's blocks to this CTA and to its peer, which loads the other half.
-  __device__ void load_half(int stage, uint32_t target, const char *source, int bytes) const {
-    const int half = bytes / 32 * 16, first = rank == 0 ? 0 : half, mine = rank == 0 ? half : bytes - half;
-    if (mine > 0) ptx::bulk_load_multicast(target + first, source + first, mine, full(stage), kBoth);
-  }
-
   // One lane: the blocks of a stage and its record, one bulk copy each.
   __device__ void load_blocks() const {
-    const bool draws = rank == 0;
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -177,9 +131,9 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
       // One record ahead: a global load in this lane's path would cost 0.3 us a stage.
       int2 a = m.stage_count > 0 ? __ldg(reinterpret_cast<const int2 *>(next)) : make_int2(0, 0);
-      if (draws && m.stage_count == 0) ptx::barrier_arrive(wanted());
+      if (m.stage_count == 0) ptx::barrier_arrive(wanted());
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
-        if (draws && i == max(m.stage_count - kDrawBefore, 0)) ptx::barrier_arrive(wanted());
+        if (i == max(m.stage_count - kDrawBefore, 0)) ptx::barrier_arrive(wanted());
         const bsrg_stream_stage *current = next++;
         const int bytes = a.y * kBlockBytes;
         const char *source = static_cast<const char *>(p.packed) + static_cast<int64_t>(a.x) * kBlockBytes;
@@ -187,14 +141,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         ptx::barrier_arrive_expect(full(stage.slot), bytes + L::kRecordBytes);
         ptx::bulk_load(record(stage.slot), current, L::kRecordBytes, full(stage.slot));
-        const uint32_t target = stage_data(stage.slot) + kStageBytes - bytes;
-        if (p.paired) {
-          ptx::barrier_arrive_cluster(ptx::map_to_rank(peer_empty(stage.slot), rank ^ 1));
-          ptx::barrier_wait(peer_empty(stage.slot), stage.parity ^ 1);
-          load_half(stage.slot, target, source, bytes);
-        } else {
-          ptx::bulk_load(target, source, bytes, full(stage.slot));
-        }
+        ptx::bulk_load(stage_data(stage.slot) + kStageBytes - bytes, source, bytes, full(stage.slot));
       }
     }
   }
@@ -398,10 +345,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
-    if (p.paired)
-      ptx::cluster_sync();
-    else
-      __syncthreads();
+    __syncthreads();
     ptx::follow_grid_before();
     if (warp < 4 * kGroups) {
       ptx::take_registers<kConsumerRegisters>();
@@ -411,18 +355,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       const int role = warp - 4 * kGroups;
       if (role < kLoaders) load_x(role);
       if (role == kLoaders && lane == 0) load_blocks();
-      if (role == kLoaders + 1 && lane == 0) {
-        if (rank == 0)
-          schedule();
-        else
-          answer();
-      }
-      // A CTA may not end while its peer can still write into its shared memory or arrive at its barriers. Threads that have
-      // ended count as there.
-      if (p.paired) {
-        __syncwarp();
-        ptx::cluster_sync();
-      }
+      if (role == kLoaders + 1 && lane == 0) schedule();
     }
   }
 };
@@ -432,8 +365,7 @@ __device__ __forceinline__ void run(const bsrg_stream_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
   const Kernel<T, kHeight, kWidth, kFused, kTransposedX> kernel{
-      {params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)},
-      params.paired ? static_cast<int>(ptx::cluster_rank()) : 0};
+      {params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}};
   kernel.run();
 }
 

@@ -24,11 +24,9 @@ struct Layout {
   static constexpr int kRecord = kOutput + kGroups * kOutputBytes;
   static constexpr int kFull = kRecord + kStages * kRecordBytes;
   static constexpr int kEmpty = kFull + 8 * kStages;
-  static constexpr int kPeerEmpty = kEmpty + 8 * kStages;
-  static constexpr int kTileFull = kPeerEmpty + 8 * kStages;
+  static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
-  static constexpr int kPeerTileEmpty = kTileEmpty + 8 * kMessageSlots;
-  static constexpr int kMessage = (kPeerTileEmpty + 8 * kMessageSlots + 15) / 16 * 16;
+  static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kWanted = kMessage + 16 * kMessageSlots;
   static constexpr int kEnd = kWanted + 8;
   static_assert(kRecordBytes % 16 == 0 && kMessage % 16 == 0, "16-byte copies");

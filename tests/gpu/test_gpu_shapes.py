@@ -8,7 +8,15 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import check, corner, random_problem, reduced, repeats, some
+from device_cases import (
+    check,
+    corner,
+    random_problem,
+    reduced,
+    relative_error,
+    repeats,
+    some,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -157,8 +165,8 @@ def test_hopper_patterns(
 def test_stream_many_column_tiles(
     torch: Any, rng: np.random.Generator, hopper: None, blocksize: tuple[int, int], dtype: str
 ) -> None:
-    """Clusters of two that have nothing in their second half at the end, row tiles without blocks
-    between others, and more tiles than a GPU holds at once."""
+    """Odd and even numbers of them, row tiles without blocks between others, and more tiles than a
+    GPU holds at once."""
     rows = 5 * 256 // blocksize[0] + 1
     mask = cases.uniform(0.3)(rng, rows, 9) | corner(rows, 9)
     mask[256 // blocksize[0] : 4 * 256 // blocksize[0]] = False
@@ -168,6 +176,25 @@ def test_stream_many_column_tiles(
         check(torch, p, n, alpha=2.0, beta=0.5, family="stream")
     many = random_problem(torch, cases.uniform(0.1)(rng, 20 * rows, 5), blocksize, dtype)
     check(torch, many, 2064, family="stream")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(16, 128), (32, 128)])
+def test_stream_short_tiles(
+    torch: Any, rng: np.random.Generator, hopper: None, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """Many tiles an SM, of a few stages each, products one right behind the other: what one leaves
+    behind, the next must not meet."""
+    rows, cols, n = 8192 // blocksize[0], 8192 // blocksize[1], 8192
+    mask = np.zeros((rows, cols), bool)
+    mask[np.arange(rows), rng.integers(cols, size=rows)] = True
+    p = random_problem(torch, mask, blocksize, dtype)
+    x = torch.randn(p.matrix.shape[1], n, device="cuda").to(p.matrix.dtype)
+    out = torch.full((8192, n), float("nan"), device="cuda", dtype=p.matrix.dtype)
+    for _ in repeats(200):
+        product(p.matrix, x, None, 1.0, None, out, None, "stream")
+    error = relative_error(torch, out, p.dense @ x.double())
+    assert error <= 1.2 * cases.ROUNDOFF[dtype]
 
 
 @pytest.mark.parametrize("dtype", HALVES)
