@@ -1,7 +1,8 @@
 """How good the planner's predictions and choices are, by the committed measurements. Needs no GPU.
 
-Every measured product is predicted anew with the present models; ``--recorded`` takes what was
-predicted when it was measured. A choice is judged where one run has every family on a case.
+Every measured product is predicted anew with the present models, and compared with the newest time
+of its family; ``--recorded`` takes what was predicted when it was measured. A choice is judged
+where one run has every family on a case.
 """
 
 from __future__ import annotations
@@ -70,11 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     known = {case.name: case for case in select(all_cases(), args.select)}
-    found, choices = [], []
-    for measured in load(args.results):
-        rows = list(judge(measured, known, args.recorded))
-        found += rows
-        choices += choices_of(rows)
+    found, choices = judge_all(load(args.results), known, args.recorded)
     if not found:
         print(f"no measured case in {args.results} fits {args.select!r}", file=sys.stderr)
         return 2
@@ -125,6 +122,23 @@ def _structure(case: Case) -> _core.Structure:
     pattern = case.make_pattern()
     shape = (case.m, case.n if isinstance(case, SampledCase) else case.k)
     return _core.Structure(pattern.indices, pattern.indptr, shape, case.block, True)
+
+
+def judge_all(
+    runs: Iterable[Run], known: dict[str, Case], recorded: bool
+) -> tuple[list[Measured], list[Choice]]:
+    """What a family took for a case is judged by the newest run that measured it: kernels change.
+    Choices are those of each run, whose times belong together."""
+    newest: dict[tuple[str, str], list[Measured]] = {}
+    choices: list[Choice] = []
+    for run in sorted(runs, key=lambda run: run.facts["date"]):
+        rows = list(judge(run, known, recorded))
+        choices += choices_of(rows)
+        of_run: dict[tuple[str, str], list[Measured]] = {}
+        for row in rows:
+            of_run.setdefault((row.case, row.family), []).append(row)
+        newest |= of_run
+    return [row for rows in newest.values() for row in rows], choices
 
 
 def judge(run: Run, known: dict[str, Case], recorded: bool) -> Iterator[Measured]:

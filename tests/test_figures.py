@@ -144,11 +144,7 @@ def test_predictions_and_choices_beside_the_committed_measurements(
     capsys: pytest.CaptureFixture,
 ) -> None:
     known = {case.name: case for case in accuracy.all_cases()}
-    found, choices = [], []
-    for run in load(ROOT / RESULTS / GPU_SLUG):
-        rows = list(accuracy.judge(run, known, recorded=False))
-        found += rows
-        choices += accuracy.choices_of(rows)
+    found, choices = accuracy.judge_all(load(ROOT / RESULTS / GPU_SLUG), known, recorded=False)
     families = {row.family for row in found}
     assert families >= {
         "tall",
@@ -193,3 +189,19 @@ def test_accuracy_lists_the_losers(tmp_path: Path, capsys: pytest.CaptureFixture
     assert harness.main([*arguments, "--recorded"]) == 0
     assert "predictions within 25%: 0 of 2" in capsys.readouterr().out
     assert harness.main([*arguments, "--select", "nothing"]) == 2
+
+
+def test_accuracy_takes_the_newest_times(tmp_path: Path) -> None:
+    case = next(c for c in accuracy.all_cases() if c.name.startswith("blocks/float16/64x64/d0.125"))
+    family = accuracy.predict(case)["chosen"]
+    machine = {"sm_arch": 90, "sm_count": 132}
+    for name, date, times in (("b", "2026-01-02", [3.0, 4.0]), ("a", "2026-01-01", [1.0])):
+        rows = [
+            {"case": case.name, "who": "bsrgemm", "family": family, "timing": "short", "us": us}
+            for us in times
+        ]
+        facts = {"date": date, "gpu": "NVIDIA H200", "machine": machine, "rows": rows}
+        (tmp_path / f"{name}.json").write_text(json.dumps(facts))
+    found, choices = accuracy.judge_all(load(tmp_path), {case.name: case}, recorded=False)
+    assert [row.us for row in found] == [3.0, 4.0]
+    assert choices == []

@@ -150,6 +150,7 @@ def test_local_memory_is_found(compile_text):
         ("sm80/portable_plain", "HMMA"),
         ("sm80/narrow_plain", "HMMA"),
         ("sm90/narrow_plain", "HMMA"),
+        ("sm90/narrow_tma_plain", "HGMMA"),
     ],
 )
 def test_missing_tensor_cores_are_found(compile_text, name, opcode):
