@@ -65,12 +65,6 @@ static bsrg_kernel_id kernel_for(bsrg_dtype dtype, int bytes, int pair) {
   return (bsrg_kernel_id)((int)first + 2 * (bytes == 128 ? 0 : bytes == 64 ? 1 : 2) + pair - 1);
 }
 
-static int swizzle_of(int bytes) {
-  return bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
-         : bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                       : CU_TENSOR_MAP_SWIZZLE_32B;
-}
-
 /* How Y is stored, and the map for that. */
 static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *p, bsrg_gpu gpu,
                               bsrg_error *error) {
@@ -160,12 +154,12 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                             {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
                             {(uint64_t)v->block_width, 0},
                             {stage_k, BSRG_TALL_STRIP, 0},
-                            swizzle_of(bytes)};
+                            bsrg_map_swizzle(bytes)};
   const bsrg_map_shape x = {2,
                             {(uint64_t)args->x.rows, (uint64_t)n, 0},
                             {(uint64_t)pitch, 0},
                             {stage_k, BSRG_TALL_TILE_N, 0},
-                            swizzle_of(bytes)};
+                            bsrg_map_swizzle(bytes)};
   /* Without blocks nobody reads them. */
   if (v->nnzb > 0) status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (v->nnzb > 0 && status == BSRG_OK)

@@ -55,13 +55,6 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsr
 
 /* ---- by TMA ----------------------------------------------------------------------------------- */
 
-/* Of rows of so many elements. */
-static int swizzle_of(int32_t elements) {
-  return elements == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-         : elements == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                          : CU_TENSOR_MAP_SWIZZLE_32B;
-}
-
 static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t step_k, int32_t rows, bsrg_gpu gpu,
                                  bsrg_tensor_map *map, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
@@ -70,7 +63,7 @@ static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t step_k, i
                                 {width, (uint64_t)(v->nnzb * v->block_height), 0},
                                 {width, 0},
                                 {(uint32_t)step_k, (uint32_t)rows, 0},
-                                swizzle_of(step_k)};
+                                bsrg_map_swizzle(2 * step_k)};
   return bsrg_encode_map(gpu.api, args->dtype, args->values, &shape, map, error);
 }
 
@@ -81,7 +74,7 @@ static bsrg_status encode_x(const bsrg_matmul_args *args, bool by_columns, int32
   const bsrg_map_shape by_rows_shape = {
       2, {n, rows, 0}, {(uint64_t)x->row_stride, 0}, {64, (uint32_t)k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
   const bsrg_map_shape by_columns_shape = {
-      2, {rows, n, 0}, {(uint64_t)x->col_stride, 0}, {(uint32_t)k, (uint32_t)n, 0}, swizzle_of(k)};
+      2, {rows, n, 0}, {(uint64_t)x->col_stride, 0}, {(uint32_t)k, (uint32_t)n, 0}, bsrg_map_swizzle(2 * k)};
   return bsrg_encode_map(gpu.api, args->dtype, x->data, by_columns ? &by_columns_shape : &by_rows_shape, map,
                          error);
 }

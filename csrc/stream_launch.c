@@ -70,20 +70,12 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      (CUstream)args->stream, &p, error);
 }
 
-/* The swizzle of rows of so many elements, or none. */
-static int swizzle_of(int32_t elements) {
-  return elements == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-         : elements == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-         : elements == 16 ? CU_TENSOR_MAP_SWIZZLE_32B
-                          : CU_TENSOR_MAP_SWIZZLE_NONE;
-}
-
 /* Of X or Y, in boxes of so many rows by 64 columns. */
 static bsrg_map_shape shape_of(const bsrg_dense *d, bool transposed, int32_t rows) {
   const uint64_t k = (uint64_t)d->rows, n = (uint64_t)d->cols;
   if (transposed)
     return (bsrg_map_shape){
-        2, {k, n, 0}, {(uint64_t)d->col_stride, 0}, {(uint32_t)rows, 64, 0}, swizzle_of(rows)};
+        2, {k, n, 0}, {(uint64_t)d->col_stride, 0}, {(uint32_t)rows, 64, 0}, bsrg_map_swizzle(2 * rows)};
   return (bsrg_map_shape){
       2, {n, k, 0}, {(uint64_t)d->row_stride, 0}, {64, (uint32_t)rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }

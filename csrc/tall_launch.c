@@ -64,16 +64,10 @@ static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype,
   return (bsrg_kernel_id)((int)first + 2 * width + pairing);
 }
 
-/* The swizzle of rows that are the k of a stage. */
-static int swizzle_of(uint32_t step_k) {
-  return step_k == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-         : step_k == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                        : CU_TENSOR_MAP_SWIZZLE_32B;
-}
-
 static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
   const uint64_t width = (uint64_t)stored_width(v), rows = (uint64_t)(v->nnzb * stored_height(v));
-  bsrg_map_shape shape = {2, {width, rows, 0}, {width, 0}, {step_k, BSRG_TALL_STRIP, 0}, swizzle_of(step_k)};
+  bsrg_map_shape shape = {
+      2, {width, rows, 0}, {width, 0}, {step_k, BSRG_TALL_STRIP, 0}, bsrg_map_swizzle(2 * step_k)};
   if (v->order) {
     shape.box[0] = BSRG_TALL_STRIP;
     shape.box[1] = step_k;
@@ -88,7 +82,7 @@ static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step
   const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
   if (form.x)
     return (bsrg_map_shape){
-        2, {k, n, 0}, {(uint64_t)x->col_stride, 0}, {step_k, columns, 0}, swizzle_of(step_k)};
+        2, {k, n, 0}, {(uint64_t)x->col_stride, 0}, {step_k, columns, 0}, bsrg_map_swizzle(2 * step_k)};
   if (n % 64 == 0)
     return (bsrg_map_shape){
         3, {64, k, n / 64}, {stride, 64}, {64, step_k, columns / 64}, CU_TENSOR_MAP_SWIZZLE_128B};

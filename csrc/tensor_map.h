@@ -25,6 +25,14 @@ const char *bsrg_map_count_obstacle(int64_t n);
  * of_c: what by rows is wrong with C, or NULL. */
 const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args, const char *of_c);
 
+/* The swizzle of boxes with rows of so many bytes, where there is one. */
+static inline int bsrg_map_swizzle(int64_t bytes) {
+  return bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+         : bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+         : bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                       : CU_TENSOR_MAP_SWIZZLE_NONE;
+}
+
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
 
