@@ -111,8 +111,9 @@ static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_pa
   if (status == BSRG_OK && p.tail_rows)
     status = encode_blocks(args, step_k, p.tail_rows, gpu, &p.a_tail, error);
   if (status == BSRG_OK) status = encode_x(args, by_columns, step_k, gpu, &p.x, error);
-  if (status == BSRG_OK)
-    status = encode_x(args, by_columns, by_columns ? step_k : tail_k, gpu, &p.x_tail, error);
+  p.x_tail = p.x;
+  if (status == BSRG_OK && !by_columns && tail_k != step_k)
+    status = encode_x(args, by_columns, tail_k, gpu, &p.x_tail, error);
   if (status != BSRG_OK) return status;
   const int first =
       args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_TMA_F16_R32_K64 : BSRG_KERNEL_NARROW_TMA_BF16_R32_K64;
