@@ -94,11 +94,12 @@ static bool writes_runs(const bsrg_matmul_args *args) {
 static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_params *narrow,
                               const bsrg_narrow_list *list, bsrg_gpu gpu, bsrg_error *error) {
   const int32_t width = narrow->block_width, strip = list->strip, items = list->item_count;
-  const int32_t step_k = width >= 48 ? 64 : width >= 32 ? 32 : 16; /* the narrowest that a block fills */
+  const int32_t step_k =
+      width >= 48 ? 64 : width; /* the narrowest that a block fills: width is a multiple of 16 */
   const int32_t steps = (width + step_k - 1) / step_k, tail_k = width - (steps - 1) * step_k;
   const bool by_columns = !bsrg_map_can_describe(&args->x);
   const int sms = gpu.device->info.sm_count;
-  const int few = (items > sms) + (items > 2 * sms), ctas = 1 << few; /* that share an SM */
+  const int crowd = (items > sms) + (items > 2 * sms), ctas = 1 << crowd; /* that share an SM */
   const int32_t room = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k);
   bsrg_narrow_tma_params p = {.narrow = *narrow,
                               .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
@@ -118,8 +119,8 @@ static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_pa
   const int first =
       args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_TMA_F16_R32_K64 : BSRG_KERNEL_NARROW_TMA_BF16_R32_K64;
   const int tile = 3 * (strip == 64) + (step_k == 64 ? 0 : step_k == 32 ? 1 : 2);
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * (2 * tile + by_columns) + few), items,
-                     1, (CUstream)args->stream, &p, error);
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * (2 * tile + by_columns) + crowd),
+                     items, 1, (CUstream)args->stream, &p, error);
 }
 
 /* ---- all -------------------------------------------------------------------------------------- */

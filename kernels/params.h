@@ -426,7 +426,9 @@ typedef struct bsrg_narrow_params {
   int32_t block_height, block_width; /* the product is below 2^31 */
   uint32_t chunks_reciprocal;        /* floor(2^32 / (2 * chunks of a block)) + 1 */
   int32_t x_layout;
-  int32_t vector_y;  /* C and Y: unit column stride, runs of padded_n / 8 columns aligned to their size */
+  /* C and Y: unit column stride, runs of padded_n / 8 columns aligned to their size. By TMA: rows or columns of adjacent
+   * elements in runs of eight. */
+  int32_t vector_y;
   float alpha, beta; /* beta == 0: c is not read */
   bsrg_output_params output;
 } bsrg_narrow_params;

@@ -20,8 +20,8 @@
 // A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
 //
 // On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
-// L2 at every round was what such products took their time for. Blocks of more than 32 rows have kernels of their own
-// there (sm90/narrow_tma.cuh).
+// L2 at every round was what such products took their time for. Where tensor maps can describe the operands, blocks of
+// more than 32 rows have kernels of their own there (sm90/narrow_tma.cuh).
 #pragma once
 
 #include "params.h"

@@ -8,9 +8,9 @@
 // a stage. What limits strips of 64 rows is memory: the ring is as large as the CTAs that share the SM allow. Lower ones ask
 // TMA for as many rows of X for half of the blocks' bytes.
 //
-// Rows beyond X, and by rows of X columns beyond n, are zeros that TMA fills in, without reading anything. The last strip of a block row
-// that is lower has a map of its own, so that blocks below are not read for nothing: of its other rows the shared memory
-// holds anything, and nobody looks at their sums.
+// Rows beyond X, and by rows of X columns beyond n, are zeros that TMA fills in, without reading anything. The last strip
+// of a block row that is lower has a map of its own, so that blocks below are not read for nothing: of its other rows the
+// shared memory holds anything, and nobody looks at their sums. Nor do they at those of columns beyond n of X by columns.
 #pragma once
 
 #include "params.h"
@@ -18,7 +18,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_small.cuh"
-#include "sm90/narrow_write.cuh"
+#include "sm80/narrow_output.cuh"
 
 namespace bsrg::narrow_tma {
 
@@ -31,10 +31,13 @@ struct Kernel {
   static constexpr int kBytesOfX = kStepK * kColumns * 2, kBytesOfA = kStrip * kStepK * 2;
   static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStrip, kStepK);
   static constexpr int kMostStages = BSRG_NARROW_TMA_MOST_STAGES;
-  using Lines = narrow::Lines<kStrip, kColumns>;
+  // Floats of a line of sums in shared memory: a row or a column of Y, whichever has adjacent elements there. Lanes that
+  // write accumulators or read runs of eight meet a bank twice at most.
+  static constexpr int kRowPitch = kColumns + 4, kColumnPitch = kStrip + 4;
   static_assert(kBytesOfX + kBytesOfA <= kStageBytes && kStageBytes % 1024 == 0 && kBytesOfX % 1024 == 0,
                 "swizzled tiles lie where their pattern begins");
-  static_assert(Lines::kFloats * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
+  static_assert(kColumns * kRowPitch * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
+  static_assert(kStrip <= kColumns, "by columns they are no larger");
 
   const bsrg_narrow_tma_params &p;
   const uint32_t shared;
@@ -162,25 +165,26 @@ struct Kernel {
 
   // ---- output -----------------------------------------------------------------------------------
 
-  struct Sums {
-    const float *memory;
-    const Lines lines;
-    __device__ float element(int row, int column) const { return memory[lines.place(row, column)]; }
-    __device__ void run(int row, int column, float (&run)[8]) const {
-      const float4 *from = reinterpret_cast<const float4 *>(memory + lines.place(row, column));
-      narrow::set_run(run, from[0], from[1]);
-    }
-  };
+  static __device__ int place(int row, int column, bool by_columns) {
+    return by_columns ? column * kColumnPitch + row : row * kRowPitch + column;
+  }
+
+  // Eight neighbours of a line.
+  static __device__ void load_run(float (&run)[8], const float *from) {
+    const float4 a = reinterpret_cast<const float4 *>(from)[0], b = reinterpret_cast<const float4 *>(from)[1];
+    run[0] = a.x, run[1] = a.y, run[2] = a.z, run[3] = a.w;
+    run[4] = b.x, run[5] = b.y, run[6] = b.z, run[7] = b.w;
+  }
 
   // A piece's, as float32.
-  __device__ void write_partial(const bsrg_narrow_item &item, const Sums &sums) const {
+  __device__ void write_partial(const bsrg_narrow_item &item, const float *memory) const {
     const bsrg_narrow_params &narrow = p.narrow;
 #pragma unroll 1
     for (int i = threadIdx.x; i < kStrip * kColumns / 8; i += 32 * kWarps) {
       const int row = i / (kColumns / 8), column = i % (kColumns / 8) * 8;
       if (row >= item.rows || column >= narrow.padded_n) continue;
       float run[8];
-      sums.run(row, column, run);
+      load_run(run, memory + place(row, column, false));
       const int64_t of_slots = static_cast<int64_t>(item.slot) * kStrip + row;
       float4 *const partial =
           reinterpret_cast<float4 *>(narrow.partial + of_slots * narrow.padded_n + column);
@@ -189,9 +193,51 @@ struct Kernel {
     }
   }
 
+  __device__ void write_runs(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
+    const bsrg_narrow_params &narrow = p.narrow;
+    constexpr int kRuns = kStrip * kColumns / 8, kThreads = 32 * kWarps;
+    static_assert(kRuns % kThreads == 0, "as many for each thread");
+#pragma unroll
+    for (int turn = 0; turn < kRuns / kThreads; ++turn) {
+      const int i = turn * kThreads + threadIdx.x;
+      const int row = by_columns ? i % (kStrip / 8) * 8 : i / (kColumns / 8);
+      const int column = by_columns ? i / (kStrip / 8) : i % (kColumns / 8) * 8;
+      if (row >= item.rows || column >= narrow.n) continue;
+      float run[8];
+      load_run(run, memory + place(row, column, by_columns));
+      narrow::store_run<T, 8>(narrow, static_cast<int64_t>(item.y_row) + row, column, run);
+    }
+  }
+
+  // One by one, neighbours in memory by neighbouring threads.
+  template <bool kFused>
+  __device__ void write_elements(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
+    const bsrg_narrow_params &narrow = p.narrow;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kStrip * kColumns; i += 32 * kWarps) {
+      const int row = by_columns ? i % kStrip : i / kColumns;
+      const int column = by_columns ? i / kStrip : i % kColumns;
+      if (row < item.rows && column < narrow.n)
+        narrow::store_element<T, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
+                                         memory[place(row, column, by_columns)]);
+    }
+  }
+
+  __device__ void write(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
+    const bsrg_narrow_params &narrow = p.narrow;
+    const bool runs =
+        narrow.vector_y && !narrow.output.given && (!by_columns || (item.y_row | item.rows) % 8 == 0);
+    if (runs)
+      write_runs(item, memory, by_columns);
+    else if (narrow.output.given)
+      write_elements<true>(item, memory, by_columns);
+    else
+      write_elements<false>(item, memory, by_columns);
+  }
+
   __device__ void consume(const bsrg_narrow_item &item, float *memory) const {
-    const bool by_columns = item.slot < 0 && p.narrow.y_row_stride == 1;
-    const Lines lines{by_columns};
+    const bsrg_narrow_params &narrow = p.narrow;
+    const bool by_columns = item.slot < 0 && narrow.y_row_stride == 1;
     float sums[kStrip / 2] = {};
     accumulate(sums, item.block_count * p.steps);
     // All have read the ring, in which no copy is under way any more.
@@ -200,14 +246,13 @@ struct Kernel {
     for (int j = 0; j < kStrip / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        memory[lines.place(8 * j + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 * 8)] = sums[4 * j + i];
+        memory[place(8 * j + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 * 8, by_columns)] =
+            sums[4 * j + i];
     ptx::named_barrier_sync(1, 32 * kWarps);
-    const Sums shared_sums{memory, lines};
     if (item.slot >= 0)
-      write_partial(item, shared_sums);
+      write_partial(item, memory);
     else
-      narrow::write_tile<T, kStrip, kColumns, 32 * kWarps>(p.narrow, item.y_row, item.rows, by_columns,
-                                                           shared_sums);
+      write(item, memory, by_columns);
   }
 
   __device__ void run(float *memory) const {
