@@ -70,19 +70,38 @@ __device__ __forceinline__ S relu(S x) {
   return x < S{0} ? S{0} : x;
 }
 
-// GELU in both forms and SiLU, to about 1e-5 of the result, for sums that are rounded to 16 bits. As in torch, that of
-// negative infinity is NaN: it times 0.
-__device__ __forceinline__ float curve(const bsrg_output_params &p, float x) {
-  const float square = fminf(x * x, p.curve_end);
+// The special function unit takes eight cycles for an instruction of a warp, the others one or two: GELU has one of them
+// for sums that are rounded to 16 bits, 2^p(|x|) with p a polynomial, so that x from 0 on becomes x (1 - 2^p) and x below 0
+// x 2^p: right to 3e-4 of the result on both sides, out to where GELU vanishes. As in torch, that of negative infinity is
+// NaN: it times 0.
+__device__ __forceinline__ float gelu(const bsrg_output_params &p, float x) {
+  const float size = fabsf(x);
   float y = p.curve[BSRG_OUTPUT_CURVE_TERMS - 1];
 #pragma unroll
-  for (int i = BSRG_OUTPUT_CURVE_TERMS - 2; i >= 0; --i) y = fmaf(y, square, p.curve[i]);
+  for (int i = BSRG_OUTPUT_CURVE_TERMS - 2; i >= 0; --i) y = fmaf(y, size, p.curve[i]);
+  const float positive = fmaf(0.5f, size, 0.5f * x);  // the part of x above 0; of negative infinity NaN
+  return fmaf(-fminf(size, FLT_MAX), ptx::exp2(y), positive);
+}
+
+// The tanh form of GELU and SiLU, to about 1e-6 of the result.
+__device__ __forceinline__ float logistic(const bsrg_output_params &p, float x) {
+  const float y = fmaf(p.curve[1], fminf(x * x, FLT_MAX), p.curve[0]);  // infinity would meet the 0 of SiLU
   return x * ptx::reciprocal(1.f + ptx::exp2(x * y));
+}
+
+// Calls all(function of a sum): the choice stays outside of loops that are unrolled.
+template <typename All>
+__device__ __forceinline__ void with_curve(const bsrg_output_params &p, All all) {
+  if (p.activation == BSRG_OUTPUT_GELU)
+    all([&p](float x) { return gelu(p, x); });
+  else
+    all([&p](float x) { return logistic(p, x); });
 }
 
 __device__ __forceinline__ float activate(const bsrg_output_params &p, float x) {
   if (p.activation == BSRG_OUTPUT_IDENTITY) return x;
-  return p.activation == BSRG_OUTPUT_RELU ? relu(x) : curve(p, x);
+  if (p.activation == BSRG_OUTPUT_RELU) return relu(x);
+  return p.activation == BSRG_OUTPUT_GELU ? gelu(p, x) : logistic(p, x);
 }
 
 // Has what depends on x computed from here on: before a main loop it would keep registers busy throughout that.

@@ -36,7 +36,7 @@ enum {
   BSRG_OUTPUT_GELU,
   BSRG_OUTPUT_GELU_TANH,
   BSRG_OUTPUT_SILU,
-  BSRG_OUTPUT_CURVE_TERMS = 9
+  BSRG_OUTPUT_CURVE_TERMS = 6
 };
 
 /* Element i, below `count`, is data[i * stride]. Beyond, which tiles may reach, and without data there is nothing to
@@ -55,9 +55,9 @@ typedef struct bsrg_output_params {
   int32_t given;  /* any of this: where 0, the rest is not looked at */
   int32_t scaled; /* row_scale or col_scale is there */
   int32_t activation;
-  /* Of the kernels for 16-bit types, where the activations but ReLU are x / (1 + 2^(x curve(min(x^2, curve_end)))), a
-   * polynomial of rising powers. */
-  float curve_end, curve[BSRG_OUTPUT_CURVE_TERMS];
+  /* For results of 16 bits, of rising powers. GELU: log2 of the normal distribution at -|x|, a polynomial of |x|. Its tanh
+   * form and SiLU, x / (1 + 2^(x q)): q = curve[0] + curve[1] x^2. */
+  float curve[BSRG_OUTPUT_CURVE_TERMS];
 } bsrg_output_params;
 
 /* ---- sm90/tall.cuh --------------------------------------------------------------------------- */
@@ -376,9 +376,9 @@ enum {
 /* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_...: X(columns, rows of a strip, warps of a
  * CTA where there are few, more and most items), for n up to columns. */
 #define BSRG_NARROW_TILES(X) \
-  X(8, 16, 8, 4, 2)          \
+  X(8, 16, 12, 6, 3)         \
   X(8, 32, 8, 4, 2)          \
-  X(16, 16, 8, 4, 2)         \
+  X(16, 16, 12, 6, 3)        \
   X(16, 32, 8, 4, 2)         \
   X(32, 16, 8, 4, 2)         \
   X(32, 32, 8, 4, 2)         \

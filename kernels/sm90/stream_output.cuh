@@ -159,7 +159,10 @@ struct Output {
     for_columns(d, p.output.col_bias, column, 0.f, add);
     for_rows(d, p.output.row_bias, row_begin, 0.f, add);
     if (p.output.activation == BSRG_OUTPUT_IDENTITY) return;
-    for_all(d, [this](float &sum) { sum = output::activate(p.output, sum); });
+    if (p.output.activation == BSRG_OUTPUT_RELU)
+      for_all(d, [](float &sum) { sum = output::relu(sum); });
+    else
+      output::with_curve(p.output, [&](auto curve) { for_all(d, [&](float &sum) { sum = curve(sum); }); });
   }
 
   // One panel of the warpgroup's rows into `buffer`, as TMA stores it.

@@ -271,15 +271,25 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate);
   }
 
+  // Where the sums of a warp go; below 0: nowhere.
+  __device__ int first_row(const Message &m, int strip) const {
+    return (strip == 0 ? m.strip0 : m.strip1) * kStrip + (warp & 3) * 16;
+  }
+  __device__ float fetch_vectors(const Message &m, int strip) const {
+    return Base::fetch_vectors(max(first_row(m, strip), 0), m.n_tile * kTileN);
+  }
+
   // Multiplies one tile's stages into d; true when there was any. On return all stages have been released and
   // d may be read.
-  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage,
-                             Held &held) const {
+  __device__ bool accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage, Held &held,
+                             float &rows) const {
     bool started = false;
     int in_flight = -1;  // the stage that the last committed group still reads
     Stages<kUnion, bsrg_tall_entry> stages(m, p.entries, strip, lane, p.steps);
     const int tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);  // in a register, as there
     const int count = stages.count();
+    const bool fused = p.output.given && m.slot < 0;
+    bool fetches = fused;
     for (int i = 0; i < count; ++i, stage.advance()) {
       const bool takes_part = stages.takes_part();
       const bool tail = stages.next_is_last();
@@ -287,11 +297,12 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       if (takes_part) {
         multiply_up_to(d, strip, stage.slot, tail ? tail_k16 : kStepK / 16, started);
         started = true;
-        if (kDeferred && this->any_left(held)) this->store_next(held);
         stages.pass(tail);
         ptx::warpgroup_wait<1>();
         if (in_flight >= 0) release_stage(in_flight);
         in_flight = stage.slot;
+        // Behind the release: loads must not wait for it.
+        if (kDeferred && this->any_left(held)) this->store_next(held);
       } else {
         // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
         release_stage(stage.slot);
@@ -302,12 +313,19 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
           in_flight = -1;
         }
       }
+      // At the end of the last entry but one: what it takes from L2 costs no time then. Asked only at the ends of entries.
+      if (tail && __any_sync(~0u, fetches && i == count - 1 - p.steps) &&
+          !(kDeferred && this->any_left(held))) {
+        rows = fetch_vectors(m, strip);
+        fetches = false;
+      }
     }
     // While the last WGMMAs run.
     if constexpr (kDeferred) this->store_rest(held);
-    if (p.output.given && m.slot < 0) this->stage_column_vectors(m.n_tile * kTileN);
+    if (fetches) rows = fetch_vectors(m, strip);
     ptx::warpgroup_wait<0>();
     if (in_flight >= 0) release_stage(in_flight);
+    if (fused) this->convert_column_vectors();
     return started;
   }
 
@@ -324,22 +342,22 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, strip);
       if (m.last()) break;
 
-      const bool started = accumulate(d, m, strip, stage, held);
+      float rows = 0;  // see fetch_vectors
+      const bool started = accumulate(d, m, strip, stage, held, rows);
       if (!started) {
 #pragma unroll
         for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
       }
 
-      const int output_strip = strip == 0 ? m.strip0 : m.strip1;
-      if (output_strip >= 0) {
-        const int row = output_strip * kStrip + (warp & 3) * 16, column = m.n_tile * kTileN;
+      const int row = first_row(m, strip), column = m.n_tile * kTileN;
+      if (row >= 0) {
         if (kParts && m.slot >= 0) {
           this->store_part(d, m.slot, strip, column);
           continue;
         }
-        if (p.output.given) this->scale(d, row);
+        if (p.output.given) this->scale(d, rows);
         if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
-        if (p.output.given) this->add_bias_and_activate(d, row);
+        if (p.output.given) this->add_bias(d, rows);
         if constexpr (kDeferred)
           this->hold(held, d, row, column);
         else

@@ -4,6 +4,7 @@
 
 #include "output.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/cp_async.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -79,9 +80,21 @@ struct Output {
     }
   }
 
-  __device__ void stage_column_vector(int i, const bsrg_output_vector &v, int column, float otherwise) const {
+  // Whether the vector can be copied 16 bytes at a time. cp.async needs no registers, of which there are not enough for all
+  // of a lane's elements at once, so that it takes one trip to L2 and not four.
+  __device__ bool copied(const bsrg_output_vector &v) const {
+    return v.stride == 1 && !v.is_float && reinterpret_cast<uintptr_t>(v.data) % 16 == 0;
+  }
+
+  __device__ void fetch_column_vector(int i, const bsrg_output_vector &v, int column, float otherwise) const {
     if (v.data == nullptr) return;
-    // In quarters, since there are no registers for all at once.
+    if (copied(v)) {
+      const int first = column + 8 * lane;
+      const int count = min(max(static_cast<int>(v.count) - first, 0), 8);
+      ptx::cp_async_part(column_vector(i) + 16 * lane,
+                         static_cast<const T *>(v.data) + (count > 0 ? first : 0), 2 * count);
+      return;
+    }
 #pragma unroll 1
     for (int first = lane; first < kTileN; first += kTileN / 4) {
       float mine[kTileN / 128];
@@ -92,11 +105,34 @@ struct Output {
     }
   }
 
-  // Apart from their use, so that the last WGMMAs of a tile hide how long this takes.
-  __device__ void stage_column_vectors(int column) const {
+  __device__ void convert_column_vector(int i, const bsrg_output_vector &v) const {
+    if (v.data == nullptr || !copied(v)) return;
+    const int4 eight = ptx::load_shared_int4(column_vector(i) + 16 * lane);
+    __syncwarp();
+    const float2 a = ptx::unpack<T>(eight.x), b = ptx::unpack<T>(eight.y), c = ptx::unpack<T>(eight.z),
+                 d = ptx::unpack<T>(eight.w);
+    const uint32_t target = column_vector(i) + 32 * lane;
+    ptx::store_shared(target, make_int4(__float_as_int(a.x), __float_as_int(a.y), __float_as_int(b.x),
+                                        __float_as_int(b.y)));
+    ptx::store_shared(target + 16, make_int4(__float_as_int(c.x), __float_as_int(c.y), __float_as_int(d.x),
+                                             __float_as_int(d.y)));
+  }
+
+  // Where the pieces are empty, before the sums are ready. Returns what lane i has of the rows: the bias of row i or the scale
+  // of row i - 16.
+  __device__ float fetch_vectors(int row, int column) const {
     wait_for_pieces();
-    stage_column_vector(0, p.output.col_scale, column, 1.f);
-    stage_column_vector(1, p.output.col_bias, column, 0.f);
+    fetch_column_vector(0, p.output.col_scale, column, 1.f);
+    fetch_column_vector(1, p.output.col_bias, column, 0.f);
+    ptx::cp_async_commit();
+    return lane < 16 ? output::load<T>(p.output.row_bias, row + lane, 0.f)
+                     : output::load<T>(p.output.row_scale, row + lane - 16, 1.f);
+  }
+
+  __device__ void convert_column_vectors() const {
+    ptx::cp_async_wait<0>();
+    convert_column_vector(0, p.output.col_scale);
+    convert_column_vector(1, p.output.col_bias);
     __syncwarp();
   }
 
@@ -114,31 +150,27 @@ struct Output {
     }
   }
 
+  // apply(sum, element of rows), which the warp has in lanes from `first` on.
   template <typename Apply>
-  __device__ void for_rows(float (&d)[kTileN / 2], const bsrg_output_vector &v, int row, float otherwise,
-                           Apply apply) const {
-    const float above = output::load<T>(v, row + (lane >> 2), otherwise);
-    const float below = output::load<T>(v, row + (lane >> 2) + 8, otherwise);
+  __device__ void for_rows(float (&d)[kTileN / 2], float rows, int first, Apply apply) const {
+    const int mine = first + (lane >> 2);
+    const float above = __shfl_sync(~0u, rows, mine), below = __shfl_sync(~0u, rows, mine + 8);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; ++i) apply(d[i], i / 2 % 2 ? below : above);
   }
 
   // Before alpha and C.
-  __device__ void scale(float (&d)[kTileN / 2], int row) const {
+  __device__ void scale(float (&d)[kTileN / 2], float rows) const {
     const auto multiply = [](float &sum, float factor) { sum *= factor; };
     if (p.output.col_scale.data != nullptr) for_columns(d, 0, multiply);
-    if (p.output.row_scale.data != nullptr) for_rows(d, p.output.row_scale, row, 1.f, multiply);
+    if (p.output.row_scale.data != nullptr) for_rows(d, rows, 16, multiply);
   }
 
-  // After them. ReLU comes with the rounding.
-  __device__ void add_bias_and_activate(float (&d)[kTileN / 2], int row) const {
+  // After them. Activations come with the rounding.
+  __device__ void add_bias(float (&d)[kTileN / 2], float rows) const {
     const auto add = [](float &sum, float bias) { sum += bias; };
     if (p.output.col_bias.data != nullptr) for_columns(d, 1, add);
-    if (p.output.row_bias.data != nullptr) for_rows(d, p.output.row_bias, row, 0.f, add);
-    if (p.output.activation > BSRG_OUTPUT_RELU) {
-#pragma unroll
-      for (int i = 0; i < kTileN / 2; ++i) d[i] = output::curve(p.output, d[i]);
-    }
+    if (p.output.row_bias.data != nullptr) for_rows(d, rows, 0, add);
   }
 
   // ---- stores -----------------------------------------------------------------------------------
@@ -159,6 +191,7 @@ struct Output {
   }
 
   __device__ bool relu() const { return p.output.given && p.output.activation == BSRG_OUTPUT_RELU; }
+  __device__ bool curved() const { return p.output.given && p.output.activation > BSRG_OUTPUT_RELU; }
 
   // Two a warp or, of four times the size, two a warpgroup.
   __device__ uint32_t piece_buffers() const {
@@ -176,12 +209,19 @@ struct Output {
       store_warp_piece(pairs, row, column, buffer, policy);
   }
 
-  __device__ void store_tile(const float (&d)[kTileN / 2], int row, int column, uint32_t buffers,
+  // An activation takes as long as TMA does to read a piece, so it goes piece by piece.
+  __device__ void store_tile(float (&d)[kTileN / 2], int row, int column, uint32_t buffers,
                              uint64_t policy) const {
-    const bool clipped = relu();
+    const bool clipped = relu(), curved = this->curved();
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       uint32_t pairs[kPairs];
+      if (curved) {
+        output::with_curve(p.output, [&](auto curve) {
+#pragma unroll
+          for (int i = 2 * piece * kPairs; i < 2 * (piece + 1) * kPairs; ++i) d[i] = curve(d[i]);
+        });
+      }
       round(pairs, d, piece, clipped);
       store_piece(pairs, piece, row, column, buffers, policy);
     }
@@ -194,8 +234,14 @@ struct Output {
     int left = 0;  // pieces that are not stored yet
   };
 
-  __device__ void hold(Held &held, const float (&d)[kTileN / 2], int row, int column) const {
+  __device__ void hold(Held &held, float (&d)[kTileN / 2], int row, int column) const {
     const bool clipped = relu();
+    if (curved()) {
+      output::with_curve(p.output, [&](auto curve) {
+#pragma unroll
+        for (float &sum : d) sum = curve(sum);
+      });
+    }
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) round(held.pairs[piece], d, piece, clipped);
     held.row = row;
