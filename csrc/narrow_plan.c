@@ -143,11 +143,13 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_na
                                      const bsrg_dense *x) {
   const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
   const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
-  if (sm_arch != 90 || x->cols <= 16 || !(by_rows || by_columns) || (uintptr_t)x->data % 16)
-    return BSRG_NARROW_PLAIN;
-  const bool suits =
-      plan->high.strip || (plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES);
-  return suits && suits_maps(v, x) ? BSRG_NARROW_BY_TMA : BSRG_NARROW_BY_RING;
+  if (sm_arch != 90 || !(by_rows || by_columns) || (uintptr_t)x->data % 16) return BSRG_NARROW_PLAIN;
+  const bool few = x->cols <= 16;
+  const bool suits = plan->high.strip
+                         ? by_columns || x->cols > 8
+                         : !few && plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
+  if (suits && suits_maps(v, x)) return BSRG_NARROW_BY_TMA;
+  return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */

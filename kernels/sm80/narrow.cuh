@@ -14,7 +14,7 @@
 //
 // Columns are named likewise: slot s of the n8 tile j is column s * tiles + j. So lane l needs `tiles` neighbouring
 // columns, g * tiles ..., of four neighbouring rows of X an instruction, and holds runs of `tiles` columns of Y.
-// Up to 16 columns, and before Hopper, X takes no detour over shared memory either, a round ahead; L1 serves the warps
+// Up to 16 columns, and before Hopper, X takes no detour over shared memory either, a round or two ahead; L1 serves the warps
 // that use the same rows.
 //
 // A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
@@ -116,6 +116,8 @@ class Kernel {
   static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
   static constexpr int kRoundChunks = 4 * kRoundSteps;
   static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
+  // That X is ahead in registers, where there is no ring of it.
+  static constexpr int kRoundsOfX = kColumns == 8 && kStrip == 32 ? 2 : 1;
   // Both halves of a step have one chunk; with 64 columns there are no registers to fetch them side by side.
   static constexpr int kHalvesAtOnce = kColumns <= 32 ? 2 : 1;
   static constexpr int kRoundBytes = kRoundSteps * kRowParts * 32 * 16;
@@ -320,25 +322,30 @@ class Kernel {
   __device__ __forceinline__ void accumulate(float (&sums)[kStrip / 16][kTiles][4]) const {
     const int stride = chunk_stride();
     int chunk = first_chunk();
-    uint32_t words[kHalves][kHalfWords];
-    fetch_x<kLayout>(words, chunk);
+    uint32_t words[kRoundsOfX][kHalves][kHalfWords];
+#pragma unroll
+    for (int u = 0; u < kRoundsOfX; ++u) fetch_x<kLayout>(words[u], chunk + u * stride);
 #pragma unroll 1
-    for (int t = 0; chunk - q_ < chunks_; ++t) {
-      ptx::cp_async_wait<kRing - 2>();
-      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
-      ptx::cp_async_commit();
-      uint32_t b[kHalves][kTiles][2];
+    for (int t = 0; chunk - q_ < chunks_;) {
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h)
+      for (int u = 0; u < kRoundsOfX; ++u, ++t) {
+        if (u > 0 && chunk - q_ >= chunks_) break;
+        ptx::cp_async_wait<kRing - 2>();
+        copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
+        ptx::cp_async_commit();
+        uint32_t b[kHalves][kTiles][2];
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          b[h][j][0] = fragment_x<kLayout>(words[h], j, 0);
-          b[h][j][1] = fragment_x<kLayout>(words[h], j, 1);
-        }
-      chunk += stride;
-      fetch_x<kLayout>(words, chunk);
+        for (int h = 0; h < kHalves; ++h)
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) multiply_half(t, h, b[h], sums);
+          for (int j = 0; j < kTiles; ++j) {
+            b[h][j][0] = fragment_x<kLayout>(words[u][h], j, 0);
+            b[h][j][1] = fragment_x<kLayout>(words[u][h], j, 1);
+          }
+        chunk += stride;
+        fetch_x<kLayout>(words[u], chunk + (kRoundsOfX - 1) * stride);
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) multiply_half(t, h, b[h], sums);
+      }
     }
   }
 
@@ -452,9 +459,9 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
 
 }  // namespace bsrg::narrow
 
-// Two CTAs an SM, or more with fewer warps; where the sums are fewest, three.
+// Two CTAs an SM, or more with fewer warps.
 #define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)            \
-  extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) == 8 ? 3 : 2)      \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 2)                           \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
     /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */           \
     bsrg::ptx::wait_for_grid_before();                                                    \
