@@ -29,8 +29,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
                          bsrg_candidate *candidate);
 
 /* The kernels that compute a product. X waits in Hopper's larger shared memory where it can be copied or described by a tensor
- * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Not where it has so few bytes that the loads
- * of its rows into registers take less time: up to 16 columns or, of blocks higher than 32, up to 8 by rows. */
+ * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
+ * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. */
 typedef enum bsrg_narrow_kind { BSRG_NARROW_PLAIN, BSRG_NARROW_BY_RING, BSRG_NARROW_BY_TMA } bsrg_narrow_kind;
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *view, const bsrg_narrow_plan *plan,
                                      int sm_arch, const bsrg_dense *x);

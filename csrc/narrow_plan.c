@@ -146,7 +146,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_na
   if (sm_arch != 90 || !(by_rows || by_columns) || (uintptr_t)x->data % 16) return BSRG_NARROW_PLAIN;
   const bool few = x->cols <= 16;
   const bool suits = plan->high.strip
-                         ? by_columns || x->cols > 8
+                         ? by_columns || !few
                          : !few && plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
   if (suits && suits_maps(v, x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;

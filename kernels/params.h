@@ -376,9 +376,9 @@ enum {
 /* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_...: X(columns, rows of a strip, warps of a
  * CTA where there are few, more and most items), for n up to columns. */
 #define BSRG_NARROW_TILES(X) \
-  X(8, 16, 12, 6, 3)         \
+  X(8, 16, 8, 4, 2)          \
   X(8, 32, 8, 4, 2)          \
-  X(16, 16, 12, 6, 3)        \
+  X(16, 16, 8, 4, 2)         \
   X(16, 32, 8, 4, 2)         \
   X(32, 16, 8, 4, 2)         \
   X(32, 32, 8, 4, 2)         \

@@ -459,14 +459,14 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
 
 }  // namespace bsrg::narrow
 
-// Two CTAs an SM, or more with fewer warps.
-#define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)            \
-  extern "C" __global__ void __launch_bounds__(32 * (warps), 2)                           \
-      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
-    /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */           \
-    bsrg::ptx::wait_for_grid_before();                                                    \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                       \
-    bsrg::narrow::Kernel<type, columns, strip, false>(params, shared_memory).run();       \
+// Two CTAs an SM, or more with fewer warps; where the sums are fewest and X is a round ahead, three.
+#define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)                        \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) == 8 && (strip) == 16 ? 3 : 2) \
+      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {             \
+    /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */                       \
+    bsrg::ptx::wait_for_grid_before();                                                                \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                   \
+    bsrg::narrow::Kernel<type, columns, strip, false>(params, shared_memory).run();                   \
   }
 // One CTA an SM, or more with fewer warps.
 #define BSRG_NARROW_SM90_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)       \
