@@ -67,8 +67,8 @@ static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *li
   free(by_slot);
 }
 
-/* Strips of 64 rows are for X that Hopper's kernels can describe by a map, and blocks of whole k16: half as many of them
- * read X. */
+/* Strips of 64 rows are for X that Hopper's kernels can describe by a map, by rows if it has more than 16 columns, and blocks
+ * of whole k16: half as many of them read X. */
 static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
   const int64_t k = structure->view.cols;
   const bsrg_chip hopper = bsrg_chip_h200();
@@ -79,22 +79,27 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
     const struct {
       bsrg_dense x;
       const bsrg_chip *chip;
-      bool high;
-    } cases[] = {{{NULL, k, n, whole, 1}, &hopper, n > 16},    {{NULL, k, n, 1, k}, &hopper, n > 16},
-                 {{NULL, k, n, whole + 4, 1}, &hopper, false}, {{NULL, k, n, 1, k + 4}, &hopper, false},
-                 {{NULL, k, n, 2 * whole, 2}, &hopper, false}, {{(void *)8, k, n, whole, 1}, &hopper, false},
-                 {{NULL, k, n, whole, 1}, &ampere, false}};
+      bool mapped, by_columns;
+    } cases[] = {{{NULL, k, n, whole, 1}, &hopper, true, false},
+                 {{NULL, k, n, 1, k}, &hopper, true, true},
+                 {{NULL, k, n, whole + 4, 1}, &hopper, false, false},
+                 {{NULL, k, n, 1, k + 4}, &hopper, false, true},
+                 {{NULL, k, n, 2 * whole, 2}, &hopper, false, false},
+                 {{(void *)8, k, n, whole, 1}, &hopper, false, false},
+                 {{NULL, k, n, whole, 1}, &ampere, false, false}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
       bsrg_candidate candidate = {0};
       const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x = cases[i].x};
       bsrg_narrow_predict(&args, plan, cases[i].chip, &candidate);
       CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
       const bsrg_structure_view *view = &structure->view;
-      const bool high = cases[i].high && plan->high.strip && view->nnzb > 0 && view->block_width % 16 == 0;
+      const bool many = cases[i].mapped && n > 16;
+      const bool high = (many || (cases[i].mapped && cases[i].by_columns)) && plan->high.strip &&
+                        view->nnzb > 0 && view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
       const bsrg_narrow_kind kind = bsrg_narrow_kind_of(view, plan, cases[i].chip->sm_arch, &cases[i].x);
       CHECK(bsrg_narrow_list_of(plan, kind) == list);
-      CHECK((kind == BSRG_NARROW_PLAIN) == !cases[i].high);
+      CHECK((kind == BSRG_NARROW_PLAIN) == !(many || high));
       const double rows = (double)bsrg_min(list->strip, structure->view.block_height);
       CHECK(candidate.l2_bytes ==
             2 * list->item_blocks * (double)structure->view.block_width * ((double)n + rows));
