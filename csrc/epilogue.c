@@ -118,7 +118,7 @@ static bsrg_output_vector output_vector(const bsrg_vector *v) {
 }
 
 /* See params.h. For GELU a minimax fit for |x| up to 5.6, where GELU is within 6e-8 of its limits: relative errors below
- * 2.8e-4, a third of what rounding to float16 may cost. From there on the polynomial falls faster than what it fits. */
+ * 2.8e-4, about half of what rounding to float16 may cost. From there on the polynomial falls faster than what it fits. */
 static void set_curve(bsrg_output_params *p) {
   static const float gelu[BSRG_OUTPUT_CURVE_TERMS] = {-1.0003902f,   -1.1459152f,   -0.47027728f,
                                                       -0.044248175f, 0.0047871578f, -0.00022654654f};
