@@ -80,8 +80,8 @@ struct Output {
     }
   }
 
-  // Whether the vector can be copied 16 bytes at a time. cp.async needs no registers, of which there are not enough for all
-  // of a lane's elements at once, so that it takes one trip to L2 and not four.
+  // Whether the vector is copied 16 bytes at a time. cp.async needs no registers, of which there are not enough for all of a
+  // lane's elements at once, so that it takes one trip to L2 and not four.
   __device__ bool copied(const bsrg_output_vector &v) const {
     return v.stride == 1 && !v.is_float && reinterpret_cast<uintptr_t>(v.data) % 16 == 0;
   }
@@ -209,7 +209,7 @@ struct Output {
       store_warp_piece(pairs, row, column, buffer, policy);
   }
 
-  // An activation takes as long as TMA does to read a piece, so it goes piece by piece.
+  // Activations go piece by piece, so that TMA reads one while the next one is computed.
   __device__ void store_tile(float (&d)[kTileN / 2], int row, int column, uint32_t buffers,
                              uint64_t policy) const {
     const bool clipped = relu(), curved = this->curved();
