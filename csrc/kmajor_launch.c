@@ -72,11 +72,11 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
   bsrg_dense y = args->y;
   p->y_order = BSRG_KMAJOR_ELEMENTS;
   if (out == BSRG_F32) {
-    const bool even = y.cols % 2 == 0 && y.row_stride % 2 == 0 && (uintptr_t)y.data % 8 == 0;
-    if (y.col_stride == 1 && even) p->y_order = BSRG_KMAJOR_ROWS;
-    return BSRG_OK;
-  }
-  if (bsrg_map_can_describe(&y)) {
+    const bool fits = y.col_stride == 1 && y.row_stride >= y.cols && y.row_stride < (int64_t)1 << 38 &&
+                      y.row_stride % 4 == 0 && (uintptr_t)y.data % 16 == 0;
+    if (!fits) return BSRG_OK;
+    p->y_order = BSRG_KMAJOR_ROWS;
+  } else if (bsrg_map_can_describe(&y)) {
     p->y_order = BSRG_KMAJOR_ROWS;
   } else {
     bsrg_dense_turn(&y);
@@ -86,9 +86,9 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
   const bsrg_map_shape shape = {2,
                                 {(uint64_t)y.cols, (uint64_t)y.rows, 0},
                                 {(uint64_t)y.row_stride, 0},
-                                {64, 64, 0},
+                                {out == BSRG_F32 ? 32 : 64, out == BSRG_F32 ? 16 : 64, 0},
                                 CU_TENSOR_MAP_SWIZZLE_128B};
-  return bsrg_encode_map(gpu.api, out, y.data, &shape, &p->y_map, error);
+  return bsrg_encode_map_of_output(gpu.api, out, y.data, &shape, &p->y_map, error);
 }
 
 /* Up to this size A is worth keeping in L2 at the cost of X, as in the tall family. */

@@ -58,7 +58,8 @@ bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, cons
   s.n_tiles = (int32_t)bsrg_ceil_div(tiles, s.pair);
   const double k = (double)tall->tile_entries * (double)v->block_width / (double)tall->tile_count *
                    (double)bsrg_dtype_size(args->dtype) / 2;
-  const int32_t group = k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
+  /* Of float32 more columns of X do not stay in L2 beside A. */
+  const int32_t group = k <= 1024 || args->dtype == BSRG_F32 ? 2 : k <= 2048 ? 4 : 8;
   s.group = (int32_t)bsrg_max(1, bsrg_min(group / s.pair, s.n_tiles));
   while (tall->skewed && s.lead < tall->tile_count &&
          bsrg_goes_first(tall->tiles[s.lead].entry_count, (double)tall->tile_entries, s.group, s.n_tiles,

@@ -18,12 +18,18 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
   return BSRG_LAUNCH_SECONDS + *bytes / chip->hbm_bytes_per_s;
 }
 
-/* What the tall family's prediction leaves out: widths that do not fill their last stage. It knows by itself what 16
- * and 32 columns cost. */
-static double stage_overhead(bsrg_block_shape shape) {
-  if (shape.width <= 32) return 1;
+/* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what 16 and
+ * 32 columns cost), strips of different block rows, and that zeros draw less power, whose share this is. The last two
+ * are fitted to dense and nearly dense products, sustained. */
+static double tall_overhead(bsrg_block_shape shape, double zeros) {
   const double stages = ceil(shape.width / 64.0);
-  return (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
+  const double stage = shape.width <= 32 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
+  return stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * (1 - 0.09 * zeros);
+}
+
+static double zeros_of(const bsrg_structure_view *v, double child_blocks, bsrg_block_shape shape) {
+  const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
+  return fmax(0, 1 - stored / (child_blocks * shape.height * shape.width));
 }
 
 /* ---- the choice of a shape -------------------------------------------------------------------- */
@@ -76,7 +82,6 @@ static bool fits_tall(const bsrg_structure_view *v, bsrg_block_shape shape) {
 
 /* entries: what the tiles of two strips need in block columns. */
 static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double entries) {
-  const double mask_overhead = 1.015; /* strips of different block rows ask a mask at every stage */
   if (!fits_tall(s->v, shape)) return;
   bsrg_structure child = {.view = child_view(s->v, shape, blocks)};
   bsrg_tall_plan plan = {.tile_count = (int32_t)bsrg_ceil_div(child.view.rows, 2 * BSRG_TALL_STRIP),
@@ -86,7 +91,7 @@ static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double 
   const bsrg_matmul_args args = {.a = &child, .dtype = BSRG_F16, .x.cols = TYPICAL_COLUMNS};
   bsrg_tall_family.predict(&args, &plan, &s->chip, &product);
   offer(s, &bsrg_tall_family, shape, blocks,
-        product.seconds * stage_overhead(shape) * (shape.height == BSRG_TALL_STRIP ? mask_overhead : 1));
+        product.seconds * tall_overhead(shape, zeros_of(s->v, blocks, shape)));
 }
 
 /* Widths that fill a stage of the tall kernels well, and the stored blocks' own, made a multiple of 16, which cuts no
@@ -194,6 +199,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   const bsrg_regrouped *r = plan;
   const bsrg_structure_view *child = &r->child->view;
   bsrg_candidate product = bsrg_new_candidate(r->family->family, bsrg_says_why(c));
+  const double zeros = zeros_of(v, (double)child->nnzb, r->shape);
   if (r->family == &bsrg_stream_family) {
     const bsrg_stream_work work = bsrg_stream_work_of(r->child_plan);
     const int64_t n = args->x.cols;
@@ -203,15 +209,13 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
     bsrg_matmul_args of_child = *args;
     of_child.a = r->child;
     bsrg_tall_family.predict(&of_child, r->child_plan, chip, &product);
-    product.seconds *= stage_overhead(r->shape);
+    product.seconds *= tall_overhead(r->shape, zeros);
   }
   double bytes;
   c->seconds = product.seconds + packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;
   c->hbm_bytes = product.hbm_bytes + bytes;
-  const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
-  const double zeros = 1 - stored / ((double)child->nnzb * r->shape.height * r->shape.width);
   bsrg_set_reason(c, "as %dx%d blocks for %s, %.0f%% zeros; %.80s", r->shape.height, r->shape.width,
                   bsrg_family_name(r->family->family), 100 * zeros, product.reason);
 }

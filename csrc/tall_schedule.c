@@ -54,7 +54,7 @@ static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0
 static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.1 : 1; }
 /* Likewise: that of tiles which use nearly all block columns, since all of them walk X together. */
 static double in_step(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
-  return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .9 : 1;
+  return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .96 : 1;
 }
 /* Strips that may lie in different block rows ask a mask at every stage. Likewise. */
 static const double mask_overhead = 1.015;

@@ -38,19 +38,33 @@ const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args, const char *o
   return NULL;
 }
 
-bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
-                            const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
-  const uint64_t item = bsrg_dtype_size(dtype);
+static bsrg_status encode(const bsrg_cuda_api *api, int type, uint64_t item, const void *data,
+                          const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
   const uint64_t strides[3] = {item * shape->strides[0], item * shape->strides[1], item * shape->strides[2]};
   const uint32_t ones[4] = {1, 1, 1, 1};
-  const int type = bsrg_is_8_bit(dtype) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 /* TMA computes nothing with them */
-                   : dtype == BSRG_F32  ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 /* which TMA rounds to */
-                   : dtype == BSRG_F16  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                        : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   return bsrg_cuda_check(
       api,
       api->tensor_map_encode(map, type, shape->rank, (void *)(uintptr_t)data, shape->dims, strides,
                              shape->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, shape->swizzle,
                              CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
       "cuTensorMapEncodeTiled", error);
+}
+
+static int type_of(bsrg_dtype dtype) {
+  return bsrg_is_8_bit(dtype) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 /* TMA computes nothing with them */
+         : dtype == BSRG_F32  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+         : dtype == BSRG_F16  ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+}
+
+bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
+                            const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
+  const int type = dtype == BSRG_F32 ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32 /* which TMA rounds to */
+                                     : type_of(dtype);
+  return encode(api, type, bsrg_dtype_size(dtype), data, shape, map, error);
+}
+
+bsrg_status bsrg_encode_map_of_output(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
+                                      const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
+  return encode(api, type_of(dtype), bsrg_dtype_size(dtype), data, shape, map, error);
 }

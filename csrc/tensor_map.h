@@ -1,4 +1,4 @@
-/* TMA tensor maps of matrices of 16-bit and 8-bit floats, and of float32 that is read as tf32. */
+/* TMA tensor maps of matrices of 16-bit and 8-bit floats, and of float32, which is read as tf32 or stored. */
 #ifndef BSRG_TENSOR_MAP_H
 #define BSRG_TENSOR_MAP_H
 
@@ -33,7 +33,12 @@ static inline int bsrg_map_swizzle(int64_t bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
+/* float32 is read as tf32. */
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
+
+/* Likewise, of what is stored: float32 as it is. */
+bsrg_status bsrg_encode_map_of_output(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
+                                      const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
 
 #endif

@@ -9,10 +9,12 @@ enum {
   BSRG_KMAJOR_STAGE_BYTES = 128, /* of a row of operands in a full stage; narrow variants have 64 or 32 */
   BSRG_KMAJOR_STAGES = 4,        /* full stages in flight, of 8 bits one less */
   BSRG_KMAJOR_STEP_BYTES = 32,   /* of a row, that one instruction takes: k8 of tf32, k32 of 8 bits */
-  BSRG_KMAJOR_OUTPUT_BYTES = 64 << 10, /* a tile's 16-bit outputs, of products of 8 bits */
-  /* stages (A and X), output, barriers, messages, and slack to align the start to 1024 */
-  BSRG_KMAJOR_SHARED_BYTES = (BSRG_KMAJOR_STAGES - 1) * (BSRG_TALL_STRIP * 2 + BSRG_TALL_TILE_N) * 128 +
-      BSRG_KMAJOR_OUTPUT_BYTES + 2048
+  BSRG_KMAJOR_FLOAT_BYTES = 32 << 10, /* of output on its way: pieces of float32 */
+  /* full stages (A and X), output, barriers, messages, and slack to align the start to 1024; of 8 bits, which have a stage less,
+   * that stage's 48 KB and these 32 hold a tile of 16-bit output */
+  BSRG_KMAJOR_SHARED_BYTES = BSRG_KMAJOR_STAGES * (BSRG_TALL_STRIP * 2 + BSRG_TALL_TILE_N) *
+          BSRG_KMAJOR_STAGE_BYTES +
+      BSRG_KMAJOR_FLOAT_BYTES + 2048
 };
 
 /* As bsrg_tall_entry, but for blocks by their place in values, which is that of their scales, too. */
@@ -25,14 +27,14 @@ typedef struct bsrg_kmajor_entry {
 /* Elements of Y and C. */
 enum { BSRG_KMAJOR_F16, BSRG_KMAJOR_BF16, BSRG_KMAJOR_F32 };
 
-/* How Y is stored: by element, or along its rows or columns. Those of 16 bits go through the map, rows of float32 have an even
- * number of columns and begin at multiples of 8 bytes. */
+/* How Y is stored: by element, or through the map along its rows or, of 16 bits, its columns. */
 enum { BSRG_KMAJOR_ELEMENTS, BSRG_KMAJOR_ROWS, BSRG_KMAJOR_COLUMNS };
 
 typedef struct bsrg_kmajor_params {
-  bsrg_tensor_map a;     /* [nnzb * bh, bw], box 64 rows x the k of a stage */
-  bsrg_tensor_map x;     /* {K, N}, box the k of a stage x 256 columns */
-  bsrg_tensor_map y_map; /* {N, M} by rows, {M, N} by columns, box 128 bytes x 64 of these */
+  bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x the k of a stage */
+  bsrg_tensor_map x; /* {K, N}, box the k of a stage x 256 columns */
+  bsrg_tensor_map
+      y_map; /* {N, M} by rows, {M, N} by columns, box 128 bytes x 64 of these or, of float32, 16 rows */
   const bsrg_kmajor_entry *entries;
   const bsrg_tall_tile *tiles;
   uint32_t *counter;              /* as in bsrg_tall_params */

@@ -25,8 +25,8 @@ using tall::kMessageSlots;
 using tall::kStrip;
 using tall::Message;
 
-// Shared memory, in bytes from a 1024-byte boundary. kRowBytes: k of a stage. kEight: with room for the output, for which
-// one stage less will do, since of 8 bits each has twice the k.
+// Shared memory, in bytes from a 1024-byte boundary. kRowBytes: k of a stage. kEight: with room for a tile of 16-bit outputs,
+// for which one stage less will do, since of 8 bits each has twice the k.
 template <int kRowBytes, bool kEight>
 struct Layout {
   static constexpr int kFullStages = kEight ? BSRG_KMAJOR_STAGES - 1 : BSRG_KMAJOR_STAGES;
@@ -37,7 +37,7 @@ struct Layout {
   static constexpr int kA = 0;
   static constexpr int kX = kA + kStages * kStageA;
   static constexpr int kOutput = kX + kStages * kStageX;
-  static constexpr int kFull = kOutput + (kEight ? BSRG_KMAJOR_OUTPUT_BYTES : 0);
+  static constexpr int kFull = kOutput + (kEight ? 2 * Output::kBytes : Output::kFloatBytes);
   static constexpr int kEmpty = kFull + 8 * kStages;
   static constexpr int kTileFull = kEmpty + 8 * kStages;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
@@ -46,7 +46,6 @@ struct Layout {
   static constexpr int kWanted = kScales + 8 * kStages;
   static constexpr int kEnd = kWanted + 8;
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
-  static_assert(2 * Output::kBytes == BSRG_KMAJOR_OUTPUT_BYTES, "of two warpgroups");
   static_assert(kEnd + 1024 <= BSRG_KMAJOR_SHARED_BYTES, "the host reserves too little");
 };
 

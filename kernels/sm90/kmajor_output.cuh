@@ -1,5 +1,6 @@
-// How the sums of the products of tf32 and 8-bit floats leave the registers. 16-bit floats go by way of shared memory, from
-// which TMA stores them while the next tile is under way; float32, of which a tile is too large for that, straight to Y.
+// How the sums of the products of tf32 and 8-bit floats leave the registers: by way of shared memory, from which TMA stores
+// them. A tile of 16-bit floats has room there, and is stored while the next one is under way; float32 by rows go in small
+// pieces, and what TMA cannot address goes straight to Y.
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -19,21 +20,30 @@ struct Output {
   // elements are adjacent. 16-byte chunk c of line i is at chunk c ^ (i % 8), so that stmatrix meets no bank twice.
   static constexpr int kLines = 64, kPieces = kTileN / kLines, kPieceBytes = kLines * 128;
   static constexpr int kBytes = kPieces * kPieceBytes;
+  // Of float32 a piece is 32 columns of a warp's 16 rows, likewise swizzled; a warp has two.
+  static constexpr int kFloatColumns = 32, kFloatPieceBytes = 16 * 128;
+  static constexpr int kFloatBytes = 8 * 2 * kFloatPieceBytes;
+  static_assert(kFloatBytes <= 2 * kBytes, "of all warps, in place of 16-bit floats");
 
   const bsrg_kmajor_params &p;
-  const uint32_t buffer;
+  const uint32_t buffer, float_pieces;
   const int strip, warp, lane;  // of a consumer; warp: in its warpgroup
 
   // warp: of the consumers; buffers: for one strip after the other.
   __device__ Output(const bsrg_kmajor_params &p, uint32_t buffers, int warp, int lane)
-      : p(p), buffer(buffers + warp / 4 * kBytes), strip(warp / 4), warp(warp % 4), lane(lane) {}
+      : p(p),
+        buffer(buffers + warp / 4 * kBytes),
+        float_pieces(buffers + warp * (2 * kFloatPieceBytes)),
+        strip(warp / 4),
+        warp(warp % 4),
+        lane(lane) {}
 
   // row: the strip's first.
   __device__ void store_f32(float (&d)[kTileN / 2], int row, int column) const {
     scale(d);
     if (p.beta != 0.f) add<float>(d, row, column);
     if (p.y_order == BSRG_KMAJOR_ROWS)
-      store_pairs(d, row, column);
+      store_float_pieces(d, row + warp * 16, column);
     else
       store_elements<float>(d, row, column);
   }
@@ -59,7 +69,7 @@ struct Output {
 
   // Before the CTA ends.
   __device__ void finish() const {
-    if (leader()) ptx::bulk_wait<0>();
+    if (lane == 0) ptx::bulk_wait<0>();
   }
 
  private:
@@ -91,7 +101,7 @@ struct Output {
     }
   }
 
-  // Of float32 in columns, lanes of equal columns fill sectors; otherwise it is for what is not aligned.
+  // Of float32 in columns, lanes of equal columns fill sectors; otherwise it is for what TMA cannot address.
   template <typename T>
   __device__ void store_elements(const float (&d)[kTileN / 2], int row, int column) const {
     row += warp * 16 + (lane >> 2);
@@ -106,15 +116,28 @@ struct Output {
     }
   }
 
-  // The quads fill sectors of eight rows. Y is not read again here: it should leave L2 before X and A do.
-  __device__ void store_pairs(const float (&d)[kTileN / 2], int row, int column) const {
-    row += warp * 16 + (lane >> 2);
-    column += 2 * (lane & 3);
-    float *y = static_cast<float *>(p.y) + row * p.y_row_stride + column;
+  // A warp's 16 rows. Y is not read again here: it should leave L2 before X and A do.
+  __device__ void store_float_pieces(const float (&d)[kTileN / 2], int row, int column) const {
+    const uint64_t policy = ptx::policy_evict_first();
+    const int g = lane >> 2, q = lane & 3;
+    const uint32_t mine = float_pieces + g * 128 + (((q >> 1) ^ g) << 4) + (q & 1) * 8;
 #pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 2) {
-      float *at = y + i / 2 % 2 * 8 * p.y_row_stride + i / 4 * 8;
-      if (column + i / 4 * 8 < p.n) __stcs(reinterpret_cast<float2 *>(at), make_float2(d[i], d[i + 1]));
+    for (int piece = 0; piece < kTileN / kFloatColumns; ++piece) {
+      const uint32_t offset = (piece & 1) * kFloatPieceBytes;
+      if (lane == 0) ptx::bulk_wait_read<1>();  // the store before the previous one has left this piece
+      __syncwarp();
+#pragma unroll
+      for (int j = 0; j < kFloatColumns / 8; ++j) {
+        const float *v = d + piece * (kFloatColumns / 2) + 4 * j;
+        ptx::store_shared((mine ^ (j * 32)) + offset, make_float2(v[0], v[1]));
+        ptx::store_shared((mine ^ (j * 32)) + offset + 8 * 128, make_float2(v[2], v[3]));
+      }
+      ptx::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) {
+        ptx::tma_store_2d(p.y_map, float_pieces + offset, column + piece * kFloatColumns, row, policy);
+        ptx::bulk_commit();
+      }
     }
   }
 
@@ -146,7 +169,7 @@ struct Output {
   }
 
   __device__ void store_pieces(int row, int column) const {
-    const uint64_t policy = ptx::policy_evict_first();  // for what float32 has __stcs
+    const uint64_t policy = ptx::policy_evict_first();
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const uint32_t piece = buffer + i * kPieceBytes;
