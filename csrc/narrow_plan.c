@@ -160,7 +160,7 @@ static const double launch_seconds = 4.5e-6, second_pass_seconds = 2.5e-6, item_
 static const double cta_bytes_per_s = 25e9;
 /* Shares of the memory's rate at which strips of 32 and of 16 rows stream A; where X waits in shared memory, too, those of
  * 16 are no slower. */
-static const double share_32 = 0.95, share_16 = 0.75;
+static const double share_32 = 0.95, share_16 = 0.87;
 /* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
 static const double shared_l2_gain = 1.1;
 /* Where X waits in shared memory, too: the chain of the first loads is longer, but then those of A and of X overlap. */

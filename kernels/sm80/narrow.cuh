@@ -17,7 +17,9 @@
 // Up to 16 columns, and before Hopper, X takes no detour over shared memory either, a round or two ahead; L1 serves the warps
 // that use the same rows.
 //
-// A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed.
+// A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed. Blocks of 16
+// columns are the exception (kSixteen): rows of 32 bytes would make a copy two pieces of 256 bytes that lie a block apart, and
+// device memory gives 3.4 TB/s of such. Their lanes copy neighbours, 512 bytes of a block at a time: 4.2 TB/s.
 //
 // On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
 // L2 at every round was what such products took their time for. Where tensor maps can describe the operands, blocks of
@@ -48,7 +50,7 @@ __device__ __forceinline__ void load(uint32_t *words, const void *source) {
   }
 }
 
-template <typename T, int kColumns, int kStrip, bool kRingX>
+template <typename T, int kColumns, int kStrip, bool kRingX, bool kSixteen>
 class Kernel {
  public:
   __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
@@ -60,7 +62,7 @@ class Kernel {
         q_(lane_ % 4),
         shared_(shared),
         block_columns_(reinterpret_cast<int32_t *>(shared + warps_ * kWarpBytes)),
-        ring_(shared + warp_ * kWarpBytes + lane_ * 16),
+        ring_(shared + warp_ * kWarpBytes),
         ring_x_(shared + warp_ * kWarpBytes + kBytesOfA),
         x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
 
@@ -71,11 +73,10 @@ class Kernel {
     const int32_t column = early ? __ldg(columns + threadIdx.x) : 0;
     const bsrg_narrow_item item = p_.items[blockIdx.x];
     chunks_ = item.block_count * (p_.block_width / BSRG_NARROW_CHUNK);
-#pragma unroll
-    for (int i = 0; i < kRowParts; ++i)
-      if (g_ + 8 * i < item.rows) row_parts_ |= 1u << i;
+    rows_ = item.rows;
     a_ = static_cast<const uint16_t *>(p_.values) +
-         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block + g_) * p_.block_width;
+         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block) * p_.block_width +
+         (kSixteen ? 8 * lane_ : g_ * p_.block_width);
     // A needs no block columns, so it sets out first.
 #pragma unroll
     for (int t = 0; t < kRing - 1; ++t) {
@@ -145,6 +146,7 @@ class Kernel {
   // Exact for chunk < 2^16 and widths up to BSRG_NARROW_MAX_WIDTH: 2 * chunk times the reciprocal's error, which
   // is at most the divisor, stays below 2^32.
   __device__ __forceinline__ Position position(int chunk) const {
+    if constexpr (kSixteen) return {chunk / 2, chunk % 2 * 8};
     const int block = static_cast<int>(__umulhi(2 * chunk, p_.chunks_reciprocal));
     return {block, chunk * BSRG_NARROW_CHUNK - block * p_.block_width};
   }
@@ -152,7 +154,14 @@ class Kernel {
   // The warp's part of A in its round t, in which the lane's first chunk is `chunk`. Every round is a group of copies, so
   // that counting them counts rounds.
   __device__ __forceinline__ void copy_a(int t, int chunk) const {
-    const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes;
+    if constexpr (kSixteen)
+      copy_blocks(t, (chunk - q_) / 2);
+    else
+      copy_chunks(t, chunk);
+  }
+
+  __device__ __forceinline__ void copy_chunks(int t, int chunk) const {
+    const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes + lane_ * 16;
 #pragma unroll
     for (int step = 0; step < kRoundSteps; ++step, chunk += 4) {
       const Position at = position(chunk);
@@ -161,8 +170,33 @@ class Kernel {
 #pragma unroll
       for (int i = 0; i < kRowParts; ++i, source += 8 * p_.block_width)
         ptx::cp_async_stream(destination + (step * kRowParts + i) * 512, source,
-                             chunk < chunks_ && (row_parts_ >> i & 1));
+                             chunk < chunks_ && g_ + 8 * i < rows_);
     }
+  }
+
+  // Of blocks of 16 columns the strip's rows, one after the other. Every second block has its units of 16 bytes elsewhere, so
+  // that reads meet no bank twice.
+  __device__ __forceinline__ static int place_in_block(int block, int row, int half) {
+    return block * (kStrip * 32) + ((row * 32 + half * 16) ^ (block % 2 * 64));
+  }
+
+  __device__ __forceinline__ void copy_blocks(int t, int block) const {
+    const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes;
+    const int block_elements = p_.block_height * 16;
+    const uint16_t *source = a_ + static_cast<int64_t>(block) * block_elements;
+#pragma unroll
+    for (int i = 0; i < 2 * kRoundSteps; ++i, source += block_elements)
+#pragma unroll
+      for (int row = lane_ / 2, part = 0; part < kStrip / 16; ++part, row += 16)
+        ptx::cp_async_stream(destination + place_in_block(i, row, lane_ % 2), source + part * 256,
+                             2 * (block + i) < chunks_ && row < rows_);
+  }
+
+  // Row part i of the chunk that the lane has in a step, the half that instruction m uses.
+  __device__ __forceinline__ uint2 read_a(int t, int step, int i, int m) const {
+    const int place = kSixteen ? place_in_block(2 * step + q_ / 2, g_ + 8 * i, q_ % 2)
+                               : (step * kRowParts + i) * 512 + lane_ * 16;
+    return *reinterpret_cast<const uint2 *>(ring_ + t % kRing * kRoundBytes + place + m * 8);
   }
 
   // ---- X by way of the ring ---------------------------------------------------------------------
@@ -331,6 +365,7 @@ class Kernel {
       for (int u = 0; u < kRoundsOfX; ++u, ++t) {
         if (u > 0 && chunk - q_ >= chunks_) break;
         ptx::cp_async_wait<kRing - 2>();
+        if constexpr (kSixteen) __syncwarp();                 // as where X waits in the ring
         copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
         ptx::cp_async_commit();
         uint32_t b[kHalves][kTiles][2];
@@ -351,11 +386,9 @@ class Kernel {
 
   __device__ __forceinline__ void multiply_half(int t, int h, const uint32_t (&b)[kTiles][2],
                                                 float (&sums)[kStrip / 16][kTiles][4]) const {
-    const unsigned char *const slot = ring_ + t % kRing * kRoundBytes;
     uint2 a[kRowParts];  // the half of each load that this instruction uses
 #pragma unroll
-    for (int i = 0; i < kRowParts; ++i)
-      a[i] = *reinterpret_cast<const uint2 *>(slot + (h / 2 * kRowParts + i) * 512 + h % 2 * 8);
+    for (int i = 0; i < kRowParts; ++i) a[i] = read_a(t, h / 2, i, h % 2);
     multiply(a, b, sums);
   }
 
@@ -432,12 +465,12 @@ class Kernel {
   const int warp_, warps_, lane_, g_, q_;
   unsigned char *const shared_;
   int32_t *const block_columns_;
-  unsigned char *const ring_;    // the lane's part of its warp's
+  unsigned char *const ring_;    // the warp's
   unsigned char *const ring_x_;  // of the warps that take a turn together
   const uint16_t *const x_;      // with the lane's columns
-  const uint16_t *a_ = nullptr;  // with the lane's row, in the item's first block
+  const uint16_t *a_ = nullptr;  // what the lane copies first, without its chunk
   int chunks_ = 0;               // of the item
-  uint32_t row_parts_ = 0;       // which of the lane's rows there are
+  int rows_ = 0;                 // of the item
 };
 
 // Second pass: adds the pieces of a split strip in their order. One CTA a strip.
@@ -457,6 +490,18 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
   }
 }
 
+template <typename T, int kColumns, int kStrip, bool kRingX>
+__device__ __forceinline__ void run(const bsrg_narrow_params &p) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  if constexpr (kColumns < 64 || kRingX) {  // otherwise registers do not suffice
+    if (p.block_width == 16) {
+      Kernel<T, kColumns, kStrip, kRingX, true>(p, shared_memory).run();
+      return;
+    }
+  }
+  Kernel<T, kColumns, kStrip, kRingX, false>(p, shared_memory).run();
+}
+
 }  // namespace bsrg::narrow
 
 // Two CTAs an SM, or more with fewer warps; where the sums are fewest and X is a round ahead, three.
@@ -465,16 +510,14 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {             \
     /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */                       \
     bsrg::ptx::wait_for_grid_before();                                                                \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                                   \
-    bsrg::narrow::Kernel<type, columns, strip, false>(params, shared_memory).run();                   \
+    bsrg::narrow::run<type, columns, strip, false>(params);                                           \
   }
 // One CTA an SM, or more with fewer warps.
 #define BSRG_NARROW_SM90_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)       \
   extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                           \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
     bsrg::ptx::wait_for_grid_before();                                                    \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                       \
-    bsrg::narrow::Kernel<type, columns, strip, true>(params, shared_memory).run();        \
+    bsrg::narrow::run<type, columns, strip, true>(params);                                \
   }
 #define BSRG_PIECES_KERNEL(name, type)                          \
   extern "C" __global__ void __launch_bounds__(256)             \
