@@ -20,6 +20,7 @@ typedef struct bsrg_attention_plan {
   bsrg_attention_key_pair *pairs; /* NULL for the others */
   bsrg_attention_cut *cuts;       /* of tiles in parts; NULL if there are none */
   int64_t tile_count, entry_count, cut_count, part_count;
+  bool in_step; /* tiles are about equally long, and none is cut: for as few CTAs as need no more rounds */
 } bsrg_attention_plan;
 
 /* attention_values.c: packs the values of a call with 8-bit elements for a kernel with these head and key tiles, on the

@@ -198,6 +198,7 @@ static bsrg_status place_parts(const bsrg_attention_args *args, int64_t count, c
 typedef struct cut_tiles {
   const bsrg_attention_cut *cuts;
   int64_t count;
+  bool in_step; /* without any: see bsrg_attention_plan */
 } cut_tiles;
 
 /* The plan of the masks, on the device. With a top-k mask a kernel makes it, in scratch memory that is to be freed, and
@@ -226,7 +227,7 @@ static bsrg_status place_plan(const bsrg_attention_args *args, bsrg_attention_pa
   p->tiles = (const bsrg_attention_item *)(uintptr_t)uploads[TILES];
   p->entries = (const void *)(uintptr_t)uploads[ENTRIES];
   p->tile_count = (int32_t)plan->tile_count;
-  *cut = (cut_tiles){(const bsrg_attention_cut *)(uintptr_t)uploads[CUTS], plan->cut_count};
+  *cut = (cut_tiles){(const bsrg_attention_cut *)(uintptr_t)uploads[CUTS], plan->cut_count, plan->in_step};
   return place_parts(args, plan->part_count, v, gpu, &p->parts, scratch, error);
 }
 
@@ -307,9 +308,10 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
     status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &values, error);
   }
+  const int64_t sms = gpu.device->info.sm_count;
+  const int64_t ctas = cut.in_step ? bsrg_workers_in_step(p.tile_count, sms) : bsrg_min(sms, p.tile_count);
   if (status == BSRG_OK)
-    status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v),
-                         bsrg_min(gpu.device->info.sm_count, p.tile_count), 1, stream, &p, error);
+    status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v), ctas, 1, stream, &p, error);
   if (status == BSRG_OK) status = join_parts(args, &p, v, gpu, &cut, error);
   if (scratch) status = bsrg_scratch_free(gpu.api, scratch, stream, status, error);
   return values ? bsrg_scratch_free(gpu.api, values, stream, status, error) : status;

@@ -215,6 +215,15 @@ static bool order_tiles(builder *b, const bsrg_attention_args *args) {
   return done;
 }
 
+static bool is_even(const bsrg_attention_plan *plan) {
+  int64_t longest = 0, total = 0;
+  for (int64_t t = 0; t < plan->tile_count; ++t) {
+    longest = bsrg_max(longest, plan->tiles[t].steps);
+    total += plan->tiles[t].steps;
+  }
+  return plan->part_count == 0 && bsrg_is_even(longest, total, plan->tile_count);
+}
+
 void bsrg_attention_free_plan(void *plan) {
   bsrg_attention_plan *p = plan;
   if (!p) return;
@@ -240,6 +249,7 @@ void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *o
                     (key.pairs || bsrg_attention_cut_tiles(&key, plan));
   free(b.groups);
   free(b.lists);
+  plan->in_step = done && is_even(plan);
   if (done) return plan;
   bsrg_attention_free_plan(plan);
   return NULL;

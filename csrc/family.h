@@ -77,6 +77,16 @@ static inline bool bsrg_goes_first(double length, double total, int64_t group, i
                                    int64_t workers) {
   return group < n_tiles && length * (double)workers > 1.5 * total * (double)group;
 }
+/* Whether the longest of `count` tiles is not much longer than all of them are on average. */
+static inline bool bsrg_is_even(int64_t longest, int64_t total, int64_t count) {
+  return 10 * longest * count <= 11 * total;
+}
+/* Of `most` workers as few as need no more rounds of even tiles, where only few of them are left over. Those at work stay
+ * in step, so that they find what they share in L2, and have the power of the others: 1 to 2% where tiles are long. */
+static inline int64_t bsrg_workers_in_step(int64_t tiles, int64_t most) {
+  const int64_t fewest = bsrg_ceil_div(tiles, bsrg_max(1, bsrg_ceil_div(tiles, most)));
+  return 20 * fewest >= 19 * most ? fewest : bsrg_min(most, tiles);
+}
 /* Writes 0 .. count - 1 into order, longest first, equal lengths in their order. false: no memory. */
 bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longest, int32_t *order);
 /* Puts records of `size` bytes into that order. */

@@ -166,7 +166,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
     status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK) status = describe_y(args, &p, gpu, error);
   if (status != BSRG_OK) return status;
-  const int64_t clusters = bsrg_min(gpu.device->info.sm_count / s.pair, tiles);
+  const int64_t most = gpu.device->info.sm_count / s.pair;
+  const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
   return bsrg_launch(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), clusters * s.pair, 1,
                      (CUstream)args->stream, &p, error);
 }

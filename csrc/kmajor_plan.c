@@ -65,6 +65,7 @@ bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, cons
          bsrg_goes_first(tall->tiles[s.lead].entry_count, (double)tall->tile_entries, s.group, s.n_tiles,
                          sm_count / s.pair))
     ++s.lead;
+  s.in_step = k >= 1024 && bsrg_is_even(tall->longest_tile, tall->tile_entries, tall->tile_count);
   return s;
 }
 

@@ -30,6 +30,7 @@ typedef struct bsrg_stream_plan {
   int64_t slots,
       group_slots;      /* block columns of all stages; once for each warpgroup that has a block there */
   int64_t longest_tile; /* parts */
+  int64_t columns;      /* of parts, of the matrix */
   bool skewed;          /* the longest rows come first */
 } bsrg_stream_plan;
 
@@ -62,7 +63,9 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                                       CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);
 /* Column tiles swept together down all row tiles. */
-int32_t bsrg_stream_group(int32_t n_tiles);
+int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles);
+/* Whether nearly all block columns are used by every tile, each as long as the others: then tiles stay in step. */
+bool bsrg_stream_in_step(const bsrg_stream_plan *plan);
 /* Row tiles that go before these sweeps. */
 int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count);
 

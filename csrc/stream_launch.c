@@ -97,7 +97,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
       .c_row_stride = args->c.row_stride,
       .tile_count = stream->tile_count,
       .n_tile_count = n_tiles,
-      .group = bsrg_stream_group(n_tiles),
+      .group = bsrg_stream_group(stream, n_tiles),
       .lead = bsrg_stream_lead(stream, n_tiles, gpu.device->info.sm_count),
       .rows = (int32_t)args->y.rows,
       .n = (int32_t)args->x.cols,
@@ -110,7 +110,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
-  const int64_t ctas = bsrg_min(gpu.device->info.sm_count, (int64_t)stream->tile_count * n_tiles);
+  const int64_t tiles = (int64_t)stream->tile_count * n_tiles, sms = gpu.device->info.sm_count;
+  const int64_t ctas = bsrg_stream_in_step(stream) ? bsrg_workers_in_step(tiles, sms) : bsrg_min(sms, tiles);
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
   const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);

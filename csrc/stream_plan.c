@@ -276,6 +276,7 @@ void *bsrg_stream_make_plan(bsrg_structure *structure) {
   bool done = plan && row_order;
   if (done) {
     plan->shape = bsrg_stream_choose(v);
+    plan->columns = v->block_cols * plan->shape.columns;
     plan->skewed = bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows);
     builder b = {.v = v, .plan = plan, .group_rows = BSRG_STREAM_GROUP_ROWS / plan->shape.height};
     /* Whole block rows: all parts of a block lie in one tile. */
@@ -290,13 +291,18 @@ void *bsrg_stream_make_plan(bsrg_structure *structure) {
   return NULL;
 }
 
-int32_t bsrg_stream_group(int32_t n_tiles) {
+bool bsrg_stream_in_step(const bsrg_stream_plan *plan) {
+  return (double)plan->slots >= 0.85 * (double)plan->columns * plan->tile_count &&
+         bsrg_is_even(plan->longest_tile, plan->part_count, plan->tile_count);
+}
+
+int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles) {
   /* Column tiles that run side by side read the same blocks at the same time. */
-  return (int32_t)bsrg_min(4, n_tiles);
+  return (int32_t)bsrg_min(bsrg_stream_in_step(plan) ? 8 : 4, n_tiles);
 }
 
 int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
-  const int32_t group = bsrg_stream_group(n_tiles);
+  const int32_t group = bsrg_stream_group(plan, n_tiles);
   int32_t lead = 0;
   while (plan->skewed && lead < plan->tile_count &&
          bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count))

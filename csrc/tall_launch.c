@@ -241,7 +241,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     p.cut_tiles = level->tiles;
   }
   const int32_t ctas = s.cluster.columns * s.cluster.rows; /* of a cluster */
-  const int64_t clusters = bsrg_min(gpu.device->info.sm_count / ctas, tiles);
+  const int64_t most = gpu.device->info.sm_count / ctas;
+  const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
   status = bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, form, step_k, &s), clusters * ctas, 1,
                        stream, &p, error);
   if (!level) return status;
