@@ -320,7 +320,7 @@ static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
 static const double run_cycles = 1.2;
 /* Cycles of an SM for 16 columns of a part, of a slot that a warpgroup goes through, and for a tile. */
 static const double low_part_cycles = 26.5, slot_cycles = 19, part_cycles = 39.4, part_row_cycles = .34,
-                    tile_cycles = 5250;
+                    tile_cycles = 4600;
 /* With a single block row a warpgroup has no second one to go on with while a product ends. */
 static const double row_of_64_overhead = 1.27, row_of_40_overhead = 1.12;
 
