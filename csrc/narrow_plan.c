@@ -204,8 +204,7 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const double longest = size * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
   c->seconds = kind == BSRG_NARROW_BY_TMA ? tma_seconds(v, list, chip, c)
-               : sm90                     ? sm90_launch_seconds + hypot(work, x)
-                                          : launch_seconds + work + x;
+                                          : (sm90 ? sm90_launch_seconds : launch_seconds) + hypot(work, x);
   if (list->split_count) c->seconds += second_pass_seconds;
   bsrg_set_reason(c, "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
 }
