@@ -200,11 +200,25 @@ static void test_groups(void) {
       const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, 0, &chip);
       CHECK(s.cluster.rows == 1 + pairs_along_rows);
       CHECK(s.group * s.cluster.columns == (unions ? of_unions : expected)[i]);
+      CHECK(s.in_step == (i > 0)); /* all tiles are equally long, and those of 1024 k and more long enough */
       CHECK(bsrg_tall_schedule_for(&view, plan, 8, 0, &chip).group == 1);
       bsrg_tall_free_plan(plan);
       bsrg_structure_destroy(structure);
     }
   }
+}
+
+/* As few workers as need no more rounds, unless that leaves out more than one in twenty. */
+static void test_workers_in_step(void) {
+  CHECK(bsrg_workers_in_step(2048, 132) == 128);
+  CHECK(bsrg_workers_in_step(1024, 66) == 64);
+  CHECK(bsrg_workers_in_step(4096, 132) == 128);
+  CHECK(bsrg_workers_in_step(1056, 132) == 132);
+  CHECK(bsrg_workers_in_step(140, 132) == 132);
+  CHECK(bsrg_workers_in_step(128, 132) == 128);
+  CHECK(bsrg_workers_in_step(10, 132) == 10);
+  CHECK(bsrg_workers_in_step(0, 132) == 0);
+  CHECK(bsrg_is_even(11, 100, 10) && !bsrg_is_even(12, 100, 10));
 }
 
 int main(void) {
@@ -214,6 +228,7 @@ int main(void) {
   test_random();
   test_transposed();
   test_groups();
+  test_workers_in_step();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
 }

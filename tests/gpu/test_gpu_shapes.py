@@ -179,9 +179,17 @@ def test_stream_many_column_tiles(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("blocksize", [(16, 128), (32, 128)])
-def test_stream_short_tiles(
-    torch: Any, rng: np.random.Generator, hopper: None, blocksize: tuple[int, int], dtype: str
+@pytest.mark.parametrize(
+    ("family", "blocksize"),
+    [("stream", (16, 128)), ("stream", (32, 128)), ("tall", (64, 128)), ("tall", (128, 64))],
+)
+def test_short_tiles(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    family: str,
+    blocksize: tuple[int, int],
+    dtype: str,
 ) -> None:
     """Many tiles an SM, of a few stages each, products one right behind the other: what one leaves
     behind, the next must not meet."""
@@ -192,9 +200,31 @@ def test_stream_short_tiles(
     x = torch.randn(p.matrix.shape[1], n, device="cuda").to(p.matrix.dtype)
     out = torch.full((8192, n), float("nan"), device="cuda", dtype=p.matrix.dtype)
     for _ in repeats(200):
-        product(p.matrix, x, None, 1.0, None, out, None, "stream")
+        product(p.matrix, x, None, 1.0, None, out, None, family)
     error = relative_error(torch, out, p.dense @ x.double())
     assert error <= 1.2 * cases.ROUNDOFF[dtype]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("family", "side"), [("tall", 128), ("tall", 64), ("stream", 32)])
+def test_even_tiles(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    family: str,
+    side: int,
+    shared: bool,
+    dtype: str,
+) -> None:
+    """Tiles that are equally long go to 128 CTAs, and not to one on each of the 132 SMs of an H200.
+    Block rows share all block columns, or each lacks another one."""
+    rows, cols = 8192 // side, 2048 // side
+    mask = np.ones((rows, cols), bool)
+    if not shared:
+        mask[np.arange(rows), rng.integers(cols, size=rows)] = False
+    p = random_problem(torch, mask, (side, side), dtype)
+    check(torch, p, 1024, family=family)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
