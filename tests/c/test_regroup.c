@@ -226,7 +226,8 @@ static void test_family(void) {
       {16, 16, 100, true, "as 128x64 blocks for tall, 3% zeros"},
       {32, 32, 95, true, "zeros; limited by"},
       {16, 16, 2, false, "as 64x32 blocks"},
-      {96, 96, 30, true, "as 64x96 blocks"},
+      {96, 96, 30, false,
+       "as 64x96 blocks"}, /* stream takes their parts of 48x32: 510 and 649 us at 8192^3 */
       {1, 1, 10, true, "zeros; limited by"},
       {5, 3, 50, true, "zeros; limited by"},
       {64, 64, 50, false, "needs blocks that gain"},
