@@ -60,7 +60,7 @@ static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0
 /* Likewise: the time of the tensor cores when stages are that short. */
 static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.1 : 1; }
 /* Likewise: that of tiles which use nearly all block columns, since all of them walk X together. */
-static double in_step(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
+static double shared_x_gain(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
   return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .96 : 1;
 }
 /* Strips that may lie in different block rows ask a mask at every stage. Likewise. */
@@ -94,7 +94,7 @@ static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
   const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
   const double mma =
-      c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width) * in_step(v, plan);
+      c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width) * shared_x_gain(v, plan);
   const double l2 = c.l2_bytes / chip->l2_bytes_per_s;
   c.cores = fmax(mma, least);
   c.flow = fmax(c.cores, l2);
