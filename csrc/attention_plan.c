@@ -135,6 +135,16 @@ static uint64_t existing_groups(const builder *b, int64_t first_row, int64_t til
   return existing;
 }
 
+/* Notes in the entries from `begin` on how many follow one another without flags. */
+static void note_runs(bsrg_attention_plan *plan, int64_t begin) {
+  int32_t run = 0;
+  for (int64_t e = plan->entry_count - 1; e >= begin; --e) {
+    bsrg_attention_entry *entry = &plan->entries[e];
+    run = entry->flags ? 0 : (int32_t)bsrg_min(run + 1, BSRG_ATTENTION_RUN);
+    entry->flags += run * BSRG_ATTENTION_RUN_UNIT;
+  }
+}
+
 static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t query_tile,
                             bsrg_attention_item *list) {
   const bsrg_attention_bounds *bounds = &b->key->bounds;
@@ -167,6 +177,7 @@ static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t
   if (b->plan->entry_count == begin &&
       !append(b, (bsrg_attention_entry){range.begin, BSRG_ATTENTION_PARTIAL, {0, 0}}))
     return false;
+  note_runs(b->plan, begin);
   const int32_t count = (int32_t)(b->plan->entry_count - begin);
   *list = (bsrg_attention_item){.first_row = {first_row, first_row + BSRG_ATTENTION_LIST_ROWS / 2},
                                 .entry_begin = (int32_t)begin,

@@ -208,9 +208,11 @@ typedef struct bsrg_attention_item {
 } bsrg_attention_item;
 
 enum { BSRG_ATTENTION_ABOVE = 1, BSRG_ATTENTION_BELOW = 2, BSRG_ATTENTION_PARTIAL = 4 };
+enum { BSRG_ATTENTION_RUN = 8, BSRG_ATTENTION_RUN_UNIT = 256 };
 
 /* One key tile of a list, and what must be masked in it: keys above or below some row's bounds, and where PARTIAL is
- * set groups of 16 x 16 whose bit is not set. Bit 8 * (r % 4) + c of word r / 4: row group r, key group c. */
+ * set groups of 16 x 16 whose bit is not set. Bit 8 * (r % 4) + c of word r / 4: row group r, key group c. An entry
+ * without flags has RUN_UNIT times the number of such entries from it on in its list, itself among them, RUN at most. */
 typedef struct bsrg_attention_entry {
   int32_t key_tile, flags;
   uint32_t groups[2];

@@ -62,6 +62,18 @@ __device__ __forceinline__ uint64_t row_groups(int begin, int end) {
   return uint64_t{0x0101010101010101} & below_end & (~uint64_t{0} << 8 * begin);
 }
 
+// Notes in entries how many follow one another without flags: each looks for the next one that has some. Flags of the
+// others are read while theirs are written, which adds to what is above them.
+__device__ __forceinline__ void note_runs(int4 *entries, int count) {
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += BSRG_TOPK_THREADS) {
+    const int end = min(i + BSRG_ATTENTION_RUN, count);
+    int run = 0;
+    while (i + run < end && __ldcg(&entries[i + run].y) % BSRG_ATTENTION_RUN_UNIT == 0) ++run;
+    entries[i].y += run * BSRG_ATTENTION_RUN_UNIT;
+  }
+}
+
 // Entries with a bit for every 16 x 16 elements.
 __device__ __forceinline__ void list_tiles(const bsrg_topk_lists_params &p) {
   constexpr int kGroup = BSRG_ATTENTION_GROUP, kTiles = BSRG_TOPK_GROUP_TILES;
@@ -123,6 +135,7 @@ __device__ __forceinline__ void list_tiles(const bsrg_topk_lists_params &p) {
     if (threadIdx.x == 0) entries[0] = make_int4(range.begin, BSRG_ATTENTION_PARTIAL, 0, 0);
     count = 1;
   }
+  note_runs(entries, count);
   bsrg_attention_item item = {};
   item.first_row[0] = first_row;
   item.first_row[1] = first_row + BSRG_ATTENTION_LIST_ROWS / 2;

@@ -62,8 +62,7 @@ class Consumer {
       bool scored = false;  // the first key tile of m has become exponentials
       for (Message m = receive(); !m.last();) {
         if (!scored) start(m);
-#pragma unroll 1
-        for (int i = 1; i < m.steps; ++i) step(m, i);
+        steps(m);
         release(shared.query_empty(query.slot));
         query.advance();
 
@@ -88,7 +87,7 @@ class Consumer {
   const bsrg_attention_params &p;
   const Shared<Shape> shared;
   const int warp, group, lane;
-  std::conditional_t<Shape::kAgain, KeptShift<kScores>, LazyShift<kScores, kEight>> softmax;
+  std::conditional_t<Shape::kAgain, KeptShift<kScores, Shape::kWide>, LazyShift<kScores, kEight>> softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
   float scores[kScores], sums[kSums];
   uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
@@ -181,6 +180,12 @@ class Consumer {
     value.advance();
   }
 
+  __device__ void wait_for_sums() {
+    ptx::warpgroup_wait<0>();
+    ptx::hold_accumulators(sums);
+    release_values();
+  }
+
   // ---- entries of the other warpgroup -----------------------------------------------------------
 
   __device__ bool pass_key(bool passes) {
@@ -267,9 +272,13 @@ class Consumer {
     }
   }
 
+  __device__ void cap_scores(const Message &m) {
+    if constexpr (Shape::kCapped) cap(scores, kEight ? p.cap_log2 * m.score_factor : p.cap_log2);
+  }
+
   // Scores of what may be seen, capped where the kernel does that.
   __device__ void mask(const Message &m, const KeyTile &tile) {
-    if constexpr (Shape::kCapped) cap(scores, kEight ? p.cap_log2 * m.score_factor : p.cap_log2);
+    cap_scores(m);
     if constexpr (Shape::kPairs) {
       constexpr int kHalf = kScores / 2;
       if (tile.flags & (BSRG_ATTENTION_ABOVE | BSRG_ATTENTION_BELOW)) {
@@ -318,8 +327,42 @@ class Consumer {
     accumulate = 0;
   }
 
-  // The scores of key tile i, and the sums of the one before it.
-  __device__ void step(const Message &m, int i) {
+  // The key tiles of m but for the first. Runs of plain steps are a loop of their own, without a branch in it: a warpgroup
+  // takes as long from its scores to its next turn as the other one multiplies, so that 25 instructions more a step, or
+  // products in both branches of a condition, cost 4 to 6% of a call.
+  __device__ void steps(const Message &m) {
+#pragma unroll 1
+    for (int i = 1; i < m.steps;) {
+      if constexpr (Shape::kPlainSteps) {
+        int run = softmax.allows_plain() ? plain_steps(m, i) : 0;
+        if (run > 0) {
+          i += run;
+#pragma unroll 1
+          for (; run > 0; --run) step<true>(m, i);
+          continue;
+        }
+      }
+      step<false>(m, i);
+      ++i;
+    }
+  }
+
+  // How many steps from step i on have nothing to mask, as far as is known and at most BSRG_ATTENTION_RUN.
+  __device__ int plain_steps(const Message &m, int i) const {
+    if constexpr (Shape::kBlocks) {
+      ptx::barrier_wait(shared.key_full(key.slot), key.parity);
+      return min(key_tile(m, i).flags / BSRG_ATTENTION_RUN_UNIT, m.steps - i);
+    } else {
+      const int index = m.begin + m.count - 1 - i;
+      if (index >= m.above_begin) return 0;
+      return min(min(index + 1 - m.below_end, m.steps - i), static_cast<int>(BSRG_ATTENTION_RUN));
+    }
+  }
+
+  // The scores of key tile i, and the sums of the one before it. kPlain: nothing is masked, and no shift moves; which key
+  // tile it is does not matter.
+  template <bool kPlain>
+  __device__ void step(const Message &m, [[maybe_unused]] int i) {
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
     pass_value();
@@ -328,29 +371,36 @@ class Consumer {
     issue_sums<true>();
     ptx::warpgroup_wait<1>();
     ptx::hold_accumulators(scores);
-    const KeyTile tile = key_tile(m, i);
-    release_keys();
-    mask(m, tile);
-    float factor[2];
-    const bool grown = softmax.next(scores, factor);
-    pass_next_key(tile.flags);
-    ptx::hold_accumulators(scores);
-    Rounded<kScores> rounded;
-    if constexpr (kEight) {
-      round_scores(scores, rounded);
-      keep_before_wait(rounded, softmax.sum);
-    }
-    ptx::warpgroup_wait<0>();
-    ptx::hold_accumulators(sums);
-    release_values();
-    if (grown) {
-#pragma unroll
-      for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
-    }
-    if constexpr (kEight)
-      join_rounded(rounded, probabilities);
-    else
+    if constexpr (kPlain) {
+      release_keys();
+      cap_scores(m);
+      softmax.plain(scores);
+      ptx::hold_accumulators(scores);
+      wait_for_sums();
       round_probabilities();
+    } else {
+      const KeyTile tile = key_tile(m, i);
+      release_keys();
+      mask(m, tile);
+      float factor[2];
+      const bool grown = softmax.next(scores, factor);
+      pass_next_key(tile.flags);
+      ptx::hold_accumulators(scores);
+      Rounded<kScores> rounded;
+      if constexpr (kEight) {
+        round_scores(scores, rounded);
+        keep_before_wait(rounded, softmax.sum);
+      }
+      wait_for_sums();
+      if (grown) {
+#pragma unroll
+        for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
+      }
+      if constexpr (kEight)
+        join_rounded(rounded, probabilities);
+      else
+        round_probabilities();
+    }
   }
 
   // The last sums of m alone.
@@ -358,9 +408,7 @@ class Consumer {
     pass_value();
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<false>();
-    ptx::warpgroup_wait<0>();
-    ptx::hold_accumulators(sums);
-    release_values();
+    wait_for_sums();
     store(m, softmax.shift, softmax.sum);
   }
 
@@ -383,9 +431,7 @@ class Consumer {
     first_softmax(next);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
-    ptx::warpgroup_wait<0>();
-    ptx::hold_accumulators(sums);
-    release_values();
+    wait_for_sums();
     store(m, shift, sum);
     round_probabilities();
     accumulate = 0;
@@ -407,7 +453,7 @@ class Consumer {
     }
     if constexpr (Shape::kAgain) {
       // What is stored now will be stored again, by this warp.
-      if (!m.exact && softmax.overflowed(sum) && lane == 0) shared.set_overflow(tiles);
+      if (!m.exact && softmax.overflowed(sum, sums) && lane == 0) shared.set_overflow(tiles);
       if (m.exact && lane == 0) ptx::bulk_wait<0>();
       ++tiles;
     }

@@ -27,6 +27,9 @@ struct Shape {
   static constexpr bool kEight = sizeof(T) == 1;
   // Exponentials may overflow: those query tiles are computed again, exactly (KeptShift). Larger heads gain nothing.
   static constexpr bool kAgain = !kEight && kSize <= 128;
+  // Exponentials may be as large as in float32.
+  static constexpr bool kWide = std::is_same_v<T, __nv_bfloat16>;
+  static constexpr bool kPlainSteps = kAgain && kWide && !kPairs;  // what pairs pass by would interrupt them
   static constexpr bool kTail = kByBounds && kAgain && kSize == BSRG_ATTENTION_TAIL_SIZE;
   static constexpr bool kParts =
       kListing == BSRG_ATTENTION_BY_LIST || kTail;  // some query tiles may be parts

@@ -128,12 +128,16 @@ __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale, c
 }
 
 // For 16 bits: the shift is the largest score among the first keys that the row meets, and stays until a thread's sum
-// exceeds 2^14, the most that float16 is given. To look at two sums after the exponentials takes less than to look for
-// the maximum before them, which everything would wait for.
+// exceeds kLimit. To look at two sums after the exponentials takes less than to look for the maximum before them, which
+// everything would wait for.
 //
-// Where exponentials grow by more than 2^100 from one key tile to the next, they may overflow before anybody has looked.
-// The sum is infinite or no number then, and the query tile must be computed again, exactly.
-template <int kScores>
+// kWide, bfloat16: exponentials are limited by float32 alone, so nobody looks in runs of plain key tiles, only between
+// them. Those of float16 have to be looked at before they are rounded.
+//
+// Where exponentials grow by more than 2^100 from one key tile to the next, or by 2^67 in a run of plain ones, they may
+// overflow before anybody has looked. A sum is infinite or no number then, and the query tile must be computed again,
+// exactly.
+template <int kScores, bool kWide>
 class KeptShift {
  public:
   using Scores = float[kScores];
@@ -160,6 +164,10 @@ class KeptShift {
     rescale(s, factor);
   }
 
+  // Whether the next few key tiles may be plain: scores become exponentials, and that is all.
+  __device__ bool allows_plain() const { return !careful && !exceeds(); }
+  __device__ void plain(Scores &s) { exponentials(s, scale, shift, sum); }
+
   // Of the next ones. True if earlier sums, those here excepted, must be multiplied by factor[r].
   __device__ bool next(Scores &s, float (&factor)[2]) {
     factor[0] = factor[1] = 1.f;
@@ -181,13 +189,18 @@ class KeptShift {
     return changed;
   }
 
-  // Of sums of whole rows.
-  static __device__ bool overflowed(const float (&sum)[2]) {
-    return __any_sync(~0u, !(sum[0] <= FLT_MAX) || !(sum[1] <= FLT_MAX));
+  // Of sums of whole rows, and of what this thread has summed of exponentials times values.
+  template <int kSums>
+  static __device__ bool overflowed(const float (&sum)[2], const float (&sums)[kSums]) {
+    float zero[4] = {};  // no number where one of them is infinite or none
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
+    const bool finite = sum[0] <= FLT_MAX && sum[1] <= FLT_MAX;
+    return __any_sync(~0u, !finite || zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f);
   }
 
  private:
-  static constexpr float kLimit = 16384.f, kOverflow = 0x1p100f, kUnseen = -FLT_MAX;
+  static constexpr float kLimit = kWide ? 0x1p60f : 0x1p14f, kOverflow = 0x1p100f, kUnseen = -FLT_MAX;
 
   const float scale;
   bool exact;    // take the largest score so far as the shift, in every key tile
@@ -197,9 +210,11 @@ class KeptShift {
     return exact || __any_sync(~0u, shift[0] == kUnseen || shift[1] == kUnseen);
   }
 
+  __device__ bool exceeds() const { return __any_sync(~0u, sum[0] > kLimit || sum[1] > kLimit); }
+
   // Of exponentials that are too large: them, their sums, and with those the shifts.
   __device__ bool rescale(Scores &s, float (&factor)[2]) {
-    if (!__any_sync(~0u, sum[0] > kLimit || sum[1] > kLimit)) return false;
+    if (!exceeds()) return false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float most = fmaxf(sum[r], __shfl_xor_sync(~0u, sum[r], 1));

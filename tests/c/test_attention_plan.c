@@ -134,6 +134,18 @@ static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item
   }
 }
 
+/* An entry without flags says how many of them follow one another. */
+static void check_runs(const bsrg_attention_plan *plan, const bsrg_attention_item *tile) {
+  const bsrg_attention_entry *entries = plan->entries + tile->entry_begin;
+  for (int32_t e = 0; e < tile->entry_count; ++e) {
+    int32_t run = 0;
+    while (run < BSRG_ATTENTION_RUN && e + run < tile->entry_count &&
+           entries[e + run].flags % BSRG_ATTENTION_RUN_UNIT == 0)
+      ++run;
+    CHECK(entries[e].flags / BSRG_ATTENTION_RUN_UNIT == run);
+  }
+}
+
 /* The same for pairs, walking as each warpgroup of the kernel does. */
 static void read_paired_tile(const bsrg_attention_plan *plan, const bsrg_attention_item *tile,
                              const bsrg_attention_bounds *bounds, char *dense) {
@@ -203,10 +215,12 @@ static void check(const problem *p) {
     for (int64_t q = 0; q < p->queries; ++q)
       for (int64_t k = 0; k < p->keys; ++k)
         if (!in_bounds(&key.bounds, q, k)) dense[q * p->keys + k] = 0;
-    if (p->pairs)
+    if (p->pairs) {
       read_paired_tile(plan, tile, &key.bounds, dense);
-    else
+    } else {
       read_tile(plan, tile, &key.bounds, p->tile_keys, dense);
+      check_runs(plan, tile);
+    }
     for (int w = 0; w < 2; ++w) {
       const int64_t end = bsrg_min(tile->first_row[w] + 64, p->queries) * p->keys;
       for (int64_t i = tile->first_row[w] * p->keys; i < end; ++i) CHECK(dense[i] == 0);
