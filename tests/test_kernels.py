@@ -191,8 +191,10 @@ def test_only_changes_are_compiled(nvcc, tmp_path, monkeypatch):
     kernels = tmp_path / "kernels"
     source = kernels / "sm80" / "plain.cu"
     source.parent.mkdir(parents=True)
-    source.write_text(PLAIN)
-    header = kernels / "params.h"
+    text = f'#include "sm80/scale.cuh"\n{PLAIN}'
+    source.write_text(text)
+    (source.parent / "scale.cuh").write_text('#pragma once\n#include "params.h"\n')
+    header, other = kernels / "params.h", kernels / "other.h"
     header.write_text("")
     monkeypatch.setattr(build_kernels, "KERNELS", kernels)
 
@@ -201,10 +203,12 @@ def test_only_changes_are_compiled(nvcc, tmp_path, monkeypatch):
 
     assert compiled()
     assert not compiled()
-    source.write_text(PLAIN.replace("2.0f", "3.0f"))
+    source.write_text(text.replace("2.0f", "3.0f"))
     assert compiled()
-    header.write_text("#define N 1\n")
+    header.write_text("#define N 1\n")  # which a header includes
     assert compiled()
+    other.write_text("#define N 2\n")  # which nothing includes
+    assert not compiled()
     monkeypatch.setattr(build_kernels, "FLAGS", [*build_kernels.FLAGS, "-lineinfo"])
     assert compiled()
     assert not compiled()

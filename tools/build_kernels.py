@@ -49,6 +49,9 @@ FLAGS += ["-Xfatbin", "-compress-all"]
 # ptxas reports as mere information that it waits after every wgmma.
 SERIALISED = re.compile(r"C75\d\d|Potential Performance Loss")
 
+# All are named from KERNELS.
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+
 
 class KernelBuildError(RuntimeError):
     """A kernel did not compile, or there is no compiler; the message is for the user."""
@@ -154,14 +157,24 @@ def sources() -> list[Path]:
     return sorted(path for arch in TARGETS for path in (KERNELS / arch).glob("*.cu"))
 
 
+def _with_headers(source: Path) -> list[Path]:
+    """The source and the headers of KERNELS that it includes, directly or not."""
+    files = [source]
+    for path in files:
+        for name in INCLUDE.findall(path.read_text()):
+            header = KERNELS / name
+            if header not in files:
+                files.append(header)
+    return files
+
+
 def _fingerprint(nvcc: Nvcc, flags: list[str], source: Path) -> str:
     """Of all that the result depends on, which its folder is not: a copy is current, too."""
-    headers = sorted(path for path in KERNELS.rglob("*") if path.suffix in (".cuh", ".h"))
     digest = hashlib.sha256()
     environment = [os.environ.get(f"NVCC_{which}_FLAGS", "") for which in ("PREPEND", "APPEND")]
     for part in [nvcc.release, *flags, *environment]:
         digest.update(part.encode() + b"\0")
-    for path in [*headers, source]:
+    for path in _with_headers(source):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
