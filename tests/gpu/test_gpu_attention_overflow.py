@@ -52,6 +52,18 @@ def test_growing_scores(size: int, dtype: str, rng: np.random.Generator) -> None
         check(SPACE, case, dtype, rng, growing(rng, case, dtype), backend="hopper")
 
 
+def test_large_values(rng: np.random.Generator) -> None:
+    """Exponentials that grow by up to 2^60 after the first keys are summed without a change of the
+    shift. Times values of 10^30 they overflow where weights of at most 1 do not."""
+    case = Case(300, 1500, size=128, heads=3)
+    for each in some([case, case._replace(size=64), masked(rng, case, (128, 128), density=0.9)]):
+        q, k, v = operands(rng, each, "bfloat16")
+        k[:, :, :128], k[:, :, -128:] = 0, 0  # whichever comes first
+        large = (v.astype(np.float32) * np.float32(1e30)).astype(v.dtype)
+        factor = np.array(10, q.dtype)
+        check(SPACE, each, "bfloat16", rng, [q * factor, k, large], backend="hopper")
+
+
 @pytest.mark.parametrize("spread", [5.0, 25.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sequences(spread: float, dtype: str, rng: np.random.Generator) -> None:
