@@ -253,8 +253,8 @@ class Suite:
 
     def _take_turns(self, outcome: Outcome) -> None:
         """Back and forth, so that nobody always comes after the same. Who is alone has turns, too:
-        others are divided by the time of another case, and the first one after a check is up to 5%
-        longer than the next."""
+        it is compared with another case, and the first one after a check is up to 15% longer than
+        the next."""
         if self.turns == 1 or self.broken:
             return
         for _ in range(self.turns - 1):

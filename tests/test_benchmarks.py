@@ -193,25 +193,36 @@ def test_gpu_suite_measures_two_sparse_matrices() -> None:
     assert not suite.run(small()).wrong
 
 
-def test_those_compared_are_measured_in_turns() -> None:
+def rows_in_turns(times: list[float], peers: list[str]) -> list[records.Row]:
+    """Of a suite of three turns whose sustained times these are, one after the other."""
+
     class Clock(HostTimer):
-        times = iter([5e-3, 1e-3, 2e-3, 9e-3, 7e-3, 4e-3])
+        left = iter(times)
 
         def prepare(self, call: Callable[[], Any]) -> tuple[Callable[[], Any], float]:
             return call, 1e-3
 
         def sustained(self, call: Callable[[], Any], estimate: float) -> Timing:
             call()
-            return Timing(next(self.times), 10)
+            return Timing(next(self.left), 10)
 
-    suite = host_suite(peers=["cublas_equal_flop"], turns=3)
+    suite = host_suite(peers=peers, turns=3)
     suite.timer = Clock()
-    rows = [row for row in suite.run(small()).rows if row["timing"] == "sustained"]
+    return [row for row in suite.run(small()).rows if row["timing"] == "sustained"]
+
+
+def test_those_compared_are_measured_in_turns() -> None:
+    rows = rows_in_turns([5e-3, 1e-3, 2e-3, 9e-3, 7e-3, 4e-3], ["cublas_equal_flop"])
     # Ours, the peer; the peer, ours; ours, the peer.
     assert [row["turns_us"] for row in rows] == [[5e3, 9e3, 7e3], [1e3, 2e3, 4e3]]
     assert [row["us"] for row in rows] == [7e3, 2e3]
     useful = 2 * 8 * 64 * 64 * 128
     assert rows[0]["tflops"] == pytest.approx(useful / 7e-3 / 1e12, rel=1e-3)
+
+
+def test_who_is_alone_is_measured_as_often() -> None:
+    (row,) = rows_in_turns([5e-3, 2e-3, 3e-3], [])
+    assert row["turns_us"] == [5e3, 2e3, 3e3] and row["us"] == 3e3
 
 
 def test_dense_products_of_other_zeros_are_measured_apart() -> None:

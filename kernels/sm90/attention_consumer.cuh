@@ -338,11 +338,11 @@ class Consumer {
         if (run > 0) {
           i += run;
 #pragma unroll 1
-          for (; run > 0; --run) step<true>(m, i);
+          for (; run > 0; --run) plain_step(m);
           continue;
         }
       }
-      step<false>(m, i);
+      step(m, i);
       ++i;
     }
   }
@@ -359,10 +359,8 @@ class Consumer {
     }
   }
 
-  // The scores of key tile i, and the sums of the one before it. kPlain: nothing is masked, and no shift moves; which key
-  // tile it is does not matter.
-  template <bool kPlain>
-  __device__ void step(const Message &m, [[maybe_unused]] int i) {
+  // The scores of the next key tile, and the sums of the one before it, which are under way at the end.
+  __device__ void issue_step() {
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
     pass_value();
@@ -371,36 +369,43 @@ class Consumer {
     issue_sums<true>();
     ptx::warpgroup_wait<1>();
     ptx::hold_accumulators(scores);
-    if constexpr (kPlain) {
-      release_keys();
-      cap_scores(m);
-      softmax.plain(scores);
-      ptx::hold_accumulators(scores);
-      wait_for_sums();
-      round_probabilities();
-    } else {
-      const KeyTile tile = key_tile(m, i);
-      release_keys();
-      mask(m, tile);
-      float factor[2];
-      const bool grown = softmax.next(scores, factor);
-      pass_next_key(tile.flags);
-      ptx::hold_accumulators(scores);
-      Rounded<kScores> rounded;
-      if constexpr (kEight) {
-        round_scores(scores, rounded);
-        keep_before_wait(rounded, softmax.sum);
-      }
-      wait_for_sums();
-      if (grown) {
-#pragma unroll
-        for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
-      }
-      if constexpr (kEight)
-        join_rounded(rounded, probabilities);
-      else
-        round_probabilities();
+  }
+
+  // Nothing is masked, and no shift moves.
+  __device__ void plain_step(const Message &m) {
+    issue_step();
+    release_keys();
+    cap_scores(m);
+    softmax.plain(scores);
+    ptx::hold_accumulators(scores);
+    wait_for_sums();
+    round_probabilities();
+  }
+
+  // With key tile i.
+  __device__ void step(const Message &m, int i) {
+    issue_step();
+    const KeyTile tile = key_tile(m, i);
+    release_keys();
+    mask(m, tile);
+    float factor[2];
+    const bool grown = softmax.next(scores, factor);
+    pass_next_key(tile.flags);
+    ptx::hold_accumulators(scores);
+    Rounded<kScores> rounded;
+    if constexpr (kEight) {
+      round_scores(scores, rounded);
+      keep_before_wait(rounded, softmax.sum);
     }
+    wait_for_sums();
+    if (grown) {
+#pragma unroll
+      for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
+    }
+    if constexpr (kEight)
+      join_rounded(rounded, probabilities);
+    else
+      round_probabilities();
   }
 
   // The last sums of m alone.

@@ -189,14 +189,18 @@ class KeptShift {
     return changed;
   }
 
-  // Of sums of whole rows, and of what this thread has summed of exponentials times values.
+  // Of sums of whole rows, and of what this thread has summed of exponentials times values. Those of float16 are too small
+  // for the latter.
   template <int kSums>
   static __device__ bool overflowed(const float (&sum)[2], const float (&sums)[kSums]) {
-    float zero[4] = {};  // no number where one of them is infinite or none
+    bool some = !(sum[0] <= FLT_MAX) || !(sum[1] <= FLT_MAX);
+    if constexpr (kWide) {
+      float zero[4] = {};  // no number where one of them is infinite or none
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
-    const bool finite = sum[0] <= FLT_MAX && sum[1] <= FLT_MAX;
-    return __any_sync(~0u, !finite || zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f);
+      for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
+      some |= zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f;
+    }
+    return __any_sync(~0u, some);
   }
 
  private:
