@@ -194,6 +194,19 @@ static bool append_shared(const builder *b, const int32_t *block, int32_t i) {
   return append(b, pair);
 }
 
+/* Notes in what warpgroup w takes of the entries from `begin` on how many follow one another with nothing to mask. */
+static void note_runs(bsrg_attention_plan *plan, int64_t begin, int w) {
+  const int32_t masks =
+      BSRG_ATTENTION_ABOVE | BSRG_ATTENTION_BELOW | BSRG_ATTENTION_HIDES_FIRST | BSRG_ATTENTION_HIDES_SECOND;
+  int32_t run = 0;
+  for (int64_t e = plan->entry_count - 1; e >= begin; --e) {
+    int32_t *flags = &plan->pairs[e].flags[w];
+    if (!(*flags & TAKES)) continue;
+    run = *flags & masks ? 0 : (int32_t)bsrg_min(run + 1, BSRG_ATTENTION_RUN);
+    *flags += run * BSRG_ATTENTION_RUN_UNIT;
+  }
+}
+
 static bool list_query_tile(builder *b, const int32_t *block, bsrg_attention_item *list) {
   bsrg_attention_plan *plan = b->plan;
   const int64_t begin = plan->entry_count;
@@ -212,6 +225,7 @@ static bool list_query_tile(builder *b, const int32_t *block, bsrg_attention_ite
   for (int64_t e = begin; e + 1 < plan->entry_count; ++e)
     for (int w = 0; w < 2; ++w)
       if (!(plan->pairs[e + 1].flags[w] & TAKES)) plan->pairs[e].flags[w] |= BSRG_ATTENTION_PASSES_NEXT;
+  for (int w = 0; w < 2; ++w) note_runs(plan, begin, w);
   *list = (bsrg_attention_item){.first_row = {block[0] * ROWS, block[1] * ROWS},
                                 .steps = bsrg_max(steps, 1),
                                 .entry_begin = (int32_t)begin,

@@ -31,6 +31,7 @@ typedef enum bsrg_attention_listing {
   BSRG_ATTENTION_KINDS(X, 64, 192, 128, 128, 128)  \
   BSRG_ATTENTION_PAIR_KINDS(X, 64)                 \
   BSRG_ATTENTION_SEQUENCE_KINDS(X, 64, 128)        \
+  BSRG_ATTENTION_KINDS(X, 96, 128, 128, 128, 128)  \
   BSRG_ATTENTION_KINDS(X, 128, 128, 128, 128, 128) \
   BSRG_ATTENTION_PAIR_KINDS(X, 128)                \
   BSRG_ATTENTION_SEQUENCE_KINDS(X, 128, 128)       \
@@ -208,7 +209,7 @@ typedef struct bsrg_attention_item {
 } bsrg_attention_item;
 
 enum { BSRG_ATTENTION_ABOVE = 1, BSRG_ATTENTION_BELOW = 2, BSRG_ATTENTION_PARTIAL = 4 };
-enum { BSRG_ATTENTION_RUN = 8, BSRG_ATTENTION_RUN_UNIT = 256 };
+enum { BSRG_ATTENTION_RUN = 32, BSRG_ATTENTION_RUN_UNIT = 256 };
 
 /* One key tile of a list, and what must be masked in it: keys above or below some row's bounds, and where PARTIAL is
  * set groups of 16 x 16 whose bit is not set. Bit 8 * (r % 4) + c of word r / 4: row group r, key group c. An entry
@@ -220,7 +221,8 @@ typedef struct bsrg_attention_entry {
 
 /* One step of the kinds with pairs: twice 64 keys, each at key tile * 64; a key tile behind the last one is zeros. Each
  * warpgroup has flags of its own: those above, and these. A warpgroup takes at least one of two entries that follow
- * one another, also across query tiles. */
+ * one another, also across query tiles. RUN_UNIT times as in lists, of entries that it takes and masks nothing in; those of
+ * masks from scores have none. */
 typedef struct bsrg_attention_key_pair {
   int32_t key_tile[2];
   int32_t flags[2];

@@ -62,6 +62,7 @@ struct WgmmaRegisters;
 #define BSRG_DEFINE_WGMMAS_8(N, COUNT, A, B, USE) \
   BSRG_DEFINE_WGMMA(__nv_fp8_e4m3, "e4m3", "k32", "", N, COUNT, A, B, USE)
 BSRG_DEFINE_WGMMAS(64, 32, "%32, %33, %34, %35", "%36", "%37")
+BSRG_DEFINE_WGMMAS(96, 48, "%48, %49, %50, %51", "%52", "%53")
 BSRG_DEFINE_WGMMAS(128, 64, "%64, %65, %66, %67", "%68", "%69")
 BSRG_DEFINE_WGMMAS(192, 96, "%96, %97, %98, %99", "%100", "%101")
 BSRG_DEFINE_WGMMAS(256, 128, "%128, %129, %130, %131", "%132", "%133")

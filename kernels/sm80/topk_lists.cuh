@@ -62,15 +62,21 @@ __device__ __forceinline__ uint64_t row_groups(int begin, int end) {
   return uint64_t{0x0101010101010101} & below_end & (~uint64_t{0} << 8 * begin);
 }
 
-// Notes in entries how many follow one another without flags: each looks for the next one that has some. Flags of the
-// others are read while theirs are written, which adds to what is above them.
+// Notes in entries how many follow one another without flags. Flags of the others are read while theirs are written, which
+// adds to what is above them.
 __device__ __forceinline__ void note_runs(int4 *entries, int count) {
+  static_assert(BSRG_ATTENTION_RUN == 32, "a run ends in its warp's 32 entries or in the 32 behind them");
   __syncthreads();
-  for (int i = threadIdx.x; i < count; i += BSRG_TOPK_THREADS) {
-    const int end = min(i + BSRG_ATTENTION_RUN, count);
-    int run = 0;
-    while (i + run < end && __ldcg(&entries[i + run].y) % BSRG_ATTENTION_RUN_UNIT == 0) ++run;
-    entries[i].y += run * BSRG_ATTENTION_RUN_UNIT;
+  const auto is_plain = [&](int i) {
+    return i < count && __ldcg(&entries[i].y) % BSRG_ATTENTION_RUN_UNIT == 0;
+  };
+  const int lane = threadIdx.x % 32;
+  for (int first = threadIdx.x - lane; first < count; first += BSRG_TOPK_THREADS) {
+    const uint64_t mine = __ballot_sync(~0u, is_plain(first + lane));
+    const uint64_t behind = __ballot_sync(~0u, is_plain(first + lane + 32));
+    const auto plain = static_cast<uint32_t>((mine | behind << 32) >> lane);
+    const int run = plain == ~0u ? 32 : __ffs(static_cast<int>(~plain)) - 1;
+    if (first + lane < count) entries[first + lane].y += run * BSRG_ATTENTION_RUN_UNIT;
   }
 }
 

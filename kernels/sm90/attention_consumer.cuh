@@ -35,6 +35,7 @@ class Consumer {
   static constexpr int kKeys = Shape::kKeys, kSize = Shape::kSize;
   static constexpr int kScores = kKeys / 2, kSums = kSize / 2;  // accumulators of a thread
   static constexpr int kKeySteps = kKeys / Shape::kDepth;       // instructions along the keys
+  static constexpr ptx::Swizzle kSwizzle = Shape::kSpan == 128 ? ptx::Swizzle::k128 : ptx::Swizzle::k64;
   // The turn goes on before the last sums have been issued, which gained 0.6% for heads of 128 elements.
   static constexpr int kPassTurnAt = kSize == 64 ? kKeySteps : kKeySteps * 3 / 4;
 
@@ -49,9 +50,9 @@ class Consumer {
         softmax(params.scale_log2),
         query_matrix(row_matrix(shared.queries(0) + group * 64 * Shape::kSpan)),
         key_matrix(row_matrix(shared.keys(0))),
-        value_matrix(kEight
-                         ? ptx::matrix_descriptor(shared.values(0), kSize * 16, 128, ptx::Swizzle::kNone)
-                         : ptx::matrix_descriptor(shared.values(0), kKeys * 128, 1024, ptx::Swizzle::k128)) {}
+        value_matrix(kEight ? ptx::matrix_descriptor(shared.values(0), kSize * 16, 128, ptx::Swizzle::kNone)
+                            : ptx::matrix_descriptor(shared.values(0), kKeys * Shape::kSpan, 8 * Shape::kSpan,
+                                                     kSwizzle)) {}
 
   __device__ void run() {
     if (group == Shape::kGroups - 1) pass_turn();  // the first one begins
@@ -66,15 +67,14 @@ class Consumer {
         release(shared.query_empty(query.slot));
         query.advance();
 
-        const Message next = receive();
-        if (Shape::kQueryBuffers > 1 && !next.last()) {
-          finish_and_start(m, next);
-          scored = true;
+        const Announced next = announced();
+        scored = Shape::kQueryBuffers > 1 && next.any;
+        if (scored) {
+          m = finish_and_start(m, next);
         } else {
           finish(m);
-          scored = false;
+          m = receive();
         }
-        m = next;
       }
       if constexpr (Shape::kAgain)
         if (phase == 0) release(shared.tiles_done());
@@ -92,6 +92,7 @@ class Consumer {
   float scores[kScores], sums[kSums];
   uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
   int accumulate = 0;                    // 0: the next sums are a query tile's first
+  int known_run = 0;  // steps from a query tile's second on without a mask, where its first entry tells
   Stage key, value;
   // Pairs: whether entries of the other warpgroup come before the next values of this one, and before those after them.
   bool passes_value = false, passes_value_later = false;
@@ -104,6 +105,23 @@ class Consumer {
   __device__ void release(uint32_t empty) const {
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(empty);
+  }
+
+  // What must be known of the next query tile before its first scores are issued. The rest is received while those are
+  // computed: to receive it takes 400 cycles, which the other warpgroup would wait for.
+  struct Announced {
+    bool any, passes_first;
+  };
+
+  __device__ Announced announced() const {
+    ptx::barrier_wait(shared.message_full(), message.parity);
+    bool any = false, passes_first = false;
+    if (lane == 0) any = shared.count() > 0;
+    if constexpr (Shape::kPairs)
+      if (lane == 0) passes_first = shared.passes_first();
+    any = __any_sync(~0u, any);
+    if constexpr (Shape::kPairs) passes_first = __any_sync(~0u, passes_first);
+    return {any, passes_first};
   }
 
   __device__ Message receive() {
@@ -124,8 +142,7 @@ class Consumer {
   // ---- products ---------------------------------------------------------------------------------
 
   static __device__ uint64_t row_matrix(uint32_t address) {
-    return ptx::matrix_descriptor(address, 16, 8 * Shape::kSpan,
-                                  Shape::kSpan == 128 ? ptx::Swizzle::k128 : ptx::Swizzle::k64);
+    return ptx::matrix_descriptor(address, 16, 8 * Shape::kSpan, kSwizzle);
   }
 
   // Descriptors count 16 bytes: 32 bytes of a row a step, a panel every fourth or second.
@@ -149,8 +166,8 @@ class Consumer {
 #pragma unroll
     for (int i = 0; i < kKeySteps; ++i) {
       if (kPassTurn && i == kPassTurnAt) pass_turn();
-      // 16 rows of 128 bytes, or two chunks of 16 keys
-      constexpr int kStep = kEight ? 2 * kSize : 128;
+      // 16 rows of kSpan bytes, or two chunks of 16 keys
+      constexpr int kStep = kEight ? 2 * kSize : Shape::kSpan;
       ptx::WgmmaRegisters<T, kSize>::run(sums, probabilities[i], v + kStep * i, i > 0 || accumulate);
     }
     ptx::warpgroup_commit();
@@ -204,10 +221,10 @@ class Consumer {
     }
   }
 
-  // Before the first key tile of m.
-  __device__ void pass_first_key(const Message &m) {
+  // Before the first key tile of a query tile.
+  __device__ void pass_first_key(bool passes_first) {
     if constexpr (Shape::kPairs)
-      if (pass_key(m.passes_first && group == 1)) passes_value_later = true;
+      if (pass_key(passes_first && group == 1)) passes_value_later = true;
   }
 
   // Before the values of this warpgroup that come next.
@@ -311,7 +328,7 @@ class Consumer {
   // The first scores of a query tile, with nothing else under way.
   __device__ void start(const Message &m) {
     ptx::barrier_wait(shared.query_full(query.slot), query.parity);
-    pass_first_key(m);
+    pass_first_key(m.passes_first);
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
     issue_scores();
@@ -320,6 +337,7 @@ class Consumer {
     ptx::hold_accumulators(scores);
     const KeyTile tile = key_tile(m, 0);
     release_keys();
+    known_run = run_of(tile.flags) - 1;
     mask(m, tile);
     first_softmax(m);
     pass_next_key(tile.flags);
@@ -327,31 +345,38 @@ class Consumer {
     accumulate = 0;
   }
 
-  // The key tiles of m but for the first. Runs of plain steps are a loop of their own, without a branch in it: a warpgroup
-  // takes as long from its scores to its next turn as the other one multiplies, so that 25 instructions more a step, or
-  // products in both branches of a condition, cost 4 to 6% of a call.
+  // The key tiles of m but for the first. Runs of steps with nothing to mask are loops of their own, without products in a
+  // condition: a warpgroup takes as long from its scores to its next turn as the other one multiplies, so that 25
+  // instructions more a step, or products in both branches of a condition, cost 4 to 6% of a call.
   __device__ void steps(const Message &m) {
 #pragma unroll 1
     for (int i = 1; i < m.steps;) {
-      if constexpr (Shape::kPlainSteps) {
-        int run = softmax.allows_plain() ? plain_steps(m, i) : 0;
-        if (run > 0) {
-          i += run;
+      int run = 0;
+      if (softmax.allows_plain()) run = known_run > 0 ? min(known_run, m.steps - i) : unmasked_steps(m, i);
+      known_run = 0;
+      if (run > 0) {
+        i += run;
+        if constexpr (Shape::kAgain) {
+          i -= plain_run(m, run);
+        } else {
 #pragma unroll 1
-          for (; run > 0; --run) plain_step(m);
-          continue;
+          for (int left = run; left > 0; --left) step<false>(m, i);
         }
+      } else {
+        step<true>(m, i);
+        ++i;
       }
-      step(m, i);
-      ++i;
     }
   }
 
+  // Of an entry's flags.
+  static __device__ int run_of(int flags) { return Shape::kBlocks ? flags / BSRG_ATTENTION_RUN_UNIT : 0; }
+
   // How many steps from step i on have nothing to mask, as far as is known and at most BSRG_ATTENTION_RUN.
-  __device__ int plain_steps(const Message &m, int i) const {
+  __device__ int unmasked_steps(const Message &m, int i) const {
     if constexpr (Shape::kBlocks) {
       ptx::barrier_wait(shared.key_full(key.slot), key.parity);
-      return min(key_tile(m, i).flags / BSRG_ATTENTION_RUN_UNIT, m.steps - i);
+      return min(run_of(key_tile(m, i).flags), m.steps - i);
     } else {
       const int index = m.begin + m.count - 1 - i;
       if (index >= m.above_begin) return 0;
@@ -359,7 +384,68 @@ class Consumer {
     }
   }
 
-  // The scores of the next key tile, and the sums of the one before it, which are under way at the end.
+  // `run` steps with nothing to mask, in which no shift moves. How many are left: float16 ends with a step whose
+  // exponentials are too large.
+  __device__ int plain_run(const Message &m, int run) {
+#pragma unroll 1
+    for (; run > 0; --run) {
+      issue_step();
+      int flags = 0;
+      if constexpr (Shape::kPairs) flags = key_tile(m, 0).flags;
+      release_keys();
+      cap_scores(m);
+      softmax.plain(scores);
+      if constexpr (!Shape::kWide)
+        if (softmax.exceeds()) {
+          float factor[2];
+          softmax.rescale(scores, factor);
+          pass_next_key(flags);
+          ptx::hold_accumulators(scores);
+          wait_for_sums();
+          scale_sums(factor);
+          round_probabilities();
+          return run - 1;
+        }
+      pass_next_key(flags);
+      ptx::hold_accumulators(scores);
+      wait_for_sums();
+      round_probabilities();
+    }
+    return 0;
+  }
+
+  // The scores of key tile i, and the sums of the one before it.
+  template <bool kMasked>
+  __device__ void step(const Message &m, [[maybe_unused]] int i) {
+    issue_step();
+    int flags = 0;
+    if constexpr (kMasked) {
+      const KeyTile tile = key_tile(m, i);
+      flags = tile.flags;
+      release_keys();
+      mask(m, tile);
+    } else {
+      release_keys();
+      cap_scores(m);
+    }
+    float factor[2];
+    const bool grown = softmax.next(scores, factor);
+    pass_next_key(flags);
+    ptx::hold_accumulators(scores);
+    Rounded<kScores> rounded;
+    if constexpr (kEight) {
+      round_scores(scores, rounded);
+      keep_before_wait(rounded, softmax.sum);
+    }
+    wait_for_sums();
+    if (grown) scale_sums(factor);
+    if constexpr (kEight)
+      join_rounded(rounded, probabilities);
+    else
+      round_probabilities();
+  }
+
+  // A step's products. Its scores are there at the end, its sums are under way.
   __device__ void issue_step() {
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
@@ -371,41 +457,9 @@ class Consumer {
     ptx::hold_accumulators(scores);
   }
 
-  // Nothing is masked, and no shift moves.
-  __device__ void plain_step(const Message &m) {
-    issue_step();
-    release_keys();
-    cap_scores(m);
-    softmax.plain(scores);
-    ptx::hold_accumulators(scores);
-    wait_for_sums();
-    round_probabilities();
-  }
-
-  // With key tile i.
-  __device__ void step(const Message &m, int i) {
-    issue_step();
-    const KeyTile tile = key_tile(m, i);
-    release_keys();
-    mask(m, tile);
-    float factor[2];
-    const bool grown = softmax.next(scores, factor);
-    pass_next_key(tile.flags);
-    ptx::hold_accumulators(scores);
-    Rounded<kScores> rounded;
-    if constexpr (kEight) {
-      round_scores(scores, rounded);
-      keep_before_wait(rounded, softmax.sum);
-    }
-    wait_for_sums();
-    if (grown) {
+  __device__ void scale_sums(const float (&factor)[2]) {
 #pragma unroll
-      for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
-    }
-    if constexpr (kEight)
-      join_rounded(rounded, probabilities);
-    else
-      round_probabilities();
+    for (int j = 0; j < kSums; ++j) sums[j] *= factor[j / 2 % 2];
   }
 
   // The last sums of m alone.
@@ -417,20 +471,22 @@ class Consumer {
     store(m, softmax.shift, softmax.sum);
   }
 
-  // The last sums of m and the first scores of the next query tile.
-  __device__ void finish_and_start(const Message &m, const Message &next) {
+  // The last sums of m and the first scores of the next query tile, which is returned.
+  __device__ Message finish_and_start(const Message &m, const Announced &announced) {
     ptx::barrier_wait(shared.query_full(query.slot), query.parity);
-    pass_first_key(next);
+    pass_first_key(announced.passes_first);
     ptx::barrier_wait(shared.key_full(key.slot), key.parity);
     take_turn();
     pass_value();
     issue_scores();
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<true>();
+    const Message next = receive();
     ptx::warpgroup_wait<1>();
     ptx::hold_accumulators(scores);
     const KeyTile tile = key_tile(next, 0);
     release_keys();
+    known_run = run_of(tile.flags) - 1;
     mask(next, tile);
     const float shift[2] = {softmax.shift[0], softmax.shift[1]}, sum[2] = {softmax.sum[0], softmax.sum[1]};
     first_softmax(next);
@@ -440,9 +496,33 @@ class Consumer {
     store(m, shift, sum);
     round_probabilities();
     accumulate = 0;
+    return next;
   }
 
   // ---- output -----------------------------------------------------------------------------------
+
+  __device__ uint32_t panel_buffer(int panel) const {
+    return shared.pieces(warp) + panel % L::kPieces * L::kPieceBytes;
+  }
+
+  // 64 elements of 16 rows, or as many as there are.
+  __device__ void write_panel(int panel, const float (&sum)[2], const float (&inverse)[2]) const {
+    const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
+#pragma unroll
+    for (int j = 0; j < min(8, kSize / 8 - 8 * panel); j += 2) {
+      const float *v = sums + panel * 32 + j * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
+      uint32_t packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float low = v[2 * i] * inverse[i % 2], high = v[2 * i + 1] * inverse[i % 2];
+        packed[i] = sum[i % 2] == 0.f ? 0 : ptx::pack<typename Shape::Output>(low, high);
+      }
+      // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
+      const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
+      ptx::store_matrix_x4(panel_buffer(panel) + piece_row * 128 + chunk * 16, packed[0], packed[1],
+                           packed[2], packed[3]);
+    }
+  }
 
   // Divides by the sums of exponentials and stores, each warp for itself. TMA clips what lies beyond the last row or
   // element. A row that sees no key has the sum 0: it becomes zeros, whatever is in V.
@@ -469,39 +549,31 @@ class Consumer {
         return;
       }
     }
-    const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
+    // Panels of 128 bytes of a row, the last one perhaps half: all at a time, or each as soon as its buffer is free.
+    constexpr int kPanels = (kSize + 63) / 64, kTogether = kPanels <= L::kPieces ? kPanels : 1;
     const uint64_t stream_out = ptx::policy_evict_first();
 #pragma unroll
-    for (int panel = 0; panel < kSize / 64; ++panel) {  // 128 bytes of a row
-      const uint32_t piece = shared.pieces(warp) + panel % L::kPieces * L::kPieceBytes;
-      if (lane == 0) {  // what was stored from this buffer before has left it
-        if (panel == 0)
+    for (int first = 0; first < kPanels; first += kTogether) {
+      if (lane == 0) {  // what was stored from these buffers before has left them
+        if (first == 0)
           ptx::bulk_wait_read<0>();
         else
           ptx::bulk_wait_read<L::kPieces - 1>();
       }
       __syncwarp();
 #pragma unroll
-      for (int j = 0; j < 8; j += 2) {
-        const float *v = sums + panel * 32 + j * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
-        uint32_t packed[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float low = v[2 * i] * inverse[i % 2], high = v[2 * i + 1] * inverse[i % 2];
-          packed[i] = sum[i % 2] == 0.f ? 0 : ptx::pack<typename Shape::Output>(low, high);
-        }
-        // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
-        const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-        ptx::store_matrix_x4(piece + piece_row * 128 + chunk * 16, packed[0], packed[1], packed[2],
-                             packed[3]);
-      }
+      for (int panel = first; panel < first + kTogether; ++panel) write_panel(panel, sum, inverse);
       ptx::fence_async_proxy();
       __syncwarp();
       if (lane == 0) {
-        if constexpr (Shape::kSequences)
-          store_of_sequence(p.out, p.out_rows, m.head, {row, m.end_row}, piece, panel * 64, stream_out);
-        else
-          ptx::tma_store_4d(p.out, piece, panel * 64, row, m.head, m.batch, stream_out);
+#pragma unroll
+        for (int panel = first; panel < first + kTogether; ++panel) {
+          if constexpr (Shape::kSequences)
+            store_of_sequence(p.out, p.out_rows, m.head, {row, m.end_row}, panel_buffer(panel), panel * 64,
+                              stream_out);
+          else
+            ptx::tma_store_4d(p.out, panel_buffer(panel), panel * 64, row, m.head, m.batch, stream_out);
+        }
         ptx::bulk_commit();
       }
     }

@@ -29,7 +29,6 @@ struct Shape {
   static constexpr bool kAgain = !kEight && kSize <= 128;
   // Exponentials may be as large as in float32.
   static constexpr bool kWide = std::is_same_v<T, __nv_bfloat16>;
-  static constexpr bool kPlainSteps = kAgain && kWide && !kPairs;  // what pairs pass by would interrupt them
   static constexpr bool kTail = kByBounds && kAgain && kSize == BSRG_ATTENTION_TAIL_SIZE;
   static constexpr bool kParts =
       kListing == BSRG_ATTENTION_BY_LIST || kTail;  // some query tiles may be parts
@@ -194,6 +193,10 @@ struct Shared {
     ptx::store_shared(base + L::kMessage + 64, entry);
   }
   __device__ int4 first_entry() const { return ptx::load_shared_int4(base + L::kMessage + 64); }
+
+  // Of the message alone, before it is read.
+  __device__ int count() const { return ptx::load_shared_int(base + L::kMessage + 12); }
+  __device__ int passes_first() const { return ptx::load_shared_int(base + L::kMessage + 36); }
 
   // By one lane of a warp, the one that releases the message: racecheck does not see that others have read it too.
   __device__ Message read() const {

@@ -132,7 +132,7 @@ __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale, c
 // everything would wait for.
 //
 // kWide, bfloat16: exponentials are limited by float32 alone, so nobody looks in runs of plain key tiles, only between
-// them. Those of float16 have to be looked at before they are rounded.
+// them. Those of float16 have to be looked at before they are rounded: who finds too large ones leaves the run.
 //
 // Where exponentials grow by more than 2^100 from one key tile to the next, or by 2^67 in a run of plain ones, they may
 // overflow before anybody has looked. A sum is infinite or no number then, and the query tile must be computed again,
@@ -149,19 +149,21 @@ class KeptShift {
 
   // Of a query tile's first key tile: scores become exponentials.
   __device__ void first(Scores &s, bool is_exact) {
-    exact = is_exact;
+    exact = careful = is_exact;
     float m[2] = {-INFINITY, -INFINITY};
     row_maximum<kScores / 4>(s, m);
-    if (exact || __any_sync(~0u, m[0] == -INFINITY || m[1] == -INFINITY)) row_maximum<kScores>(s, m);
+    if (exact || some_unseen(m)) {
+      row_maximum<kScores>(s, m);
+      careful = exact || some_unseen(m);
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       shift[r] = m[r] == -INFINITY ? kUnseen : m[r] * scale;
       sum[r] = 0.f;
     }
-    careful = look_first();
     exponentials(s, scale, shift, sum);
     float factor[2];
-    rescale(s, factor);
+    if constexpr (!kWide) rescale(s, factor);
   }
 
   // Whether the next few key tiles may be plain: scores become exponentials, and that is all.
@@ -177,7 +179,7 @@ class KeptShift {
       row_maximum<kScores>(s, m);
 #pragma unroll
       for (int r = 0; r < 2; ++r) move(r, fmaxf(shift[r], m[r] * scale), factor[r]);
-      careful = look_first();
+      careful = exact || __any_sync(~0u, shift[0] == kUnseen || shift[1] == kUnseen);
     }
     exponentials(s, scale, shift, sum);
     float grown[2];
@@ -187,31 +189,6 @@ class KeptShift {
       changed = true;
     }
     return changed;
-  }
-
-  // Of sums of whole rows, and of what this thread has summed of exponentials times values. Those of float16 are too small
-  // for the latter.
-  template <int kSums>
-  static __device__ bool overflowed(const float (&sum)[2], const float (&sums)[kSums]) {
-    bool some = !(sum[0] <= FLT_MAX) || !(sum[1] <= FLT_MAX);
-    if constexpr (kWide) {
-      float zero[4] = {};  // no number where one of them is infinite or none
-#pragma unroll
-      for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
-      some |= zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f;
-    }
-    return __any_sync(~0u, some);
-  }
-
- private:
-  static constexpr float kLimit = kWide ? 0x1p60f : 0x1p14f, kOverflow = 0x1p100f, kUnseen = -FLT_MAX;
-
-  const float scale;
-  bool exact;    // take the largest score so far as the shift, in every key tile
-  bool careful;  // look for the maximum in the next one
-
-  __device__ bool look_first() const {
-    return exact || __any_sync(~0u, shift[0] == kUnseen || shift[1] == kUnseen);
   }
 
   __device__ bool exceeds() const { return __any_sync(~0u, sum[0] > kLimit || sum[1] > kLimit); }
@@ -229,6 +206,30 @@ class KeptShift {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] *= factor[i / 2 % 2];
     return true;
+  }
+
+  // Of sums of whole rows, and of what this thread has summed of exponentials times values: with sums of up to kSafe only
+  // values beyond 2^107 could exceed float32, which 1000 keys of them do in the exact softmax, too.
+  template <int kSums>
+  static __device__ bool overflowed(const float (&sum)[2], const float (&sums)[kSums]) {
+    if (!__any_sync(~0u, !(sum[0] <= kSafe) || !(sum[1] <= kSafe))) return false;
+    float zero[4] = {};  // no number where one of them is infinite or none
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
+    const bool finite = sum[0] <= FLT_MAX && sum[1] <= FLT_MAX;
+    return __any_sync(~0u, !finite || zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f);
+  }
+
+ private:
+  static constexpr float kLimit = kWide ? 0x1p60f : 0x1p14f, kOverflow = 0x1p100f, kSafe = 0x1p20f,
+                         kUnseen = -FLT_MAX;
+
+  const float scale;
+  bool exact;    // take the largest score so far as the shift, in every key tile
+  bool careful;  // look for the maximum in the next one
+
+  static __device__ bool some_unseen(const float (&m)[2]) {
+    return __any_sync(~0u, m[0] == -INFINITY || m[1] == -INFINITY);
   }
 
   __device__ void move(int r, float to, float &factor) {
@@ -252,6 +253,8 @@ class LazyShift {
   float shift[2];
 
   __device__ explicit LazyShift(float scale_log2) { set_scale(scale_log2); }
+
+  __device__ bool allows_plain() const { return true; }
 
   // Only before first().
   __device__ void set_scale(float scale_log2) {

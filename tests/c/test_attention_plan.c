@@ -146,6 +146,23 @@ static void check_runs(const bsrg_attention_plan *plan, const bsrg_attention_ite
   }
 }
 
+/* For pairs: of those that warpgroup w takes. */
+static void check_paired_runs(const bsrg_attention_plan *plan, const bsrg_attention_item *tile, int w) {
+  const int32_t masks =
+      BSRG_ATTENTION_ABOVE | BSRG_ATTENTION_BELOW | BSRG_ATTENTION_HIDES_FIRST | BSRG_ATTENTION_HIDES_SECOND;
+  const bsrg_attention_key_pair *pairs = plan->pairs + tile->entry_begin;
+  for (int32_t e = 0; e < tile->entry_count; ++e) {
+    int32_t run = 0;
+    for (int32_t next = e; next < tile->entry_count && run < BSRG_ATTENTION_RUN; ++next) {
+      if (!(pairs[next].flags[w] & BSRG_ATTENTION_TAKES)) continue;
+      if (pairs[next].flags[w] & masks) break;
+      ++run;
+    }
+    if (!(pairs[e].flags[w] & BSRG_ATTENTION_TAKES)) run = 0;
+    CHECK(pairs[e].flags[w] / BSRG_ATTENTION_RUN_UNIT == run);
+  }
+}
+
 /* The same for pairs, walking as each warpgroup of the kernel does. */
 static void read_paired_tile(const bsrg_attention_plan *plan, const bsrg_attention_item *tile,
                              const bsrg_attention_bounds *bounds, char *dense) {
@@ -217,6 +234,7 @@ static void check(const problem *p) {
         if (!in_bounds(&key.bounds, q, k)) dense[q * p->keys + k] = 0;
     if (p->pairs) {
       read_paired_tile(plan, tile, &key.bounds, dense);
+      for (int w = 0; w < 2; ++w) check_paired_runs(plan, tile, w);
     } else {
       read_tile(plan, tile, &key.bounds, p->tile_keys, dense);
       check_runs(plan, tile);
