@@ -221,8 +221,7 @@ typedef struct bsrg_attention_entry {
 
 /* One step of the kinds with pairs: twice 64 keys, each at key tile * 64; a key tile behind the last one is zeros. Each
  * warpgroup has flags of its own: those above, and these. A warpgroup takes at least one of two entries that follow
- * one another, also across query tiles. RUN_UNIT times as in lists, of entries that it takes and masks nothing in; those of
- * masks from scores have none. */
+ * one another, also across query tiles. RUN_UNIT times as in lists, of entries that it takes and masks nothing in. */
 typedef struct bsrg_attention_key_pair {
   int32_t key_tile[2];
   int32_t flags[2];

@@ -62,21 +62,19 @@ __device__ __forceinline__ uint64_t row_groups(int begin, int end) {
   return uint64_t{0x0101010101010101} & below_end & (~uint64_t{0} << 8 * begin);
 }
 
-// Notes in entries how many follow one another without flags. Flags of the others are read while theirs are written, which
-// adds to what is above them.
-__device__ __forceinline__ void note_runs(int4 *entries, int count) {
+// Notes in flags 0 .. count - 1, which flags_at finds, how many follow one another with none of kMasks set. Flags of the others
+// are read while theirs are written, which adds to what is above the masks.
+template <int kMasks, typename FlagsAt>
+__device__ __forceinline__ void note_runs(int count, FlagsAt flags_at) {
   static_assert(BSRG_ATTENTION_RUN == 32, "a run ends in its warp's 32 entries or in the 32 behind them");
-  __syncthreads();
-  const auto is_plain = [&](int i) {
-    return i < count && __ldcg(&entries[i].y) % BSRG_ATTENTION_RUN_UNIT == 0;
-  };
+  const auto is_plain = [&](int i) { return i < count && (__ldcg(flags_at(i)) & kMasks) == 0; };
   const int lane = threadIdx.x % 32;
   for (int first = threadIdx.x - lane; first < count; first += BSRG_TOPK_THREADS) {
     const uint64_t mine = __ballot_sync(~0u, is_plain(first + lane));
     const uint64_t behind = __ballot_sync(~0u, is_plain(first + lane + 32));
     const auto plain = static_cast<uint32_t>((mine | behind << 32) >> lane);
     const int run = plain == ~0u ? 32 : __ffs(static_cast<int>(~plain)) - 1;
-    if (first + lane < count) entries[first + lane].y += run * BSRG_ATTENTION_RUN_UNIT;
+    if (first + lane < count) *flags_at(first + lane) += run * BSRG_ATTENTION_RUN_UNIT;
   }
 }
 
@@ -141,7 +139,8 @@ __device__ __forceinline__ void list_tiles(const bsrg_topk_lists_params &p) {
     if (threadIdx.x == 0) entries[0] = make_int4(range.begin, BSRG_ATTENTION_PARTIAL, 0, 0);
     count = 1;
   }
-  note_runs(entries, count);
+  __syncthreads();
+  note_runs<BSRG_ATTENTION_RUN_UNIT - 1>(count, [&](int i) { return &entries[i].y; });
   bsrg_attention_item item = {};
   item.first_row[0] = first_row;
   item.first_row[1] = first_row + BSRG_ATTENTION_LIST_ROWS / 2;
@@ -242,6 +241,10 @@ class PairList {
         pairs[order.own_entry(w, order.own(w) / 2)].key_tile[1] = key_tiles;
     __syncthreads();
     for (int step = threadIdx.x; step < order.steps; step += BSRG_TOPK_THREADS) set_flags(order, step);
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < 2; ++w)
+      note_runs<kMasks>(order.steps, [&](int step) { return &taken(order, step, w)->flags[w]; });
     if (order.steps == 0 && threadIdx.x == 0) set_nothing();
     bsrg_attention_item item = {};
     item.first_row[0] = block(0) * kRows;
@@ -256,6 +259,8 @@ class PairList {
   static constexpr int kRows = BSRG_ATTENTION_PAIR_ROWS, kTiles = BSRG_TOPK_PAIR_TILES;
   static constexpr int kHidden =
       BSRG_ATTENTION_TAKES | BSRG_ATTENTION_HIDES_FIRST | BSRG_ATTENTION_HIDES_SECOND;
+  static constexpr int kMasks =
+      BSRG_ATTENTION_ABOVE | BSRG_ATTENTION_BELOW | BSRG_ATTENTION_HIDES_FIRST | BSRG_ATTENTION_HIDES_SECOND;
 
   const bsrg_topk_lists_params &p;
   const HopperList list;
@@ -353,6 +358,12 @@ class PairList {
     const bool both = order.is_shared(step);
     pair->flags[0] = both || i < order.own_entries(0) ? flags_of(*pair, 0) : kHidden;
     pair->flags[1] = (both || i < order.own_entries(1) ? flags_of(*pair, 1) : kHidden) | passes;
+  }
+
+  // What warpgroup w takes in a step.
+  __device__ __forceinline__ bsrg_attention_key_pair *taken(const PairOrder &order, int step, int w) const {
+    const int shared_before = order.shared_before(step);
+    return pairs + order.entry(shared_before, step - shared_before) + (w == 1 && order.is_split(step));
   }
 
   // The attention kernel wants an entry, of which nothing is seen.
