@@ -321,6 +321,8 @@ static const double run_cycles = 1.2;
 /* Cycles of an SM for 16 columns of a part, of a slot that a warpgroup goes through, and for a tile. */
 static const double low_part_cycles = 26.5, slot_cycles = 19, part_cycles = 39.4, part_row_cycles = .34,
                     tile_cycles = 4600;
+/* Of these, for low parts of 32 columns. */
+static const double wide_part_share = .96;
 /* With a single block row a warpgroup has no second one to go on with while a product ends. */
 static const double row_of_64_overhead = 1.27, row_of_40_overhead = 1.12;
 
@@ -332,7 +334,9 @@ static double product_cycles(const bsrg_stream_work *w) {
   else if (2 * w->height > BSRG_STREAM_GROUP_ROWS)
     cycles *= row_of_40_overhead;
   /* Rows that are this low share what is read of X. */
-  if (w->height <= 16) cycles = low_part_cycles * w->parts + slot_cycles * w->group_slots;
+  if (w->height <= 16)
+    cycles =
+        (low_part_cycles * w->parts + slot_cycles * w->group_slots) * (w->width > 16 ? wide_part_share : 1);
   return cycles * w->width / 16;
 }
 

@@ -57,8 +57,11 @@ static bool stays_in_step(const bsrg_structure_view *v, const bsrg_tall_plan *pl
 static const double tile_seconds = 2.2e-6;
 /* Likewise: the least that a stage takes, which blocks of 16 and 32 columns do not fill. */
 static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.365) * 1e-6; }
-/* Likewise: the time of the tensor cores when stages are that short. */
-static double short_stage_overhead(int64_t block_width) { return block_width <= 32 ? 1.1 : 1; }
+/* Likewise: the time of the tensor cores when stages are that short; strips of 64 rows pass by some of them. */
+static double short_stage_overhead(const bsrg_structure_view *v) {
+  if (v->block_width > 32) return 1;
+  return v->block_width <= 16 ? 1.1 : v->block_height % (2 * BSRG_TALL_STRIP) ? 1.18 : 1.02;
+}
 /* Likewise: that of tiles which use nearly all block columns, since all of them walk X together. */
 static double shared_x_gain(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
   return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .96 : 1;
@@ -93,8 +96,7 @@ static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
       (blocks / cluster.columns + entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
   const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
-  const double mma =
-      c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v->block_width) * shared_x_gain(v, plan);
+  const double mma = c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v) * shared_x_gain(v, plan);
   const double l2 = c.l2_bytes / chip->l2_bytes_per_s;
   c.cores = fmax(mma, least);
   c.flow = fmax(c.cores, l2);
