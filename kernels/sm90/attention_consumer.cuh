@@ -21,14 +21,16 @@
 #include "ptx/tma.cuh"
 #include "ptx/wgmma_attention.cuh"
 #include "sm90/attention_layout.cuh"
+#include "sm90/attention_output.cuh"
 #include "sm90/attention_parts.cuh"
-#include "sm90/attention_sequences.cuh"
 #include "sm90/attention_softmax.cuh"
 
 namespace bsrg::attention {
 
 template <typename Shape>
-class Consumer {
+class Consumer : OutputRows<Shape> {
+  using Base = OutputRows<Shape>;
+  using Base::p, Base::shared, Base::warp, Base::lane, Base::sums;
   using T = typename Shape::Element;
   using L = Layout<Shape>;
   static constexpr bool kEight = Shape::kEight;
@@ -42,11 +44,8 @@ class Consumer {
  public:
   __device__ Consumer(const bsrg_attention_params &params, const Shared<Shape> &memory, int consumer_warp,
                       int my_lane)
-      : p(params),
-        shared(memory),
-        warp(consumer_warp),
+      : Base(params, memory, consumer_warp, my_lane),
         group(consumer_warp / 4),
-        lane(my_lane),
         softmax(params.scale_log2),
         query_matrix(row_matrix(shared.queries(0) + group * 64 * Shape::kSpan)),
         key_matrix(row_matrix(shared.keys(0))),
@@ -84,12 +83,10 @@ class Consumer {
   }
 
  private:
-  const bsrg_attention_params &p;
-  const Shared<Shape> shared;
-  const int warp, group, lane;
+  const int group;
   std::conditional_t<Shape::kAgain, KeptShift<kScores, Shape::kWide>, LazyShift<kScores, kEight>> softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
-  float scores[kScores], sums[kSums];
+  float scores[kScores];
   uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
   int accumulate = 0;                    // 0: the next sums are a query tile's first
   int known_run = 0;  // steps from a query tile's second on without a mask, where its first entry tells
@@ -108,7 +105,7 @@ class Consumer {
   }
 
   // What must be known of the next query tile before its first scores are issued. The rest is received while those are
-  // computed: to receive it takes 400 cycles, which the other warpgroup would wait for.
+  // computed: to receive it takes 480 cycles, which the other warpgroup would wait for.
   struct Announced {
     bool any, passes_first;
   };
@@ -117,10 +114,11 @@ class Consumer {
     ptx::barrier_wait(shared.message_full(), message.parity);
     bool any = false, passes_first = false;
     if (lane == 0) any = shared.count() > 0;
-    if constexpr (Shape::kPairs)
-      if (lane == 0) passes_first = shared.passes_first();
     any = __any_sync(~0u, any);
-    if constexpr (Shape::kPairs) passes_first = __any_sync(~0u, passes_first);
+    if constexpr (Shape::kPairs) {
+      if (lane == 0) passes_first = shared.passes_first();
+      passes_first = __any_sync(~0u, passes_first);
+    }
     return {any, passes_first};
   }
 
@@ -501,31 +499,8 @@ class Consumer {
 
   // ---- output -----------------------------------------------------------------------------------
 
-  __device__ uint32_t panel_buffer(int panel) const {
-    return shared.pieces(warp) + panel % L::kPieces * L::kPieceBytes;
-  }
-
-  // 64 elements of 16 rows, or as many as there are.
-  __device__ void write_panel(int panel, const float (&sum)[2], const float (&inverse)[2]) const {
-    const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
-#pragma unroll
-    for (int j = 0; j < min(8, kSize / 8 - 8 * panel); j += 2) {
-      const float *v = sums + panel * 32 + j * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
-      uint32_t packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float low = v[2 * i] * inverse[i % 2], high = v[2 * i + 1] * inverse[i % 2];
-        packed[i] = sum[i % 2] == 0.f ? 0 : ptx::pack<typename Shape::Output>(low, high);
-      }
-      // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
-      const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-      ptx::store_matrix_x4(panel_buffer(panel) + piece_row * 128 + chunk * 16, packed[0], packed[1],
-                           packed[2], packed[3]);
-    }
-  }
-
-  // Divides by the sums of exponentials and stores, each warp for itself. TMA clips what lies beyond the last row or
-  // element. A row that sees no key has the sum 0: it becomes zeros, whatever is in V.
+  // Divides by the sums of exponentials and stores, each warp for itself. A row that sees no key has the sum 0: it becomes
+  // zeros, whatever is in V.
   __device__ void store(const Message &m, const float (&shift)[2], const float (&partial_sum)[2]) {
     const int row = first_row(m);
     float sum[2], inverse[2];
@@ -549,42 +524,8 @@ class Consumer {
         return;
       }
     }
-    // Panels of 128 bytes of a row, the last one perhaps half: all at a time, or each as soon as its buffer is free.
-    constexpr int kPanels = (kSize + 63) / 64, kTogether = kPanels <= L::kPieces ? kPanels : 1;
-    const uint64_t stream_out = ptx::policy_evict_first();
-#pragma unroll
-    for (int first = 0; first < kPanels; first += kTogether) {
-      if (lane == 0) {  // what was stored from these buffers before has left them
-        if (first == 0)
-          ptx::bulk_wait_read<0>();
-        else
-          ptx::bulk_wait_read<L::kPieces - 1>();
-      }
-      __syncwarp();
-#pragma unroll
-      for (int panel = first; panel < first + kTogether; ++panel) write_panel(panel, sum, inverse);
-      ptx::fence_async_proxy();
-      __syncwarp();
-      if (lane == 0) {
-#pragma unroll
-        for (int panel = first; panel < first + kTogether; ++panel) {
-          if constexpr (Shape::kSequences)
-            store_of_sequence(p.out, p.out_rows, m.head, {row, m.end_row}, panel_buffer(panel), panel * 64,
-                              stream_out);
-          else
-            ptx::tma_store_4d(p.out, panel_buffer(panel), panel * 64, row, m.head, m.batch, stream_out);
-        }
-        ptx::bulk_commit();
-      }
-    }
-    if (p.lse != nullptr && lane % 4 == 0) {
-      constexpr float kLn2 = 0.693147181f;
-      const int mine = row + lane / 4;
-      const int end = Shape::kSequences ? m.end_row : p.bounds.queries;
-      float *lse = p.lse + (static_cast<int64_t>(m.batch) * p.heads + m.head) * p.bounds.queries + mine;
-      if (mine < end) lse[0] = (shift[0] + ptx::log2(sum[0])) * kLn2;
-      if (mine + 8 < end) lse[8] = (shift[1] + ptx::log2(sum[1])) * kLn2;
-    }
+    this->store_panels(m, row, sum, inverse);
+    this->store_lse(m, row, shift, sum);
   }
 };
 
