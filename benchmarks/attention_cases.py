@@ -18,10 +18,16 @@ from .patterns import PATTERNS, Pattern
 
 ITEM_BYTES = {"float8_e4m3fn": 1, "bfloat16": 2, "float16": 2, "float32": 4}
 
+# Patterns with the block on the diagonal in every row, of which a causal call sees half, and
+# otherwise blocks before it.
+DIAGONAL = ("causal", "diagonal")
+
 
 @dataclass(frozen=True)
 class AttentionCase:
-    """One call. ``count`` is the mean number of blocks a block row, the same for all heads."""
+    """One call. ``count`` is the mean number of blocks a block row. All heads see the same blocks,
+    but in the pattern "random", where every block is there with the same probability, each head
+    has its own, as many as it happens to get."""
 
     group: str
     dtype: str
@@ -57,8 +63,11 @@ class AttentionCase:
         return self.q_shape[2] // height, self.keys // width
 
     @property
-    def nnzb(self) -> int:
-        if self.pattern == "causal":  # the first rows have fewer columns than they would store
+    def nnzb(self) -> float:
+        """Of a head, or the mean of the heads."""
+        if self.pattern == "random":
+            return int(self.make_blocks().sum()) / self.heads
+        if self.pattern in DIAGONAL:  # the first rows have fewer columns than they would store
             return sum(min(row + 1, self.count) for row in range(self.grid[0]))
         return self.grid[0] * self.count
 
@@ -131,10 +140,15 @@ class AttentionCase:
         return fields
 
     def make_blocks(self) -> np.ndarray:
-        """The mask, one truth value a block."""
-        make = causal_rows if self.pattern == "causal" else PATTERNS[self.pattern]
-        seed = [SEED, *self.block, self.count, *self.pattern.encode()]
-        pattern = make(np.random.default_rng(seed), *self.grid, self.count)
+        """The mask, one truth value a block: [rows, columns], or [heads, rows, columns] where each
+        head has its own."""
+        # Both masks with the diagonal have the same blocks.
+        name = "causal" if self.pattern in DIAGONAL else self.pattern
+        rng = np.random.default_rng([SEED, *self.block, self.count, *name.encode()])
+        if self.pattern == "random":
+            return rng.random((self.heads, *self.grid)) < self.count / self.grid[1]
+        make = causal_rows if self.pattern in DIAGONAL else PATTERNS[self.pattern]
+        pattern = make(rng, *self.grid, self.count)
         blocks = np.zeros(self.grid, bool)
         blocks[pattern.rows, pattern.indices] = True
         return blocks
@@ -195,10 +209,13 @@ def gpu_attention_cases() -> Iterator[AttentionCase]:
     for length in (16384, 32768):
         for density in (0.05, 0.125, 0.25, 0.5):
             yield _masked(length, 128, density)
+            yield _masked(length, 128, density, "random")
     for density in (0.125, 0.5):
         yield _masked(16384, 64, density)
     yield _masked(16384, 128, 0.125, "zipf_rows")
-    yield _masked(16384, 128, 0.125, "causal")
+    # The same blocks: what the diagonal costs of which half is hidden.
+    for pattern in ("diagonal", "causal"):
+        yield _masked(16384, 128, 0.125, pattern)
     # The mask is made anew for each call, from scores.
     for block in (128, 64):
         yield replace(_masked(16384, block, 0.125), group="topk")

@@ -106,16 +106,19 @@ def flex(p: Problem) -> Product:
     attend = p.cache["flex"]
     table = p.torch.from_numpy(p.blocks).to(p.q.device)
     height, width = p.case.block
+    each_head = p.blocks.ndim == 3
 
     def seen(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return table[query // height, key // width]
+        mine = table[head] if each_head else table
+        return mine[query // height, key // width]
 
     def seen_causal(batch: Any, head: Any, query: Any, key: Any) -> Any:
-        return table[query // height, key // width] & (key <= query)
+        return seen(batch, head, query, key) & (key <= query)
 
+    heads = p.case.heads if each_head else None
     mask = create_block_mask(
         seen_causal if p.case.causal else seen,
-        *(None, None, p.case.q_shape[2], p.case.keys),
+        *(None, heads, p.case.q_shape[2], p.case.keys),
         device=p.q.device,
         BLOCK_SIZE=p.case.block,
     )

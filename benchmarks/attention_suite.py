@@ -109,7 +109,8 @@ def make_mask(p: Problem) -> BlockMask | None:
         return None
     if p.scores is not None:
         return BlockMask.topk(p.scores, p.case.count, p.case.block)
-    return BlockMask.from_dense(p.blocks, p.case.block)
+    blocks = p.blocks if p.blocks.ndim == 2 else p.blocks[None]  # [1, heads, rows, columns]
+    return BlockMask.from_dense(blocks, p.case.block)
 
 
 def our_call(p: Problem, family: str) -> Product:
@@ -196,14 +197,14 @@ def _attend(
 
 
 def _seen(p: Problem, rows: slice, queries: int, keys: int) -> Any:
-    """Which of the keys these queries see: [rows, keys], or None for all."""
+    """Which of the keys these queries see: [rows, keys] or [heads, rows, keys], or None for all."""
     torch, device = p.torch, p.q.device
     query = torch.arange(rows.start, rows.stop, device=device)[:, None]
     key = torch.arange(keys, device=device)[None, :]
     seen = None
     if p.blocks is not None:
         height, width = p.case.block
-        seen = torch.from_numpy(p.blocks).to(device)[query // height, key // width]
+        seen = torch.from_numpy(p.blocks).to(device)[..., query // height, key // width]
     if p.case.causal:
         before = key <= query + keys - queries
         seen = before if seen is None else seen & before

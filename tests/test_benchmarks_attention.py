@@ -32,12 +32,15 @@ def test_cases_are_consistent() -> None:
         if case.block is None:
             continue
         blocks = case.make_blocks()
-        assert blocks.shape == case.grid and blocks.sum() == case.nnzb, case.name
+        heads = case.heads if case.pattern == "random" else 1
+        assert blocks.shape[-2:] == case.grid and blocks.size == heads * np.prod(case.grid)
+        assert blocks.sum() == case.nnzb * heads, case.name
         assert np.array_equal(blocks, case.make_blocks())
         assert (case.grid[0] * case.block[0], case.grid[1] * case.block[1]) == (case.keys,) * 2
     masks = [case for case in cases if case.block]
-    wanted = {round(case.density, 2) for case in select(masks, "32768.*uniform")}
-    assert wanted == {0.05, 0.12, 0.25, 0.5}
+    for pattern in ("uniform", "random"):
+        wanted = sorted(case.density for case in select(masks, f"32768.*{pattern}"))
+        assert wanted == pytest.approx([0.05, 0.125, 0.25, 0.5], rel=0.02)
 
 
 def test_useful_work() -> None:
@@ -54,9 +57,21 @@ def test_useful_work() -> None:
     assert mask.useful_flops == 4 * 16 * 128 * 16 * 128**2 * 128
 
 
+def test_random_mask_differs_between_heads_and_rows() -> None:
+    (case,) = select(gpu_attention_cases(), "^masks/.*16384x128/.*/d0.125/random")
+    counts = case.make_blocks().sum(axis=2)
+    assert counts.shape == (16, 128) and counts.min() < 10 < 22 < counts.max()
+    # Of a binomial distribution, to five deviations of the mean of 2,048 rows.
+    assert abs(counts.mean() - 16) < 5 * (16 * 0.875 / counts.size) ** 0.5
+    assert counts.var() == pytest.approx(16 * 0.875, rel=0.2)
+    assert case.useful_flops == 4 * 128**3 * counts.sum()
+
+
 def test_causal_mask_has_the_diagonal_and_nothing_after_it() -> None:
-    (case,) = select(gpu_attention_cases(), "^masks/.*/causal")
+    whole, case = select(gpu_attention_cases(), "^masks/.*/(diagonal|causal)$")
     blocks = case.make_blocks()
+    assert case.causal and not whole.causal and np.array_equal(blocks, whole.make_blocks())
+    assert whole.visible - case.visible == 128 * 128**2 / 2
     assert blocks.diagonal().all() and not np.triu(blocks, 1).any()
     assert set(blocks.sum(axis=1)[16:]) == {16}
     seen = np.kron(blocks, np.ones((8, 8))) * np.tri(1024)
@@ -145,6 +160,8 @@ def test_reference_is_attention_in_float64(monkeypatch: pytest.MonkeyPatch) -> N
         small(heads=4, kv_heads=2, queries=100, causal=True),
         small_mask("zipf_rows"),
         small_mask("causal"),
+        small_mask("diagonal"),
+        small_mask("random"),
         small_mask("two_full_rows", count=2),
     ):
         p = suite._problem(case)
@@ -155,7 +172,7 @@ def test_reference_is_attention_in_float64(monkeypatch: pytest.MonkeyPatch) -> N
         if case.causal:
             seen = seen.tril(case.keys - q.shape[2])
         if p.blocks is not None:
-            seen &= torch.from_numpy(p.blocks.repeat(32, axis=0).repeat(32, axis=1))
+            seen = seen & torch.from_numpy(p.blocks.repeat(32, axis=-2).repeat(32, axis=-1))
         scores = (q @ k.mT / 32**0.5).masked_fill(~seen, float("-inf"))
         expected = torch.nan_to_num(scores.softmax(dim=3)) @ v
         assert torch.allclose(found.expected, expected, rtol=1e-12, atol=1e-14), case.name
@@ -244,7 +261,7 @@ def test_suite_measures_masks() -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
     suite.cache["flex"] = flex_attention  # not compiled, which takes long
-    for case in (small_mask(), small_mask("zipf_rows"), small_mask("causal"), small_mask("banded")):
+    for case in (small_mask(), small_mask("zipf_rows"), small_mask("causal"), small_mask("random")):
         outcome = suite.run(case)
         assert not outcome.wrong, outcome.notes
         who = [row["who"] for row in outcome.rows[::2]]
@@ -309,7 +326,7 @@ def test_tables(tmp_path: Path) -> None:
     full, causal = select(cases, "^dense/bfloat16/1x16x16384x128/")
     (decode,) = select(cases, "^decode/")
     (mask,) = select(cases, "^masks/.*16384x128/128x128/d0.125/zipf")
-    (long,) = select(cases, "^masks/.*32768x128/128x128/d0.5/")
+    (long,) = select(cases, "^masks/.*32768x128/128x128/d0.5/uniform")
     packed, _ = select(cases, "^varlen/")
     write_run(
         tmp_path,
