@@ -18,9 +18,21 @@ typedef struct bsrg_narrow_list {
   double item_blocks;   /* sum of block_count over the items */
 } bsrg_narrow_list;
 
+/* For BSRG_NARROW_BY_CLUSTER: block rows, strips of up to 16 rows, that share X over a cluster of CTAs, a part of k each. */
+typedef struct bsrg_narrow_cluster {
+  int32_t *first; /* as the kernels have them, see params.h */
+  uint16_t *masks;
+  int32_t parts; /* 2 or 4 CTAs; 0 where these kernels take no such blocks */
+  /* Whether they take less time than others would with X in that order. */
+  bool by_rows, by_columns;
+  int32_t stages, strips, clusters;
+  int32_t longest; /* blocks of a part of a row */
+} bsrg_narrow_cluster;
+
 typedef struct bsrg_narrow_plan {
   bsrg_narrow_list low;  /* strips of 16 rows, 32 where blocks are higher than 16 */
   bsrg_narrow_list high; /* of 64, for BSRG_NARROW_BY_TMA; none where blocks are no higher than 32: strip 0 */
+  bsrg_narrow_cluster cluster;
 } bsrg_narrow_plan;
 
 void *bsrg_narrow_make_plan(bsrg_structure *structure);
@@ -30,14 +42,31 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 
 /* The kernels that compute a product. X waits in Hopper's larger shared memory where it can be copied or described by a tensor
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
- * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. */
-typedef enum bsrg_narrow_kind { BSRG_NARROW_PLAIN, BSRG_NARROW_BY_RING, BSRG_NARROW_BY_TMA } bsrg_narrow_kind;
+ * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
+ * 32 columns, where L2 would be the limit of low blocks. */
+typedef enum bsrg_narrow_kind {
+  BSRG_NARROW_PLAIN,
+  BSRG_NARROW_BY_RING,
+  BSRG_NARROW_BY_TMA,
+  BSRG_NARROW_BY_CLUSTER
+} bsrg_narrow_kind;
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *view, const bsrg_narrow_plan *plan,
                                      int sm_arch, const bsrg_dense *x);
 static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan,
                                                           bsrg_narrow_kind kind) {
   return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;
 }
+/* narrow_cluster.c: fills a plan's, of zeros; false if memory ran out. */
+bool bsrg_narrow_make_cluster(const bsrg_structure_view *view, bsrg_narrow_cluster *cluster);
+void bsrg_narrow_free_cluster(bsrg_narrow_cluster *cluster);
+double bsrg_narrow_cluster_seconds(const bsrg_structure_view *view, const bsrg_narrow_cluster *cluster,
+                                   double hbm_bytes, const bsrg_chip *chip);
+double bsrg_narrow_cluster_l2_bytes(const bsrg_structure_view *view, const bsrg_narrow_cluster *cluster);
+/* uploads: of `first` and `masks`. */
+bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_narrow_cluster *cluster,
+                                       const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
+                                       bsrg_gpu gpu, bsrg_error *error);
+
 /* The columns that a kernel of the other kinds is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
 

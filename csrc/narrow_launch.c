@@ -142,11 +142,15 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
                          *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
-  enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, PARTS };
+  enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, FIRST, MASKS, PARTS };
   _Static_assert((int)PARTS <= (int)BSRG_UPLOAD_PARTS, "room for all");
   const bool indices = !low->columns || (high->strip && !high->columns);
+  const bsrg_narrow_cluster *cluster = &narrow->cluster;
+  const size_t lists = (size_t)v->block_rows * (size_t)cluster->parts;
   bsrg_upload_part parts[PARTS] = {
-      [INDICES] = {v->indices, indices ? sizeof(*v->indices) * (size_t)v->nnzb : 0}};
+      [INDICES] = {v->indices, indices ? sizeof(*v->indices) * (size_t)v->nnzb : 0},
+      [FIRST] = {cluster->first, cluster->parts ? sizeof(*cluster->first) * (lists + 1) : 0},
+      [MASKS] = {cluster->masks, sizeof(*cluster->masks) * lists * (size_t)cluster->stages}};
   describe_uploads(low, parts + LOW);
   describe_uploads(high, parts + HIGH);
   const CUdeviceptr *uploads;
@@ -154,8 +158,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   if (status != BSRG_OK) return status;
 
   const CUdeviceptr *const of_list = uploads + (list == low ? LOW : HIGH);
+  const bool in_pieces = list->slot_count > 0 && kind != BSRG_NARROW_BY_CLUSTER;
   CUdeviceptr partial = 0;
-  if (list->slot_count > 0) {
+  if (in_pieces) {
     const size_t bytes = sizeof(float) * (size_t)list->slot_count * (size_t)(list->strip * columns);
     status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &partial, error);
     if (status != BSRG_OK) return status;
@@ -193,12 +198,15 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   };
   if (kind == BSRG_NARROW_BY_TMA) {
     status = launch_tma(args, &p, list, gpu, error);
+  } else if (kind == BSRG_NARROW_BY_CLUSTER) {
+    p.vector_y = writes_runs(args);
+    status = bsrg_narrow_launch_cluster(args, cluster, &p, uploads + FIRST, gpu, error);
   } else {
     const bsrg_kernel_id kernel =
         choose_kernel(args->dtype, columns, list, kind == BSRG_NARROW_BY_RING, gpu.device->info.sm_count);
     status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
   }
-  if (status == BSRG_OK && list->split_count > 0) {
+  if (status == BSRG_OK && in_pieces) {
     const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
     status = bsrg_launch(gpu.api, gpu.device, add, list->split_count, 1, stream, &p, error);
   }

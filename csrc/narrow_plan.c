@@ -104,32 +104,23 @@ void bsrg_narrow_free_plan(void *plan) {
   bsrg_narrow_plan *narrow = plan;
   free_list(&narrow->low);
   free_list(&narrow->high);
+  bsrg_narrow_free_cluster(&narrow->cluster);
   free(narrow);
-}
-
-void *bsrg_narrow_make_plan(bsrg_structure *structure) {
-  const bsrg_structure_view *v = &structure->view;
-  bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
-  if (!plan) return NULL;
-  /* Two fragments of rows share what a warp fetches of X. */
-  const int64_t height = v->block_height;
-  if (make_items(v, height > 16 ? 32 : 16, &plan->low) &&
-      (height <= 32 || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)))
-    return plan;
-  bsrg_narrow_free_plan(plan);
-  return NULL;
 }
 
 int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <= 32 ? 32 : 64; }
 
 /* Maps count rows of stored blocks with 31 bits. */
-static bool suits_maps(const bsrg_structure_view *v, const bsrg_dense *x) {
-  bsrg_dense turned = *x;
-  bsrg_dense_turn(&turned);
+static bool suits_maps(const bsrg_structure_view *v) {
   int64_t rows;
   return v->block_width % 16 == 0 && v->nnzb > 0 && bsrg_mul_ok(v->nnzb, v->block_height, &rows) &&
-         rows <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX &&
-         (bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned));
+         rows <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX;
+}
+
+static bool map_has_x(const bsrg_dense *x) {
+  bsrg_dense turned = *x;
+  bsrg_dense_turn(&turned);
+  return bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned);
 }
 
 /* Strips of 32 rows go by TMA where all of them have no more stages than this: their boxes are small, and TMA takes as long
@@ -139,16 +130,20 @@ static double low_stages(const bsrg_structure_view *v, const bsrg_narrow_list *l
   return low->item_blocks * (double)bsrg_ceil_div(v->block_width, TMA_STAGE_K);
 }
 
+static bool low_goes_by_tma(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
+  return plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
+}
+
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
                                      const bsrg_dense *x) {
   const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
   const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
   if (sm_arch != 90 || !(by_rows || by_columns) || (uintptr_t)x->data % 16) return BSRG_NARROW_PLAIN;
   const bool few = x->cols <= 16;
-  const bool suits = plan->high.strip
-                         ? by_columns || !few
-                         : !few && plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
-  if (suits && suits_maps(v, x)) return BSRG_NARROW_BY_TMA;
+  const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
+  if (shared && x->cols > 32 && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
+  const bool suits = plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, plan);
+  if (suits && suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
 
@@ -163,8 +158,14 @@ static const double cta_bytes_per_s = 25e9;
 static const double share_32 = 0.95, share_16 = 0.87;
 /* Rows of X that many SMs want at about the same time come from L2 faster than distinct ones. */
 static const double shared_l2_gain = 1.1;
-/* Where X waits in shared memory, too: the chain of the first loads is longer, but then those of A and of X overlap. */
-static const double sm90_launch_seconds = 6e-6, sm90_x_bytes_per_s = 9.5e12;
+/* Where X waits in shared memory, too, strips of 32: the chain of the first loads is longer, but then those of A and of X
+ * overlap. */
+static const double ring_launch_seconds = 6e-6, ring_x_bytes_per_s = 9.5e12;
+/* Of 16: what a row of X takes, whether 32 or 64 columns of it, and as 32 or 64 columns one by one; and what items take beyond
+ * those that run at a time. */
+static const double low_ring_launch_seconds = 4.5e-6, low_ring_row_seconds = 12.2e-12;
+static const double low_ring_half_seconds = 17e-12, low_ring_column_seconds = 31e-12;
+static const double low_ring_item_seconds = 6e-9;
 /* By TMA: a launch, L2's rate, what an SM takes for a stage of the low strips, and the rate of one CTA, X included. */
 static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, low_stage_seconds = 85e-9;
 static const double tma_cta_bytes_per_s = 80e9;
@@ -182,29 +183,84 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
   return tma_launch_seconds + fmax(fmax(memory, l2), fmax(longest, boxes));
 }
 
+/* X through L2 and the rings, of k rows of it in all, and what comes before and beside. */
+static double ring_x_seconds(const bsrg_narrow_list *list, double k, int64_t n, bool by_columns) {
+  if (list->strip > 16) return 2 * k * (double)n / ring_x_bytes_per_s;
+  return k * (!by_columns ? low_ring_row_seconds : n > 32 ? low_ring_column_seconds : low_ring_half_seconds);
+}
+
+static double ring_launch(const bsrg_narrow_list *list, const bsrg_chip *chip) {
+  if (list->strip > 16) return ring_launch_seconds;
+  const double later = fmax(0, list->item_count - (double)(ITEMS_AT_ONCE * chip->sm_count));
+  return low_ring_launch_seconds + later * low_ring_item_seconds;
+}
+
+/* All of a candidate but its reason, for n columns of X. Returns whether L2 limits it. */
+static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsrg_narrow_kind kind, int64_t n,
+                 bool by_columns, const bsrg_chip *chip, bsrg_candidate *c) {
+  const bsrg_narrow_list *list = bsrg_narrow_list_of(plan, kind);
+  const double k = list->item_blocks * (double)v->block_width; /* over all items */
+  const double rows = (double)bsrg_min(list->strip, v->block_height);
+  c->mma_flops = 2 * k * list->strip * (double)bsrg_narrow_columns(n);
+  c->hbm_bytes = bsrg_compulsory_bytes(v, BSRG_F16, n);
+  c->l2_bytes = 2 * k * ((double)n + rows);
+  if (kind == BSRG_NARROW_BY_CLUSTER) {
+    c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);
+    c->seconds = bsrg_narrow_cluster_seconds(v, &plan->cluster, c->hbm_bytes, chip);
+    return false;
+  }
+  const bool plain = kind == BSRG_NARROW_PLAIN;
+  const double share = plain && list->strip == 16 ? share_16 : share_32;
+  const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);
+  const double x = plain ? 2 * k * (double)n / (chip->l2_bytes_per_s * shared_l2_gain)
+                         : ring_x_seconds(list, k, n, by_columns);
+  const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
+  const double longest = 2 * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
+  const double work = fmax(memory, fmax(starts, longest));
+  c->seconds = kind == BSRG_NARROW_BY_TMA
+                   ? tma_seconds(v, list, chip, c)
+                   : (plain ? launch_seconds : ring_launch(list, chip)) + hypot(work, x);
+  if (list->split_count) c->seconds += second_pass_seconds;
+  return x > memory;
+}
+
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
-  const int64_t n = args->x.cols;
-  const bsrg_narrow_plan *narrow = plan;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, narrow, chip->sm_arch, &args->x);
-  const bsrg_narrow_list *list = bsrg_narrow_list_of(narrow, kind);
-  const bool sm90 = kind != BSRG_NARROW_PLAIN;
-  const double size = (double)bsrg_dtype_size(args->dtype), columns = (double)bsrg_narrow_columns(n);
-  const double k = list->item_blocks * (double)v->block_width; /* over all items */
-  const double rows = (double)bsrg_min(list->strip, v->block_height);
-  c->mma_flops = 2 * k * list->strip * columns;
-  c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
-  c->l2_bytes = size * k * ((double)n + rows);
-  const double share = list->strip == 16 && !sm90 ? share_16 : share_32;
-  const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);
-  const double x_rate = sm90 ? sm90_x_bytes_per_s : chip->l2_bytes_per_s * shared_l2_gain;
-  const double x = size * k * (double)n / x_rate;
-  const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
-  const double longest = size * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
-  const double work = fmax(memory, fmax(starts, longest));
-  c->seconds = kind == BSRG_NARROW_BY_TMA ? tma_seconds(v, list, chip, c)
-                                          : (sm90 ? sm90_launch_seconds : launch_seconds) + hypot(work, x);
-  if (list->split_count) c->seconds += second_pass_seconds;
-  bsrg_set_reason(c, "%s", x > memory ? "limited by L2 traffic" : "limited by memory");
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, &args->x);
+  const bool by_columns = !bsrg_map_can_describe(&args->x);
+  const bool by_l2 = cost(v, plan, kind, args->x.cols, by_columns, chip, c);
+  bsrg_set_reason(c, "%s", by_l2 ? "limited by L2 traffic" : "limited by memory");
+}
+
+/* ---- plan ------------------------------------------------------------------------------------- */
+
+/* Clusters are for the most columns, and only where they take less time there than the kernel that would be chosen. */
+static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
+  bsrg_narrow_cluster *cluster = &plan->cluster;
+  if (!cluster->parts) return;
+  const bsrg_chip chip = bsrg_chip_h200();
+  for (int by_columns = 0; by_columns < 2; ++by_columns) {
+    bsrg_candidate shared, own;
+    cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_NARROW_MAX_N, by_columns, &chip, &shared);
+    cost(v, plan, BSRG_NARROW_BY_RING, BSRG_NARROW_MAX_N, by_columns, &chip, &own);
+    *(by_columns ? &cluster->by_columns : &cluster->by_rows) = shared.seconds < own.seconds;
+  }
+  if (!cluster->by_rows && !cluster->by_columns) bsrg_narrow_free_cluster(cluster);
+}
+
+void *bsrg_narrow_make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
+  bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
+  if (!plan) return NULL;
+  /* Two fragments of rows share what a warp fetches of X. */
+  const int64_t height = v->block_height;
+  if (make_items(v, height > 16 ? 32 : 16, &plan->low) &&
+      (height <= 32 || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)) &&
+      bsrg_narrow_make_cluster(v, &plan->cluster)) {
+    compare_cluster(v, plan);
+    return plan;
+  }
+  bsrg_narrow_free_plan(plan);
+  return NULL;
 }

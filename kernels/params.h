@@ -426,8 +426,8 @@ typedef struct bsrg_narrow_params {
   int32_t block_height, block_width; /* the product is below 2^31 */
   uint32_t chunks_reciprocal;        /* floor(2^32 / (2 * chunks of a block)) + 1 */
   int32_t x_layout;
-  /* C and Y: unit column stride, runs of padded_n / 8 columns aligned to their size. By TMA: rows or columns of adjacent
-   * elements in runs of eight. */
+  /* C and Y: unit column stride, runs of padded_n / 8 columns aligned to their size. By TMA and by cluster: rows or
+   * columns of adjacent elements in runs of eight. */
   int32_t vector_y;
   float alpha, beta; /* beta == 0: c is not read */
   bsrg_output_params output;
@@ -454,6 +454,39 @@ typedef struct bsrg_narrow_tma_params {
   int32_t tail_rows;       /* of the last strips */
   int32_t x_columns;       /* that are loaded: 64, or of X by columns only those that there are */
 } bsrg_narrow_tma_params;
+
+/* ---- sm90/narrow_cluster.cuh ----------------------------------------------------------------- */
+
+enum {
+  BSRG_NARROW_CLUSTER_STRIP = 16,  /* rows of a warp: of a block row */
+  BSRG_NARROW_CLUSTER_STRIPS = 18, /* of a cluster, at most */
+  BSRG_NARROW_CLUSTER_THREADS = 32 * (BSRG_NARROW_CLUSTER_STRIPS + 1),
+  BSRG_NARROW_CLUSTER_STAGE_K = 256,
+  BSRG_NARROW_CLUSTER_BOX = 64,         /* k of X that TMA is asked for at a time: lines of 128 bytes */
+  BSRG_NARROW_CLUSTER_MOST_STAGES = 32, /* of a part */
+  BSRG_NARROW_CLUSTER_RING = 4,         /* stages in shared memory, at most */
+  BSRG_NARROW_CLUSTER_STAGE_BYTES = 128 * BSRG_NARROW_CLUSTER_STAGE_K,
+  BSRG_NARROW_CLUSTER_WARP_BYTES = 4096, /* a warp's ring of A; then the sums of its strip */
+  BSRG_NARROW_CLUSTER_SHARED_BYTES = 232448
+};
+/* What lies beside the ring of X in shared memory, with barriers and alignment. */
+#define BSRG_NARROW_CLUSTER_REST_BYTES(parts, strips) \
+  (2048 + (strips) * BSRG_NARROW_CLUSTER_WARP_BYTES * (2 * (parts) - 1) / (parts))
+
+typedef struct bsrg_narrow_cluster_params {
+  bsrg_tensor_map x;
+  bsrg_narrow_params narrow;
+  /* The first block of part p of block row r: first[r * parts + p]; the next one's is where it ends. */
+  const int32_t *first;
+  /* Which block columns of a stage there are: masks[(r * parts + p) * stages + stage], a bit each. */
+  const uint16_t *masks;
+  int32_t stages; /* of a part */
+  int32_t ring;   /* of them in shared memory */
+  int32_t strips; /* of a cluster; rows of each of its CTAs, 16 strips / parts, are a multiple of 8 */
+  int32_t all_strips;
+  int32_t x_columns; /* that are loaded: 64, or of X by columns only those that there are */
+  int32_t y_rows;
+} bsrg_narrow_cluster_params;
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */
 

@@ -106,6 +106,17 @@ __device__ __forceinline__ void bulk_load(uint32_t destination, const void *sour
       : "memory");
 }
 
+// From this CTA's shared memory to that of another one in the cluster, whose barrier counts the bytes. What is copied has to
+// stay until they have arrived there.
+__device__ __forceinline__ void bulk_send(uint32_t destination, uint32_t source, int bytes,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          destination),
+      "r"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+}
+
 // ---- stores: completion counts in bulk groups of the issuing thread -----------------------------
 
 __device__ __forceinline__ void tma_store_2d(const bsrg_tensor_map &map, uint32_t source, int x, int y,

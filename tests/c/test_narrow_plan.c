@@ -4,15 +4,21 @@
 #include "narrow.h"
 #include "structures.h"
 
-/* Row i stores its first lengths[i] block columns. */
-static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
-                            int64_t width) {
+/* Row i stores lengths[i] block columns: the first ones, or as far apart as they can be. */
+static bsrg_structure *make_rows(const int64_t *lengths, int64_t block_rows, int64_t block_cols,
+                                 int64_t height, int64_t width, bool spread) {
   int64_t *indptr = calloc((size_t)block_rows + 1, sizeof(*indptr));
   for (int64_t i = 0; i < block_rows; ++i) indptr[i + 1] = indptr[i] + lengths[i];
   int64_t *indices = malloc(sizeof(*indices) * (size_t)(indptr[block_rows] + 1));
   for (int64_t i = 0; i < block_rows; ++i)
-    for (int64_t j = 0; j < lengths[i]; ++j) indices[indptr[i] + j] = j;
+    for (int64_t j = 0; j < lengths[i]; ++j)
+      indices[indptr[i] + j] = spread ? j * block_cols / lengths[i] : j;
   return make_structure(block_rows, block_cols, height, width, indptr, indices);
+}
+
+static bsrg_structure *make(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
+                            int64_t width) {
+  return make_rows(lengths, block_rows, block_cols, height, width, false);
 }
 
 /* Items find their block columns where they have places of their own, unless most of those would be empty. */
@@ -67,6 +73,40 @@ static void check_items(const bsrg_structure_view *v, const bsrg_narrow_list *li
   free(by_slot);
 }
 
+/* Every block is a bit of one stage, in its place in the order of the blocks, and nothing else is. Strips have room in the
+ * kernels' shared memory. */
+static void check_cluster(const bsrg_structure_view *v, const bsrg_narrow_cluster *c) {
+  if (!c->parts) {
+    CHECK(!c->first && !c->masks && !c->by_rows && !c->by_columns);
+    return;
+  }
+  const int64_t strips = v->block_rows;
+  CHECK(v->block_height <= BSRG_NARROW_CLUSTER_STRIP && c->strips > 0 &&
+        c->strips <= BSRG_NARROW_CLUSTER_STRIPS && (16 * c->strips / c->parts) % 8 == 0);
+  CHECK((int64_t)c->strips * c->clusters >= strips && (int64_t)c->strips * (c->clusters - 1) < strips);
+  CHECK(c->stages <= BSRG_NARROW_CLUSTER_MOST_STAGES &&
+        (int64_t)c->stages * c->parts * BSRG_NARROW_CLUSTER_STAGE_K >= bsrg_whole_cols(v));
+  CHECK(BSRG_NARROW_CLUSTER_REST_BYTES(c->parts, c->strips) + 2 * BSRG_NARROW_CLUSTER_STAGE_BYTES <=
+        BSRG_NARROW_CLUSTER_SHARED_BYTES);
+  const int64_t in_stage = BSRG_NARROW_CLUSTER_STAGE_K / v->block_width;
+  int64_t block = 0, longest = 0;
+  for (int64_t row = 0; row < v->block_rows; ++row)
+    for (int64_t part = 0; part < c->parts; ++part) {
+      const int64_t list = row * c->parts + part, begin = block;
+      CHECK(c->first[list] == block);
+      for (int64_t stage = 0; stage < c->stages; ++stage)
+        for (int64_t bit = 0; bit < 16; ++bit) {
+          if (!(c->masks[list * c->stages + stage] >> bit & 1)) continue;
+          CHECK(bit < in_stage && block < v->indptr[row + 1]);
+          CHECK(v->indices[block] == (part * c->stages + stage) * in_stage + bit);
+          ++block;
+        }
+      longest = bsrg_max(longest, block - begin);
+      CHECK(part < c->parts - 1 || block == v->indptr[row + 1]);
+    }
+  CHECK(c->first[v->block_rows * c->parts] == v->nnzb && block == v->nnzb && longest == c->longest);
+}
+
 /* Strips of 64 rows are for X that Hopper's kernels can describe by a map, by rows if it has more than 16 columns, and blocks
  * of whole k16: half as many of them read X. */
 static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
@@ -100,6 +140,10 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       const bsrg_narrow_kind kind = bsrg_narrow_kind_of(view, plan, cases[i].chip->sm_arch, &cases[i].x);
       CHECK(bsrg_narrow_list_of(plan, kind) == list);
       CHECK((kind == BSRG_NARROW_PLAIN) == !(many || high));
+      const bool by_cluster =
+          many && n > 32 && (cases[i].by_columns ? plan->cluster.by_columns : plan->cluster.by_rows);
+      CHECK((kind == BSRG_NARROW_BY_CLUSTER) == by_cluster);
+      if (by_cluster) continue;
       const double rows = (double)bsrg_min(list->strip, structure->view.block_height);
       CHECK(candidate.l2_bytes ==
             2 * list->item_blocks * (double)structure->view.block_width * ((double)n + rows));
@@ -122,6 +166,7 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
       for (int32_t j = 1; j < lists[i]->item_count; ++j)
         CHECK(lists[i]->items[j - 1].block_count >= lists[i]->items[j].block_count);
   }
+  check_cluster(&view, &plan->cluster);
   check_predictions(structure, plan);
   const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
@@ -158,6 +203,35 @@ static void test_even_rows_stay_whole(void) {
   CHECK(check(lengths, 512, 512, 16, 16) == 0);
   for (int i = 0; i < 64; ++i) lengths[i] = 32;
   CHECK(check(lengths, 64, 64, 128, 128) == 0);
+}
+
+/* Where X would come from L2 four times as often as A does, low blocks share it, in as many parts as suit the rows; not where
+ * there is little of A, but for a column-major X, nor where one row has most of the blocks, nor higher blocks. */
+static void test_clusters(void) {
+  static const struct {
+    int64_t rows, columns, height, width, blocks, longest;
+    int32_t parts, strips;
+    bool by_rows;
+  } cases[] = {{512, 512, 16, 16, 128, 0, 4, 18, true}, {512, 512, 16, 16, 256, 0, 4, 18, true},
+               {896, 256, 16, 16, 32, 0, 2, 14, true},  {512, 256, 16, 32, 64, 0, 4, 18, true},
+               {256, 688, 16, 16, 172, 0, 4, 10, true}, {1792, 512, 16, 16, 128, 0, 2, 14, true},
+               {512, 512, 16, 16, 26, 0, 4, 18, false}, {512, 512, 16, 16, 64, 512, 0, 0, false},
+               {256, 256, 32, 32, 64, 0, 0, 0, false},  {512, 512, 16, 48, 128, 0, 0, 0, false}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+    int64_t lengths[1792];
+    for (int64_t row = 0; row < cases[i].rows; ++row) lengths[row] = cases[i].longest ? 1 : cases[i].blocks;
+    if (cases[i].longest) lengths[7] = cases[i].longest;
+    bsrg_structure *structure =
+        make_rows(lengths, cases[i].rows, cases[i].columns, cases[i].height, cases[i].width, true);
+    const bsrg_structure_view view = bsrg_structure_get(structure);
+    bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
+    const bsrg_narrow_cluster *c = &plan->cluster;
+    check_cluster(&view, c);
+    CHECK(c->parts == cases[i].parts && c->strips == cases[i].strips);
+    CHECK(c->by_rows == cases[i].by_rows && c->by_columns == (c->parts > 0));
+    bsrg_narrow_free_plan(plan);
+    bsrg_structure_destroy(structure);
+  }
 }
 
 /* Blocks that reach beyond the matrix: each of its rows is in one strip, none of the others is in any. */
@@ -233,6 +307,7 @@ static void test_columns(void) {
 int main(void) {
   test_patterns();
   test_even_rows_stay_whole();
+  test_clusters();
   test_partial_rows();
   test_columns();
   test_tiles();

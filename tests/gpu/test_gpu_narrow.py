@@ -235,6 +235,23 @@ def test_more_columns(torch: Any, rng: np.random.Generator, height: int, dtype: 
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(16, 16), (3, 16), (13, 32), (16, 32)])
+def test_shared_x(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """More than 32 columns of low blocks: block rows share X over clusters of two or four, in one
+    round or two, with parts of k from less than a stage to 25 of them."""
+    width = blocksize[1]
+    for rows, k in ((1, 16), (40, 800), (256, 11008), (500, 3000), (530, 25600), (1250, 2080)):
+        mask = cases.uniform(0.15)(rng, rows, -(-k // width))
+        if rows > 1:
+            mask[rows // 2] = False
+        p = random_problem(torch, mask, blocksize, dtype)
+        for n, layout in combined(rng, (33, 40, 52, 64), (aligned_rows, columns_of), drawn=3):
+            check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
 def test_matrices_of_a_batch_begin_anywhere(torch: Any, rng: np.random.Generator) -> None:
     """The first at a multiple of 16 bytes, the second not."""
     for blocksize in ((16, 16), (64, 24)):
