@@ -9,7 +9,7 @@ from .attention_cases import AttentionCase, gpu_attention_cases
 from .attention_peers import RIVALS, wanted
 from .attention_suite import AttentionSuite
 from .cases import select
-from .gpu import add_measure_arguments, is_complete, measure
+from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .records import Results
 from .suite import TURNS
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         select="",
         groups="dense, fp8, varlen, decode, masks, topk (default: all)",
     )
+    add_sustained_argument(parser)
     parser.add_argument(
         "--backends",
         type=lambda text: text.split(","),
@@ -46,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         return AttentionSuite(
             torch,
             "cuda:0",
-            DeviceTimer(torch),
+            DeviceTimer(torch, *args.sustained),
             peers=args.peers,
             families=args.backends,
             turns=TURNS,

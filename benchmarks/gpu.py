@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         groups=f"blocks, patterns, columns, {', '.join(FORMS)}, fused, crossover, sizes and "
         "bsr_bsr (default: the first two)",
     )
+    add_sustained_argument(parser)
     parser.add_argument(
         "--dtypes",
         type=lambda text: text.split(","),
@@ -67,6 +68,27 @@ def add_measure_arguments(
     parser.add_argument("--dry-run", action="store_true", help="list cases, predicted times, peers")
 
 
+def add_sustained_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--sustained",
+        type=seconds_pair,
+        default=(SUSTAINED_WARM, SUSTAINED_MEASURED),
+        metavar="WARM,MEASURED",
+        help="seconds of the same call before it is measured, and while it is, where sustained "
+        f"(default {SUSTAINED_WARM},{SUSTAINED_MEASURED}). What limits a GPU's power looks back a "
+        "second: shares of other calls' rates want .3,.3 or more",
+    )
+
+
+def seconds_pair(text: str) -> tuple[float, float]:
+    warm, measured = (float(part) for part in text.split(","))
+    if warm < SUSTAINED_WARM or measured < SUSTAINED_MEASURED:
+        raise argparse.ArgumentTypeError(
+            f"{text}: at least {SUSTAINED_WARM},{SUSTAINED_MEASURED} are sustained"
+        )
+    return warm, measured
+
+
 def is_complete(cases: list[Any], unknown: set[str]) -> bool:
     """Whether there are cases, and nothing else was asked for; says what is wrong."""
     if unknown or not cases:
@@ -89,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         return PairsSuite(
             torch,
             "cuda:0",
-            DeviceTimer(torch),
+            DeviceTimer(torch, *args.sustained),
             chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
             peers=args.peers,
             families=args.families,
@@ -117,6 +139,9 @@ def measure(
     torch.manual_seed(SEED)
     path = args.out / f"{args.name}.json" if args.out else None
     results = Results(path, records.facts(args.commit, gpu))
+    if "sustained" in args:
+        warm, measured = args.sustained
+        results.facts["sustained"] = {"warm_s": warm, "measured_s": measured}
     suite = make_suite(torch, gpu, results)
     start = time.perf_counter()
     with torch.no_grad():

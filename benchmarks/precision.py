@@ -16,7 +16,7 @@ from bsrgemm import Plan, bsr_array
 from bsrgemm._matmul import product
 
 from .cases import Case, select
-from .gpu import add_measure_arguments, is_complete, measure
+from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .patterns import Pattern
 from .peers import Problem, Product
 from .records import Results
@@ -141,6 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         select="^(tf32|fp8)/",
         groups="tf32, fp8, tf32_rows, fp8_rows (default: the first two)",
     )
+    add_sustained_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
         return PrecisionSuite(
             torch,
             "cuda:0",
-            DeviceTimer(torch),
+            DeviceTimer(torch, *args.sustained),
             chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
             peers=args.peers,
             l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,

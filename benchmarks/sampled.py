@@ -13,7 +13,7 @@ from bsrgemm import bsr_array
 from bsrgemm._sampled import sampled
 
 from .cases import Case, select
-from .gpu import add_measure_arguments, is_complete, measure
+from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .peers import Problem, Product
 from .records import Results, Row
 from .suite import ALLOWED, TURNS, Reference, Suite, our_name, rates, relative_error
@@ -200,6 +200,7 @@ def our_product(p: Problem, family: str) -> Product:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measure_arguments(parser, "sampled", RIVALS, select="", groups="sampled")
+    add_sustained_argument(parser)
     parser.add_argument(
         "--families",
         type=lambda text: text.split(","),
@@ -218,7 +219,7 @@ def run(args: argparse.Namespace) -> int:
 
     def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> SampledSuite:
         options = {"peers": args.peers, "families": args.families, "turns": TURNS}
-        return SampledSuite(torch, "cuda:0", DeviceTimer(torch), **options)
+        return SampledSuite(torch, "cuda:0", DeviceTimer(torch, *args.sustained), **options)
 
     return measure(args, cases, make_suite)
 
