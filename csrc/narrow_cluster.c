@@ -61,7 +61,8 @@ static bool place_blocks(const bsrg_structure_view *v, bsrg_narrow_cluster *c) {
   c->first = malloc(sizeof(*c->first) * (lists + 1));
   c->masks = calloc(lists * (size_t)c->stages, sizeof(*c->masks));
   if (!c->first || !c->masks) return false;
-  const int64_t in_stage = STAGE_K / v->block_width, in_part = in_stage * c->stages;
+  const int log2_in_stage = v->block_width == 16 ? 4 : 3; /* block columns of a stage */
+  const int64_t in_part = (int64_t)c->stages << log2_in_stage;
   int64_t block = 0;
   for (int64_t row = 0; row < v->block_rows; ++row)
     for (int64_t part = 0; part < c->parts; ++part) {
@@ -69,8 +70,8 @@ static bool place_blocks(const bsrg_structure_view *v, bsrg_narrow_cluster *c) {
       uint16_t *masks = c->masks + list * c->stages;
       c->first[list] = (int32_t)block;
       for (; block < v->indptr[row + 1] && v->indices[block] < (part + 1) * in_part; ++block) {
-        const int64_t place = v->indices[block] - part * in_part;
-        masks[place / in_stage] |= (uint16_t)(1u << place % in_stage);
+        const int64_t place = v->indices[block] - part * in_part, stage = place >> log2_in_stage;
+        masks[stage] |= (uint16_t)(1u << (place - (stage << log2_in_stage)));
       }
       c->longest = (int32_t)bsrg_max(c->longest, block - begin);
     }
@@ -87,22 +88,16 @@ bool bsrg_narrow_make_cluster(const bsrg_structure_view *v, bsrg_narrow_cluster 
   if (!suits(v)) return true;
   const bsrg_chip chip = bsrg_chip_h200();
   const double bytes = bsrg_compulsory_bytes(v, BSRG_F16, BSRG_NARROW_MAX_N);
-  double best_seconds = INFINITY;
+  double best_seconds = INFINITY; /* of rows whose parts are alike */
   for (int32_t parts = 2; parts <= 4; parts += 2) {
     bsrg_narrow_cluster c;
     if (!divide(v, parts, &c)) continue;
-    if (!place_blocks(v, &c)) {
-      bsrg_narrow_free_cluster(&c);
-      return false;
-    }
     const double seconds = bsrg_narrow_cluster_seconds(v, &c, bytes, &chip);
-    bsrg_narrow_cluster *worse = seconds < best_seconds ? best : &c;
-    bsrg_narrow_free_cluster(worse);
-    if (worse == &c) continue;
+    if (seconds >= best_seconds) continue;
     best_seconds = seconds;
     *best = c;
   }
-  return true;
+  return !best->parts || place_blocks(v, best);
 }
 
 void bsrg_narrow_free_cluster(bsrg_narrow_cluster *c) {
