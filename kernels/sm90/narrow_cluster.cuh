@@ -22,6 +22,7 @@
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "sm80/narrow_output.cuh"
+#include "sm90/persistent.cuh"
 
 namespace bsrg::narrow_cluster {
 
@@ -102,22 +103,10 @@ class Kernel {
   __device__ uint32_t empty(int slot) const { return barriers + 16 * slot + 8; }
   __device__ uint32_t all_received() const { return barriers + 16 * BSRG_NARROW_CLUSTER_RING; }
 
-  // Of a ring whose size the launch chooses.
-  struct Stage {
-    int slot = 0;
-    uint32_t parity = 0;
-    __device__ void advance(int stages) {
-      if (++slot == stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
-  };
-
   // ---- X ----------------------------------------------------------------------------------------
 
   __device__ void load_x() const {
-    Stage stage;
+    OpenRingPosition stage;
     stage.parity = 1;
 #pragma unroll 1
     for (int i = 0; i < p.stages; ++i, stage.advance(p.ring)) {
@@ -203,7 +192,7 @@ class Kernel {
     }
     asm volatile("" : "+r"(first_of_x));
 
-    Stage stage;
+    OpenRingPosition stage;
     uint32_t offset = 0;  // of the next block in the ring
 #pragma unroll 1
     for (int s = 0; s < p.stages; ++s, stage.advance(p.ring)) {

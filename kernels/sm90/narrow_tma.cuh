@@ -19,6 +19,7 @@
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm80/narrow_output.cuh"
+#include "sm90/persistent.cuh"
 
 namespace bsrg::narrow_tma {
 
@@ -43,18 +44,6 @@ struct Kernel {
   const uint32_t shared;
   const int warp, lane;
 
-  // Of a ring whose size the launch chooses.
-  struct Stage {
-    int slot = 0;
-    uint32_t parity = 0;
-    __device__ void advance(int stages) {
-      if (++slot == stages) {
-        slot = 0;
-        parity ^= 1;
-      }
-    }
-  };
-
   __device__ uint32_t full(int slot) const { return shared + 8 * slot; }
   __device__ uint32_t empty(int slot) const { return shared + 8 * (kMostStages + slot); }
   __device__ uint32_t rows_of_x(int slot) const { return shared + 1024 + slot * kStageBytes; }
@@ -77,7 +66,7 @@ struct Kernel {
     const bsrg_tensor_map &map = whole ? p.a : p.a_tail;
     const int bytes = (whole ? kStrip : p.tail_rows) * kStepK * 2;
     int row = item.first_block * height + item.row_in_block;
-    Stage stage;
+    OpenRingPosition stage;
     stage.parity = 1;
 #pragma unroll 1
     for (int b = 0; b < item.block_count; ++b, row += height)
@@ -92,7 +81,7 @@ struct Kernel {
   // A warp, which has the columns of 32 blocks at a time, and of the next 32. `columns`: the item's.
   __device__ void load_x(const bsrg_narrow_item &item, const int32_t *columns, int first_columns) const {
     int mine = first_columns, next = 0;
-    Stage stage;
+    OpenRingPosition stage;
     stage.parity = 1;
 #pragma unroll 1
     for (int b = 0; b < item.block_count; ++b) {
@@ -148,7 +137,7 @@ struct Kernel {
   __device__ void accumulate(float (&sums)[kStrip / 2], int count) const {
     const int steps = __shfl_sync(~0u, p.steps, 0), tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);
     const int stages = __shfl_sync(~0u, p.stages, 0);
-    Stage stage;
+    OpenRingPosition stage;
     int in_flight = -1, left = steps;  // the slot that the last committed group reads; stages of this block
 #pragma unroll 1
     for (int i = 0; i < count; ++i, stage.advance(stages)) {

@@ -1,4 +1,4 @@
-// What persistent kernels share: rings of slots with mbarriers, and the order in which tiles are handed out.
+// Rings of slots with mbarriers, and what persistent kernels share: the order in which tiles are handed out.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,18 @@ struct RingPosition {
   uint32_t parity = 0;
   __device__ void advance() {
     if (++slot == kSlots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The same where the launch chooses the number of slots.
+struct OpenRingPosition {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void advance(int slots) {
+    if (++slot == slots) {
       slot = 0;
       parity ^= 1;
     }
