@@ -15,7 +15,7 @@ from bsrgemm._sampled import sampled
 from .cases import Case, select
 from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .peers import Problem, Product
-from .records import Results, Row
+from .records import Results, Row, make_row
 from .suite import ALLOWED, TURNS, Reference, Suite, our_name, rates, relative_error
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
@@ -167,6 +167,13 @@ class SampledSuite(Suite):
 
     def _possible_families(self, p: Problem) -> list[str]:
         return list(self.families)
+
+    def _time(self, p: Problem, who: str, what: Product, *more: Any) -> list[Row]:
+        """Also "eager": calls one by one where the others are a graph's, since the host takes
+        longer for them than the GPU. So are peers used, and so were they measured elsewhere."""
+        rows = super()._time(p, who, what, *more)
+        eager = self.timer.sustained(what.call, rows[0]["us"] * 1e-6)
+        return [*rows, make_row(p.case, who, "eager", eager.seconds, what.flops)]
 
     def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
         # The first product with any such pattern also loads the kernel: it is not timed.

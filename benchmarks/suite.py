@@ -24,7 +24,7 @@ ALLOWED, RIVAL_ALLOWED = 2.0, 10.0
 # the median counts: what the chip did before decides how warm it is, and so its clock.
 TURNS = 3
 IN_TURNS = {"bsrgemm", "bsrgemm_plain", "bsrgemm_dense", "cublas_equal_flop", "cublas_dense"}
-IN_TURNS |= {"flash3", "flex", *FUSED}
+IN_TURNS |= {"flash3", "flex", "own_float16", *FUSED}
 
 
 def is_new(seen: set[Any], case: Case, who: str) -> bool:

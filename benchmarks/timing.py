@@ -1,7 +1,8 @@
 """How products are timed on a GPU.
 
 The chip is limited by its power, so one product has two times: *burst* is the median of 10 launches
-after 60 ms of rest, *sustained* the median over at least 60 ms after 100 ms of the same. *cold*
+after 60 ms of rest, *sustained* the median over at least 60 ms after 100 ms of the same. Both are
+of a graph where the host would take longer than the GPU; *eager* is sustained without one. *cold*
 rotates over copies of the operands that together exceed the L2 cache three times.
 """
 

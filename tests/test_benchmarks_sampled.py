@@ -46,6 +46,7 @@ def test_suite(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "sampled.json").read_text())["rows"]
     assert not any("error" in row or "wrong" in row for row in rows)
     assert {row["who"] for row in rows} == {"bsrgemm", "cublas_dense", "cublas_equal_flop"}
+    assert {row["timing"] for row in rows} == {"sustained", "burst", "eager"}
     first = rows[0]
     assert first["op"] == "dense @ dense at blocks" and first["rel_err"] < 1e-6
     assert first["tflops"] == pytest.approx(small().useful_flops / first["us"] / 1e6, rel=1e-3)
