@@ -17,6 +17,7 @@ from test_benchmarks import ROOT, HostTimer
 from test_benchmarks_tables import write_run
 
 from benchmarks import attention_peers, attention_suite, cpu_attention, records, report
+from benchmarks.__main__ import main
 from benchmarks.attention_cases import AttentionCase, cpu_attention_cases, gpu_attention_cases
 from benchmarks.attention_suite import AttentionSuite
 from benchmarks.cases import select
@@ -394,3 +395,13 @@ def test_command_line() -> None:
         [*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2 and "nobody" in done.stderr
+
+
+def test_windows_are_sustained(capsys: pytest.CaptureFixture[str]) -> None:
+    case = ["attention", "--dry-run", "--select", "^decode/"]
+    assert main([*case, "--sustained", ".3,.2"]) == 0
+    assert "1 cases" in capsys.readouterr().out
+    for text in ("0.05,0.06", "0.1,0.05", "1", "a,b"):
+        with pytest.raises(SystemExit):
+            main([*case, "--sustained", text])
+        assert "--sustained" in capsys.readouterr().err
