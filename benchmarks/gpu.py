@@ -75,8 +75,8 @@ def add_sustained_argument(parser: argparse.ArgumentParser) -> None:
         default=(SUSTAINED_WARM, SUSTAINED_MEASURED),
         metavar="WARM,MEASURED",
         help="seconds of the same call before it is measured, and while it is, where sustained "
-        f"(default {SUSTAINED_WARM},{SUSTAINED_MEASURED}). What limits a GPU's power looks back a "
-        "second: shares of other calls' rates want .3,.3 or more",
+        f"(default {SUSTAINED_WARM},{SUSTAINED_MEASURED}). What limits a GPU's power looks back "
+        "half a second: shares of other calls' rates want .3,.3 or more",
     )
 
 

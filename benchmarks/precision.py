@@ -65,8 +65,8 @@ def cublas_equal_flop(p: Problem) -> Product:
 
 def own_float16(p: Problem) -> Product:
     """Our product of random float16 with the same blocks, the dense operand row-major. Not of the
-    same numbers: those of 8 bits leave most of a float16's empty, and a chip that is limited by
-    power multiplies such 10% faster than others."""
+    same numbers: those of 8 bits leave most of a float16's empty, which takes less power and
+    so less time."""
     torch, half = p.torch, p.torch.float16
     values, x = (torch.randn(t.shape, device=p.x.device).to(half) for t in (p.values, p.x))
     a = bsr_array((values, p.pattern.indices, p.pattern.indptr), (p.case.m, p.case.k))

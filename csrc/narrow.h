@@ -22,7 +22,7 @@ typedef struct bsrg_narrow_list {
 typedef struct bsrg_narrow_cluster {
   int32_t *first; /* as the kernels have them, see params.h */
   uint16_t *masks;
-  int32_t parts; /* 2 or 4 CTAs; 0 where these kernels take no such blocks */
+  int32_t parts; /* 2 or 4 CTAs; 0 where these kernels take no such blocks or gain nothing */
   /* Whether they take less time than others would with X in that order. */
   bool by_rows, by_columns;
   int32_t stages, strips, clusters;

@@ -40,11 +40,15 @@ double bsrg_narrow_cluster_l2_bytes(const bsrg_structure_view *v, const bsrg_nar
          (double)c->clusters * c->parts * c->stages * BSRG_NARROW_CLUSTER_STAGE_BYTES;
 }
 
-/* Sizes for so many parts of k; false where a part has too many stages. */
+/* Masks for each block, at most: otherwise rows have next to nothing, and a plan must not take more than its structure. */
+enum { MOST_MASKS = 8 };
+
+/* Sizes for so many parts of k; false where a part has too many stages, or all of them too many masks. */
 static bool divide(const bsrg_structure_view *v, int32_t parts, bsrg_narrow_cluster *c) {
   const int64_t all = v->block_rows;
   const int64_t stages = bsrg_ceil_div(bsrg_whole_cols(v), (int64_t)STAGE_K * parts);
-  if (stages > BSRG_NARROW_CLUSTER_MOST_STAGES || all > INT32_MAX) return false;
+  const int64_t most = bsrg_min(INT32_MAX, MOST_MASKS * v->nnzb);
+  if (stages > BSRG_NARROW_CLUSTER_MOST_STAGES || all > most / (parts * stages)) return false;
   const int64_t room = at_once(parts);
   const int64_t rounds = bsrg_ceil_div(all, room * BSRG_NARROW_CLUSTER_STRIPS);
   int64_t strips = bsrg_ceil_div(all, room * rounds);

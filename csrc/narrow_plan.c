@@ -235,17 +235,20 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 
 /* ---- plan ------------------------------------------------------------------------------------- */
 
-/* Clusters are for the most columns, and only where they take less time there than the kernel that would be chosen. */
+/* With the most columns, for which clusters are. */
+static bool cluster_gains(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bool by_columns) {
+  const bsrg_chip chip = bsrg_chip_h200();
+  bsrg_candidate shared, own;
+  cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_NARROW_MAX_N, by_columns, &chip, &shared);
+  cost(v, plan, BSRG_NARROW_BY_RING, BSRG_NARROW_MAX_N, by_columns, &chip, &own);
+  return shared.seconds < own.seconds;
+}
+
 static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
   bsrg_narrow_cluster *cluster = &plan->cluster;
   if (!cluster->parts) return;
-  const bsrg_chip chip = bsrg_chip_h200();
-  for (int by_columns = 0; by_columns < 2; ++by_columns) {
-    bsrg_candidate shared, own;
-    cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_NARROW_MAX_N, by_columns, &chip, &shared);
-    cost(v, plan, BSRG_NARROW_BY_RING, BSRG_NARROW_MAX_N, by_columns, &chip, &own);
-    *(by_columns ? &cluster->by_columns : &cluster->by_rows) = shared.seconds < own.seconds;
-  }
+  cluster->by_rows = cluster_gains(v, plan, false);
+  cluster->by_columns = cluster_gains(v, plan, true);
   if (!cluster->by_rows && !cluster->by_columns) bsrg_narrow_free_cluster(cluster);
 }
 

@@ -118,7 +118,7 @@ __device__ __forceinline__ uint32_t cluster_rank() {
 }
 
 // All threads of the cluster meet; in two halves there may be other work between. Nobody sees more of what others have written
-// than barriers that barrier_init_fence follows: to publish all of it took a kernel 0.7 us.
+// than barriers that barrier_init_fence follows: to publish all of it took a kernel of 10 us up to 0.6.
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }

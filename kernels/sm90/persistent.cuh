@@ -7,20 +7,7 @@
 
 namespace bsrg {
 
-// A position in a ring of kSlots slots and the parity its barriers have there.
-template <int kSlots>
-struct RingPosition {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++slot == kSlots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-// The same where the launch chooses the number of slots.
+// A position in a ring, of which the launch may choose the number of slots, and the parity its barriers have there.
 struct OpenRingPosition {
   int slot = 0;
   uint32_t parity = 0;
@@ -30,6 +17,12 @@ struct OpenRingPosition {
       parity ^= 1;
     }
   }
+};
+
+// The same in a ring of kSlots slots.
+template <int kSlots>
+struct RingPosition : OpenRingPosition {
+  __device__ void advance() { OpenRingPosition::advance(kSlots); }
 };
 
 // Waits until a ring, whose next slot to fill is `next`, has been released all over. Nobody else waits for the

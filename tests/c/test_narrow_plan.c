@@ -206,7 +206,7 @@ static void test_even_rows_stay_whole(void) {
 }
 
 /* Where X would come from L2 four times as often as A does, low blocks share it, in as many parts as suit the rows; not where
- * there is little of A, but for a column-major X, nor where one row has most of the blocks, nor higher blocks. */
+ * there is little of A, but for a column-major X, or next to nothing, nor where one row has most of the blocks, nor higher blocks. */
 static void test_clusters(void) {
   static const struct {
     int64_t rows, columns, height, width, blocks, longest;
@@ -216,7 +216,8 @@ static void test_clusters(void) {
                {896, 256, 16, 16, 32, 0, 2, 14, true},  {512, 256, 16, 32, 64, 0, 4, 18, true},
                {256, 688, 16, 16, 172, 0, 4, 10, true}, {1792, 512, 16, 16, 128, 0, 2, 14, true},
                {512, 512, 16, 16, 26, 0, 4, 18, false}, {512, 512, 16, 16, 64, 512, 0, 0, false},
-               {256, 256, 32, 32, 64, 0, 0, 0, false},  {512, 512, 16, 48, 128, 0, 0, 0, false}};
+               {1792, 512, 16, 16, 1, 0, 0, 0, false},  {256, 256, 32, 32, 64, 0, 0, 0, false},
+               {512, 512, 16, 48, 128, 0, 0, 0, false}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     int64_t lengths[1792];
     for (int64_t row = 0; row < cases[i].rows; ++row) lengths[row] = cases[i].longest ? 1 : cases[i].blocks;
