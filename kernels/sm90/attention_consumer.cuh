@@ -423,6 +423,7 @@ class Consumer : OutputRows<Shape> {
       release_keys();
       mask(m, tile);
     } else {
+      if constexpr (Shape::kPairs) flags = key_tile(m, i).flags;
       release_keys();
       cap_scores(m);
     }

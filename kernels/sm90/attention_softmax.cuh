@@ -209,15 +209,16 @@ class KeptShift {
   }
 
   // Of sums of whole rows, and of what this thread has summed of exponentials times values: with sums of up to kSafe only
-  // values beyond 2^107 could exceed float32, which 1000 keys of them do in the exact softmax, too.
+  // values beyond 2^107 could exceed float32, which 1000 keys of them do in the exact softmax, too. Sums beyond kOverflow may be
+  // finite, but the reciprocal of one beyond 2^126 is 0, and so is that of what parts of a row add up to.
   template <int kSums>
   static __device__ bool overflowed(const float (&sum)[2], const float (&sums)[kSums]) {
     if (!__any_sync(~0u, !(sum[0] <= kSafe) || !(sum[1] <= kSafe))) return false;
     float zero[4] = {};  // no number where one of them is infinite or none
 #pragma unroll
     for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
-    const bool finite = sum[0] <= FLT_MAX && sum[1] <= FLT_MAX;
-    return __any_sync(~0u, !finite || zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f);
+    const bool usable = sum[0] <= kOverflow && sum[1] <= kOverflow;
+    return __any_sync(~0u, !usable || zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f);
   }
 
  private:

@@ -64,6 +64,29 @@ def test_large_values(rng: np.random.Generator) -> None:
         check(SPACE, each, "bfloat16", rng, [q * factor, k, large], backend="hopper")
 
 
+@pytest.mark.parametrize("size", [64, 128])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_any_size(size: int, dtype: str, rng: np.random.Generator) -> None:
+    """One or two keys that every query prefers to all others, by factors from 2^100 to beyond what
+    float32 holds: the reciprocal of a finite sum may vanish."""
+    short = Case(400, 1000, size=size, heads=2, scale=1.0)
+    long = short._replace(heads=1, keys=3000)
+    for case in some(
+        [
+            short,
+            masked(rng, short, (128, 128), density=0.9),
+            masked(rng, short, (64, 64), density=0.9),
+            masked(rng, long, (128, 128), density=0.9),  # parts
+        ]
+    ):
+        q, k, v = operands(rng, case, dtype)
+        q[:], k[:] = 0, 0
+        q[..., 0] = np.linspace(70, 90, case.queries).astype(q.dtype)
+        for head in range(case.heads):
+            k[:, head, [5 + 600 * head, case.keys - 500 - head], 0] = 1
+        check(SPACE, case, dtype, rng, [q, k, v], backend="hopper")
+
+
 @pytest.mark.parametrize("spread", [5.0, 25.0])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sequences(spread: float, dtype: str, rng: np.random.Generator) -> None:
