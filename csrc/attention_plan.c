@@ -135,13 +135,14 @@ static uint64_t existing_groups(const builder *b, int64_t first_row, int64_t til
   return existing;
 }
 
-/* Notes in the entries from `begin` on how many follow one another without flags. */
+/* Notes in the entries from `begin` on how many without flags follow each of them. */
 static void note_runs(bsrg_attention_plan *plan, int64_t begin) {
-  int32_t run = 0;
+  int32_t run = 1; /* with the entry itself */
   for (int64_t e = plan->entry_count - 1; e >= begin; --e) {
     bsrg_attention_entry *entry = &plan->entries[e];
-    run = entry->flags ? 0 : (int32_t)bsrg_min(run + 1, BSRG_ATTENTION_RUN);
+    const int32_t next = entry->flags ? 1 : (int32_t)bsrg_min(run + 1, BSRG_ATTENTION_RUN);
     entry->flags += run * BSRG_ATTENTION_RUN_UNIT;
+    run = next;
   }
 }
 
@@ -164,7 +165,9 @@ static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t
     lanes = 0;
   }
   const int64_t begin = b->plan->entry_count;
-  for (int32_t tile = range.begin; tile < range.end; ++tile) {
+  /* The last keys first: a diagonal, or where the keys end, is in the query tile's first step then, in which masks cost
+   * least. */
+  for (int32_t tile = range.end - 1; tile >= range.begin; --tile) {
     const uint64_t existing = existing_groups(b, first_row, tile), seen = b->groups[tile] & existing;
     if (!seen) continue;
     const int32_t flags = (tile >= range.above_begin ? BSRG_ATTENTION_ABOVE : 0) |

@@ -212,8 +212,8 @@ enum { BSRG_ATTENTION_ABOVE = 1, BSRG_ATTENTION_BELOW = 2, BSRG_ATTENTION_PARTIA
 enum { BSRG_ATTENTION_RUN = 32, BSRG_ATTENTION_RUN_UNIT = 256 };
 
 /* One key tile of a list, and what must be masked in it: keys above or below some row's bounds, and where PARTIAL is
- * set groups of 16 x 16 whose bit is not set. Bit 8 * (r % 4) + c of word r / 4: row group r, key group c. An entry
- * without flags has RUN_UNIT times the number of such entries from it on in its list, itself among them, RUN at most. */
+ * set groups of 16 x 16 whose bit is not set. Bit 8 * (r % 4) + c of word r / 4: row group r, key group c. Key
+ * tiles descend in a list. RUN_UNIT times: an entry and those without flags that follow it, RUN at most. */
 typedef struct bsrg_attention_entry {
   int32_t key_tile, flags;
   uint32_t groups[2];
@@ -221,7 +221,8 @@ typedef struct bsrg_attention_entry {
 
 /* One step of the kinds with pairs: twice 64 keys, each at key tile * 64; a key tile behind the last one is zeros. Each
  * warpgroup has flags of its own: those above, and these. A warpgroup takes at least one of two entries that follow
- * one another, also across query tiles. RUN_UNIT times as in lists, of entries that it takes and masks nothing in. */
+ * one another, also across query tiles. RUN_UNIT times: an entry that it takes and masks nothing in, and those that follow
+ * it; where it masks something none. */
 typedef struct bsrg_attention_key_pair {
   int32_t key_tile[2];
   int32_t flags[2];

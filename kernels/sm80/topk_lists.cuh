@@ -62,9 +62,10 @@ __device__ __forceinline__ uint64_t row_groups(int begin, int end) {
   return uint64_t{0x0101010101010101} & below_end & (~uint64_t{0} << 8 * begin);
 }
 
-// Notes in flags 0 .. count - 1, which flags_at finds, how many follow one another with none of kMasks set. Flags of the others
-// are read while theirs are written, which adds to what is above the masks.
-template <int kMasks, typename FlagsAt>
+// Notes in flags 0 .. count - 1, which flags_at finds, how many follow one another with none of kMasks set: from each of them on,
+// or with kBehind behind it, and itself. Flags of the others are read while theirs are written, which adds to what is above the
+// masks.
+template <int kMasks, bool kBehind, typename FlagsAt>
 __device__ __forceinline__ void note_runs(int count, FlagsAt flags_at) {
   static_assert(BSRG_ATTENTION_RUN == 32, "a run ends in its warp's 32 entries or in the 32 behind them");
   const auto is_plain = [&](int i) { return i < count && (__ldcg(flags_at(i)) & kMasks) == 0; };
@@ -72,8 +73,9 @@ __device__ __forceinline__ void note_runs(int count, FlagsAt flags_at) {
   for (int first = threadIdx.x - lane; first < count; first += BSRG_TOPK_THREADS) {
     const uint64_t mine = __ballot_sync(~0u, is_plain(first + lane));
     const uint64_t behind = __ballot_sync(~0u, is_plain(first + lane + 32));
-    const auto plain = static_cast<uint32_t>((mine | behind << 32) >> lane);
-    const int run = plain == ~0u ? 32 : __ffs(static_cast<int>(~plain)) - 1;
+    const auto plain = static_cast<uint32_t>((mine | behind << 32) >> (lane + kBehind));
+    const int follow = plain == ~0u ? 32 : __ffs(static_cast<int>(~plain)) - 1;
+    const int run = kBehind ? min(1 + follow, 32) : follow;
     if (first + lane < count) *flags_at(first + lane) += run * BSRG_ATTENTION_RUN_UNIT;
   }
 }
@@ -92,8 +94,8 @@ __device__ __forceinline__ void list_tiles(const bsrg_topk_lists_params &p) {
   const int across = p.tile_keys / kGroup;
   auto *const entries = static_cast<int4 *>(p.entries) + list.begin;
   int count = 0;
-  for (int first = range.begin; first < range.end; first += kTiles) {
-    const int end = min(first + kTiles, range.end);
+  for (int end = range.end; end > range.begin; end -= kTiles) {
+    const int first = max(end - kTiles, range.begin);
     clear(groups, 2 * (end - first));
     __syncthreads();
     for (int64_t row = first_row / height; row <= (end_row - 1) / height; ++row) {
@@ -115,10 +117,10 @@ __device__ __forceinline__ void list_tiles(const bsrg_topk_lists_params &p) {
     }
     __syncthreads();
     const uint64_t all_rows = row_groups(0, (end_row - first_row + kGroup - 1) / kGroup);
-    for (int base = first; base < end; base += BSRG_TOPK_THREADS) {
-      const int tile = base + threadIdx.x;
+    for (int base = end - 1; base >= first; base -= BSRG_TOPK_THREADS) {
+      const int tile = base - static_cast<int>(threadIdx.x);
       uint64_t existing = 0, seen = 0;
-      if (tile < end) {
+      if (tile >= first) {
         const int keys = min(p.bounds.keys - tile * p.tile_keys, p.tile_keys);
         existing = all_rows * ((1u << (keys + kGroup - 1) / kGroup) - 1);
         const uint32_t *const words = groups + 2 * (tile - first);
@@ -140,7 +142,7 @@ __device__ __forceinline__ void list_tiles(const bsrg_topk_lists_params &p) {
     count = 1;
   }
   __syncthreads();
-  note_runs<BSRG_ATTENTION_RUN_UNIT - 1>(count, [&](int i) { return &entries[i].y; });
+  note_runs<BSRG_ATTENTION_RUN_UNIT - 1, true>(count, [&](int i) { return &entries[i].y; });
   bsrg_attention_item item = {};
   item.first_row[0] = first_row;
   item.first_row[1] = first_row + BSRG_ATTENTION_LIST_ROWS / 2;
@@ -244,7 +246,7 @@ class PairList {
     __syncthreads();
 #pragma unroll
     for (int w = 0; w < 2; ++w)
-      note_runs<kMasks>(order.steps, [&](int step) { return &taken(order, step, w)->flags[w]; });
+      note_runs<kMasks, false>(order.steps, [&](int step) { return &taken(order, step, w)->flags[w]; });
     if (order.steps == 0 && threadIdx.x == 0) set_nothing();
     bsrg_attention_item item = {};
     item.first_row[0] = block(0) * kRows;

@@ -374,7 +374,9 @@ class Consumer : OutputRows<Shape> {
   __device__ int unmasked_steps(const Message &m, int i) const {
     if constexpr (Shape::kBlocks) {
       ptx::barrier_wait(shared.key_full(key.slot), key.parity);
-      return min(run_of(key_tile(m, i).flags), m.steps - i);
+      const int flags = key_tile(m, i).flags;
+      if (!Shape::kPairs && flags % BSRG_ATTENTION_RUN_UNIT != 0) return 0;
+      return min(run_of(flags), m.steps - i);
     } else {
       const int index = m.begin + m.count - 1 - i;
       if (index >= m.above_begin) return 0;

@@ -75,7 +75,7 @@ static int64_t check(const problem *p) {
       CHECK(part[s] && part[s]->head == cut->head && part[s]->first_row[0] == cut->first_row);
       CHECK(part[s]->first_row[1] == cut->first_row + TILE / 2);
       for (int32_t e = 0; e < part[s]->entry_count; ++e)
-        CHECK(plan->entries[part[s]->entry_begin + e].key_tile == entries + e);
+        CHECK(plan->entries[part[s]->entry_begin + e].key_tile == p->length[query_tile] - 1 - entries - e);
       entries += part[s]->entry_count;
     }
     CHECK(entries == p->length[query_tile]);

@@ -120,7 +120,7 @@ static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item
   for (int32_t e = 0; e < tile->entry_count; ++e) {
     const bsrg_attention_entry *entry = &plan->entries[tile->entry_begin + e];
     CHECK(entry->key_tile >= 0 && (int64_t)entry->key_tile * tile_keys < bounds->keys);
-    CHECK(e == 0 || entry->key_tile > entry[-1].key_tile);
+    CHECK(e == 0 || entry->key_tile < entry[-1].key_tile);
     for (int64_t r = 0; r < bsrg_min(BSRG_ATTENTION_LIST_ROWS, bounds->queries - first); ++r)
       for (int64_t c = 0; c < tile_keys; ++c) {
         const int64_t query = first + r, key = (int64_t)entry->key_tile * tile_keys + c, group = r / 16;
@@ -134,11 +134,11 @@ static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item
   }
 }
 
-/* An entry without flags says how many of them follow one another. */
+/* An entry says how many without flags follow it, itself counted, too. */
 static void check_runs(const bsrg_attention_plan *plan, const bsrg_attention_item *tile) {
   const bsrg_attention_entry *entries = plan->entries + tile->entry_begin;
   for (int32_t e = 0; e < tile->entry_count; ++e) {
-    int32_t run = 0;
+    int32_t run = 1;
     while (run < BSRG_ATTENTION_RUN && e + run < tile->entry_count &&
            entries[e + run].flags % BSRG_ATTENTION_RUN_UNIT == 0)
       ++run;
