@@ -46,6 +46,7 @@ BEFORE_WAIT = re.compile(
     r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|LDGMC|UTMA\w+|UBLK\w+|SU\w+|TEX|TLD\w*|EXIT|BRX|JMP|CALL)$"
 )
 EARLY = "(before the wait)"
+UNIFORM_COPY = "(to a uniform address)"
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -61,6 +62,10 @@ _SASS_TARGET = re.compile(r"0x([0-9a-f]+)")
 INSTRUCTION_BYTES = 16
 OPCODE_BITS = 0xFFF  # of its first two bytes
 BEGINNING = 256  # instructions of a kernel, within which it has to wait
+
+# LDGSTS to the sum of a uniform address and one of each lane. ptxas 13.0 also has it where the copy
+# has an L2 policy, and with registers then that no GPU executes.
+UNIFORM_LDGSTS = 0xDAE
 
 
 @dataclass
@@ -97,6 +102,10 @@ class Kernel:
         opcode = next(fitting, None)
         if opcode is not None and not opcodes[opcode]:
             found.append(f"has no {opcode}")
+        if opcodes[UNIFORM_COPY]:
+            found.append(
+                "may end with an illegal instruction: its cp.async go to uniform addresses"
+            )
         if not opcodes[WAITS]:
             found.append("does not wait for the grid before it, beside which it may be launched")
         elif opcodes[EARLY]:
@@ -241,6 +250,7 @@ def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]
         at += len(instructions)
         if counts[WAITS]:
             counts[EARLY] = _early(instructions)
+        counts[UNIFORM_COPY] = numbers[name].count(UNIFORM_LDGSTS)
         functions[arch, name] = counts
     return functions
 

@@ -160,6 +160,14 @@ class Kernel {
       copy_chunks(t, chunk);
   }
 
+  // A is read once, X again and again. For strips of 32 rows and 32 columns ptxas makes illegal instructions of that.
+  static __device__ __forceinline__ void copy_of_a(uint32_t destination, const void *source, bool read) {
+    if constexpr (kStrip == 32 && kColumns == 32)
+      ptx::cp_async_stream(destination, source, read);
+    else
+      ptx::cp_async_evict_first(destination, source, read);
+  }
+
   __device__ __forceinline__ void copy_chunks(int t, int chunk) const {
     const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes + lane_ * 16;
 #pragma unroll
@@ -169,8 +177,7 @@ class Kernel {
           a_ + static_cast<int64_t>(at.block) * (p_.block_height * p_.block_width) + at.k;
 #pragma unroll
       for (int i = 0; i < kRowParts; ++i, source += 8 * p_.block_width)
-        ptx::cp_async_stream(destination + (step * kRowParts + i) * 512, source,
-                             chunk < chunks_ && g_ + 8 * i < rows_);
+        copy_of_a(destination + (step * kRowParts + i) * 512, source, chunk < chunks_ && g_ + 8 * i < rows_);
     }
   }
 
@@ -188,8 +195,8 @@ class Kernel {
     for (int i = 0; i < 2 * kRoundSteps; ++i, source += block_elements)
 #pragma unroll
       for (int row = lane_ / 2, part = 0; part < kStrip / 16; ++part, row += 16)
-        ptx::cp_async_stream(destination + place_in_block(i, row, lane_ % 2), source + part * 256,
-                             2 * (block + i) < chunks_ && row < rows_);
+        copy_of_a(destination + place_in_block(i, row, lane_ % 2), source + part * 256,
+                  2 * (block + i) < chunks_ && row < rows_);
   }
 
   // Row part i of the chunk that the lane has in a step, the half that instruction m uses.

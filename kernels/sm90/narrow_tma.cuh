@@ -68,13 +68,14 @@ struct Kernel {
     int row = item.first_block * height + item.row_in_block;
     OpenRingPosition stage;
     stage.parity = 1;
+    const uint64_t policy = ptx::policy_evict_first();
 #pragma unroll 1
     for (int b = 0; b < item.block_count; ++b, row += height)
 #pragma unroll 1
       for (int step = 0; step < p.steps; ++step, stage.advance(p.stages)) {
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         ptx::barrier_arrive_expect(full(stage.slot), bytes);
-        ptx::tma_load_2d(blocks(stage.slot), map, step * kStepK, row, full(stage.slot));
+        ptx::tma_load_2d(blocks(stage.slot), map, step * kStepK, row, full(stage.slot), policy);
       }
   }
 
