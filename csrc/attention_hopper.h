@@ -8,6 +8,11 @@
 
 /* The order of query tiles of `rows` rows. */
 bsrg_attention_order bsrg_attention_make_order(const bsrg_attention_args *args, int32_t rows);
+/* attention_deal.c: changes the sections of a call without masks so that workers to whom its tiles are dealt in turn get
+ * about as much to do. Without memory it leaves them. */
+void bsrg_attention_deal(bsrg_attention_order *order, const bsrg_attention_args *args,
+                         const bsrg_attention_bounds *bounds, int32_t rows, int32_t tile_keys,
+                         int32_t workers);
 bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args);
 /* The head behind the last one of the section that begins with head `first`. */
 int64_t bsrg_attention_section_end(const bsrg_attention_order *order, int64_t first);

@@ -287,6 +287,9 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
       .tail = {.first = INT32_MAX}};
   p.tile_count = p.order.heads * p.order.query_tiles;
   if (args->sequences) p.sequences = bsrg_attention_sequences_of(args);
+  const int64_t sms = gpu.device->info.sm_count;
+  if (!p.counter && !args->sequences && !bsrg_attention_is_masked(args) && p.tile_count > sms)
+    bsrg_attention_deal(&p.order, args, &p.bounds, v->rows, v->keys, (int32_t)sms);
   if (v->capped) p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
 
   bsrg_status status = BSRG_OK;
@@ -308,7 +311,6 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
     status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &values, error);
   }
-  const int64_t sms = gpu.device->info.sm_count;
   const int64_t ctas = cut.in_step ? bsrg_workers_in_step(p.tile_count, sms) : bsrg_min(sms, p.tile_count);
   if (status == BSRG_OK)
     status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v), ctas, 1, stream, &p, error);

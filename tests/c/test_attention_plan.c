@@ -81,6 +81,49 @@ static void test_order(void) {
   }
 }
 
+/* Times of the longest of so many workers' shares and of their mean, of tiles dealt in turn. */
+static double imbalance(const bsrg_attention_order *order, const bsrg_attention_bounds *bounds,
+                        int32_t workers) {
+  const int32_t count = order->heads * order->query_tiles;
+  int64_t *share = calloc((size_t)workers, sizeof(*share)), longest = 0, total = 0;
+  for (int32_t t = 0; t < count; ++t) {
+    const bsrg_attention_position at = bsrg_attention_tile_position(order, t);
+    const bsrg_attention_range range = bsrg_attention_key_range(bounds, at.query_tile * 128, 128, 128);
+    share[t % workers] += 10 * (range.end - range.begin) + 13;
+    total += 10 * (range.end - range.begin) + 13;
+    longest = bsrg_max(longest, share[t % workers]);
+  }
+  free(share);
+  return (double)longest * workers / (double)total;
+}
+
+static void test_dealt_order(void) {
+  /* Batch, heads, those of k, length, and what is reached of the best that there could be. */
+  static const struct {
+    int64_t batch, heads, kv_heads, rows;
+    double at_most;
+  } cases[] = {{4, 16, 16, 4096, 1.07}, {8, 16, 16, 2048, 1.06}, {1, 16, 16, 16384, 1.18},
+               {2, 32, 8, 8192, 1.1},   {1, 1, 1, 40000, 1.5},   {64, 16, 16, 1024, 1.05}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); ++i) {
+    const int64_t batch = cases[i].batch, rows = cases[i].rows;
+    const bsrg_attention_args args = {
+        .dtype = BSRG_BF16,
+        .q = {.batch = batch, .heads = cases[i].heads, .rows = rows, .size = 128},
+        .k = {.batch = batch, .heads = cases[i].kv_heads, .rows = rows, .size = 128},
+        .v = {.batch = batch, .heads = cases[i].kv_heads, .rows = rows, .size = 128},
+        .left = -1,
+        .right = 0};
+    const bsrg_attention_bounds bounds = bsrg_attention_make_bounds(&args);
+    bsrg_attention_order order = bsrg_attention_make_order(&args, 128);
+    const double before = imbalance(&order, &bounds, 132);
+    bsrg_attention_deal(&order, &args, &bounds, 128, 128, 132);
+    const double after = imbalance(&order, &bounds, 132);
+    CHECK(after <= before + 1e-9 && after <= cases[i].at_most);
+    CHECK(order.section >= 1 && order.section % (cases[i].heads / cases[i].kv_heads) == 0);
+    CHECK(order.tail_begin == order.heads && order.heads == batch * cases[i].heads);
+  }
+}
+
 typedef struct problem {
   int64_t batch, heads, mask_batch, mask_heads, queries, keys, height, width;
   int64_t left, right, diagonal;
@@ -324,6 +367,7 @@ int main(void) {
   test_key_range();
   test_limits();
   test_order();
+  test_dealt_order();
   test_masks();
   test_pairs();
   test_pairs_save_loads();
