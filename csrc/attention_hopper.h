@@ -43,6 +43,7 @@ typedef struct bsrg_attention_plan_key {
   int32_t tile_keys; /* of an entry; a pair has 2 * BSRG_ATTENTION_PAIR_ROWS */
   bool pairs;
   int32_t sms, step_ns; /* of the GPU, and about what a key tile takes there */
+  bool dealt;           /* tiles are dealt in turn to as many workers, not drawn */
 } bsrg_attention_plan_key;
 void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t options[BSRG_MASK_OPTIONS]);
 
@@ -54,6 +55,9 @@ void bsrg_attention_free_plan(void *plan);
 bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key);
 /* Cuts query tiles of a plan in order, without pairs. false: no memory. */
 bool bsrg_attention_cut_tiles(const bsrg_attention_plan_key *key, bsrg_attention_plan *plan);
+
+/* attention_deal.c: changes the order of a plan's tiles, for the same. false: no memory. */
+bool bsrg_attention_deal_tiles(bsrg_attention_plan *plan, int32_t worker_count);
 
 /* attention_pairs.c: whether a mask of these blocks is one that pairs are for. */
 bool bsrg_attention_suits_pairs(bsrg_block_shape block);

@@ -177,7 +177,8 @@ static bsrg_attention_plan_key plan_key(const bsrg_attention_args *args, const b
                                    .tile_keys = v->keys,
                                    .pairs = v->listing == BSRG_ATTENTION_BY_PAIRS,
                                    .sms = gpu.device->info.sm_count,
-                                   .step_ns = step_ns(args, v)};
+                                   .step_ns = step_ns(args, v),
+                                   .dealt = !p->counter};
 }
 
 /* Memory for parts, if there are any. */

@@ -171,6 +171,31 @@ def test_same_bits_of_tails(torch: Any) -> None:
             assert all(torch.equal(x, y) for x, y in zip(results, expected, strict=True))
 
 
+@pytest.mark.parametrize("how", ["causal", "window", 64, 128])
+def test_same_bits_of_dealt_tiles(how: str | int, torch: Any, rng: np.random.Generator) -> None:
+    """Query tiles of very different lengths, several for each SM, which a graph deals in an order
+    of its own: by bounds, whose sections change, and by lists."""
+    q, k, v = arrays(torch, 24, 2000, 2300)
+    k, v = (x[:, ::4].contiguous() for x in (k, v))
+    options: dict[str, Any] = {"enable_gqa": True}
+    if isinstance(how, int):
+        blocks = rng.random((1, 24, -(-2000 // how), -(-2300 // how)))
+        options["block_mask"] = BlockMask.from_dense(blocks < blocks[..., :1], (how, how))
+    elif how == "causal":
+        options["is_causal"] = True
+    else:
+        options["window"] = (700, 0)
+    expected = attention(q, k, v, return_lse=True, **options)
+    found = [torch.full_like(x, float("nan")) for x in expected]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for to, result in zip(found, attention(q, k, v, return_lse=True, **options), strict=True):
+            to.copy_(result)
+    for _ in repeats(5):
+        graph.replay()
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
 def test_streams_share_a_mask(torch: Any, rng: np.random.Generator) -> None:
     """Each call has memory of its own for its parts."""
     (q, k, v), mask = usual(torch, rng)
