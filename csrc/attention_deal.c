@@ -1,7 +1,8 @@
-/* Query tiles that are dealt in turn, worker w getting every workers-th of them, where a captured graph may have no
- * counter to draw them from. Longest first in sections, the same workers would get the longest ones of every round: a
- * causal call took 1.5 times as long as with a counter, and random masks would take up to 1.2 times as long, by counting.
- * Those of masks are put into another order, the others have sections of another size. */
+/* Query tiles that are dealt in turn, worker w getting every workers-th of them, where there is no counter to draw them
+ * from: in graphs and on some streams, see bsrg_stream_counter. Longest first in sections, the same workers would get the
+ * longest ones of every round: by counting, causal calls would take up to 1.5 times as long as with a counter, those with
+ * random masks 1.2 times. Tiles of masks are put into another order, which their plan keeps; the others have sections of
+ * another size, which each call chooses in up to 60 us of the host. */
 #include "attention_hopper.h"
 
 #include <stdlib.h>

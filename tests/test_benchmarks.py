@@ -398,10 +398,20 @@ def test_device_timer(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that costs the host more than the GPU is timed as a graph, if it can be captured."""
+    """A call that costs the host more than the GPU is timed as a graph, if it can be captured, but
+    not one that did so once."""
     gpu = SimulatedGpu(host_seconds=300e-6)
     timer = simulate(monkeypatch, gpu)
     call, estimate = timer.prepare(lambda: gpu.launch(100e-6))
+    assert timer.sustained(call, estimate).seconds == pytest.approx(100e-6)
+
+    delays = iter([0.0, 0.0, 2e-3])  # once, in the first measurement
+
+    def delayed() -> None:
+        assert gpu.capturing is None
+        gpu.launch(100e-6, next(delays, 0.0))
+
+    call, estimate = timer.prepare(delayed)
     assert timer.sustained(call, estimate).seconds == pytest.approx(100e-6)
 
     def uncapturable() -> None:

@@ -81,20 +81,30 @@ static void test_order(void) {
   }
 }
 
-/* Times of the longest of so many workers' shares and of their mean, of tiles dealt in turn. */
-static double imbalance(const bsrg_attention_order *order, const bsrg_attention_bounds *bounds,
-                        int32_t workers) {
-  const int32_t count = order->heads * order->query_tiles;
+/* The longest of so many workers' shares, of the mean, where tiles of so many steps are dealt in turn. */
+static double imbalance(const int32_t *steps, int64_t count, int32_t workers) {
   int64_t *share = calloc((size_t)workers, sizeof(*share)), longest = 0, total = 0;
-  for (int32_t t = 0; t < count; ++t) {
-    const bsrg_attention_position at = bsrg_attention_tile_position(order, t);
-    const bsrg_attention_range range = bsrg_attention_key_range(bounds, at.query_tile * 128, 128, 128);
-    share[t % workers] += 10 * (range.end - range.begin) + 13;
-    total += 10 * (range.end - range.begin) + 13;
+  for (int64_t t = 0; t < count; ++t) {
+    share[t % workers] += 10 * steps[t] + 13;
+    total += 10 * steps[t] + 13;
     longest = bsrg_max(longest, share[t % workers]);
   }
   free(share);
   return (double)longest * workers / (double)total;
+}
+
+static double imbalance_of_order(const bsrg_attention_order *order, const bsrg_attention_bounds *bounds,
+                                 int32_t workers) {
+  const int32_t count = order->heads * order->query_tiles;
+  int32_t *steps = malloc(sizeof(*steps) * (size_t)count);
+  for (int32_t t = 0; t < count; ++t) {
+    const bsrg_attention_position at = bsrg_attention_tile_position(order, t);
+    const bsrg_attention_range range = bsrg_attention_key_range(bounds, at.query_tile * 128, 128, 128);
+    steps[t] = range.end - range.begin;
+  }
+  const double found = imbalance(steps, count, workers);
+  free(steps);
+  return found;
 }
 
 static void test_dealt_order(void) {
@@ -115,9 +125,9 @@ static void test_dealt_order(void) {
         .right = 0};
     const bsrg_attention_bounds bounds = bsrg_attention_make_bounds(&args);
     bsrg_attention_order order = bsrg_attention_make_order(&args, 128);
-    const double before = imbalance(&order, &bounds, 132);
+    const double before = imbalance_of_order(&order, &bounds, 132);
     bsrg_attention_deal(&order, &args, &bounds, 128, 128, 132);
-    const double after = imbalance(&order, &bounds, 132);
+    const double after = imbalance_of_order(&order, &bounds, 132);
     CHECK(after <= before + 1e-9 && after <= cases[i].at_most);
     CHECK(order.section >= 1 && order.section % (cases[i].heads / cases[i].kv_heads) == 0);
     CHECK(order.tail_begin == order.heads && order.heads == batch * cases[i].heads);
@@ -320,16 +330,12 @@ static void test_masks(void) {
 
 static int compare_tiles(const void *a, const void *b) { return memcmp(a, b, sizeof(bsrg_attention_item)); }
 
-/* As imbalance(), of a plan's tiles. */
-static double imbalance_of(const bsrg_attention_plan *plan, int32_t workers) {
-  int64_t *share = calloc((size_t)workers, sizeof(*share)), longest = 0, total = 0;
-  for (int64_t t = 0; t < plan->tile_count; ++t) {
-    share[t % workers] += 10 * plan->tiles[t].steps + 13;
-    total += 10 * plan->tiles[t].steps + 13;
-    longest = bsrg_max(longest, share[t % workers]);
-  }
-  free(share);
-  return (double)longest * workers / (double)total;
+static double imbalance_of_plan(const bsrg_attention_plan *plan, int32_t workers) {
+  int32_t *steps = malloc(sizeof(*steps) * (size_t)plan->tile_count);
+  for (int64_t t = 0; t < plan->tile_count; ++t) steps[t] = plan->tiles[t].steps;
+  const double found = imbalance(steps, plan->tile_count, workers);
+  free(steps);
+  return found;
 }
 
 /* The same tiles as those that are drawn, in an order in which workers get about as much. */
@@ -371,7 +377,8 @@ static void test_dealt_tiles(void) {
     CHECK(plans[1]->tile_count == count && plans[1]->entry_count == plans[0]->entry_count);
     CHECK(plans[1]->part_count == plans[0]->part_count && plans[1]->in_step == plans[0]->in_step);
     if (!plans[0]->in_step && count > 3 * key.sms) {
-      const double before = imbalance_of(plans[0], key.sms), after = imbalance_of(plans[1], key.sms);
+      const double before = imbalance_of_plan(plans[0], key.sms),
+                   after = imbalance_of_plan(plans[1], key.sms);
       CHECK(after <= before && after <= 1.15);
     }
     for (int dealt = 0; dealt < 2; ++dealt)
