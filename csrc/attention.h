@@ -96,7 +96,7 @@ static inline const bsrg_structure_view *bsrg_attention_mask(const bsrg_attentio
 
 /* ---- attention_masks.c: what a backend works out from the masks of a call ----------------------- */
 
-enum { BSRG_MASK_OPTIONS = 13 };
+enum { BSRG_MASK_OPTIONS = 12 };
 
 /* Makes a plan; NULL when memory ran out. */
 typedef void *(*bsrg_mask_plan_maker)(const bsrg_attention_args *args, const int64_t *options);

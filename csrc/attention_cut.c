@@ -32,9 +32,7 @@ bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key)
   const bsrg_attention_bounds *bounds = &key->bounds;
   const int64_t tiles = (int64_t)key->order.heads * key->order.query_tiles, left = tiles % key->sms;
   const int64_t steps = bsrg_ceil_div(bounds->keys, key->tile_keys);
-  const bool all_seen =
-      bounds->queries - 1 + bounds->low_offset <= 0 && bounds->high_offset >= bounds->keys - 1;
-  if (!all_seen || left == 0 || left * steps > INT32_MAX / 2) return none;
+  if (!bsrg_attention_sees_all(bounds) || left == 0 || left * steps > INT32_MAX / 2) return none;
   const int64_t share = bsrg_max(bsrg_ceil_div(left * steps, key->sms), LEAST_STEPS);
   const int64_t shares = bsrg_ceil_div(left * steps, share);
   const int64_t whole = steps * STEP + START, cut = share * STEP + 2 * (START + STORE);

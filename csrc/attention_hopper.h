@@ -8,12 +8,11 @@
 
 /* The order of query tiles of `rows` rows. */
 bsrg_attention_order bsrg_attention_make_order(const bsrg_attention_args *args, int32_t rows);
-/* attention_deal.c: changes the sections of a call without masks so that workers to whom its tiles are dealt in turn get
- * about as much to do. Without memory it leaves them. */
-void bsrg_attention_deal(bsrg_attention_order *order, const bsrg_attention_args *args,
-                         const bsrg_attention_bounds *bounds, int32_t rows, int32_t tile_keys,
-                         int32_t workers);
 bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args);
+/* Whether every query sees every key. */
+static inline bool bsrg_attention_sees_all(const bsrg_attention_bounds *bounds) {
+  return bounds->queries - 1 + bounds->low_offset <= 0 && bounds->high_offset >= bounds->keys - 1;
+}
 /* The head behind the last one of the section that begins with head `first`. */
 int64_t bsrg_attention_section_end(const bsrg_attention_order *order, int64_t first);
 
@@ -43,7 +42,6 @@ typedef struct bsrg_attention_plan_key {
   int32_t tile_keys; /* of an entry; a pair has 2 * BSRG_ATTENTION_PAIR_ROWS */
   bool pairs;
   int32_t sms, step_ns; /* of the GPU, and about what a key tile takes there */
-  bool dealt;           /* tiles are dealt in turn to as many workers, not drawn */
 } bsrg_attention_plan_key;
 void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t options[BSRG_MASK_OPTIONS]);
 
@@ -55,9 +53,6 @@ void bsrg_attention_free_plan(void *plan);
 bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key);
 /* Cuts query tiles of a plan in order, without pairs. false: no memory. */
 bool bsrg_attention_cut_tiles(const bsrg_attention_plan_key *key, bsrg_attention_plan *plan);
-
-/* attention_deal.c: changes the order of a plan's tiles, for the same. false: no memory. */
-bool bsrg_attention_deal_tiles(bsrg_attention_plan *plan, int32_t worker_count);
 
 /* attention_pairs.c: whether a mask of these blocks is one that pairs are for. */
 bool bsrg_attention_suits_pairs(bsrg_block_shape block);

@@ -177,8 +177,7 @@ static bsrg_attention_plan_key plan_key(const bsrg_attention_args *args, const b
                                    .tile_keys = v->keys,
                                    .pairs = v->listing == BSRG_ATTENTION_BY_PAIRS,
                                    .sms = gpu.device->info.sm_count,
-                                   .step_ns = step_ns(args, v),
-                                   .dealt = !p->counter};
+                                   .step_ns = step_ns(args, v)};
 }
 
 /* Memory for parts, if there are any. */
@@ -271,9 +270,9 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   const double log2_e = 1.4426950408889634;
   const CUstream stream = (CUstream)args->stream;
   const variant *v = choose_variant(args);
+  const bool masked = bsrg_attention_is_masked(args);
   bsrg_attention_params p = {
       .lse = args->lse,
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, stream),
       .order = args->sequences
                    ? (bsrg_attention_order){.heads = (int32_t)args->q.heads,
                                             .query_tiles = (int32_t)bsrg_attention_slots(args, v->rows)}
@@ -289,8 +288,6 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   p.tile_count = p.order.heads * p.order.query_tiles;
   if (args->sequences) p.sequences = bsrg_attention_sequences_of(args);
   const int64_t sms = gpu.device->info.sm_count;
-  if (!p.counter && !args->sequences && !bsrg_attention_is_masked(args) && p.tile_count > sms)
-    bsrg_attention_deal(&p.order, args, &p.bounds, v->rows, v->keys, (int32_t)sms);
   if (v->capped) p.cap_log2 = (float)fmax(-FLT_MAX, fmin(FLT_MAX, 2 * log2_e * args->scale / args->softcap));
 
   bsrg_status status = BSRG_OK;
@@ -306,15 +303,16 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   CUdeviceptr scratch = 0, values = 0;
   cut_tiles cut = {0};
   if (status == BSRG_OK)
-    status =
-        (bsrg_attention_is_masked(args) ? place_plan : place_tail)(args, &p, v, gpu, &cut, &scratch, error);
+    status = (masked ? place_plan : place_tail)(args, &p, v, gpu, &cut, &scratch, error);
   if (status == BSRG_OK && packs) {
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
     status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &values, error);
   }
+  const bool even = masked ? cut.in_step : !args->sequences && bsrg_attention_sees_all(&p.bounds);
   const int64_t ctas = cut.in_step ? bsrg_workers_in_step(p.tile_count, sms) : bsrg_min(sms, p.tile_count);
   if (status == BSRG_OK)
-    status = bsrg_launch(gpu.api, gpu.device, kernel_of(args->dtype, v), ctas, 1, stream, &p, error);
+    status = bsrg_launch_drawing(gpu.api, gpu.device, kernel_of(args->dtype, v), ctas, stream, &p, &p.counter,
+                                 !even && p.tile_count > ctas, error);
   if (status == BSRG_OK) status = join_parts(args, &p, v, gpu, &cut, error);
   if (scratch) status = bsrg_scratch_free(gpu.api, scratch, stream, status, error);
   return values ? bsrg_scratch_free(gpu.api, values, stream, status, error) : status;

@@ -61,8 +61,7 @@ void bsrg_attention_key_options(const bsrg_attention_plan_key *key, int64_t opti
                                               key->tile_keys,
                                               key->pairs,
                                               key->sms,
-                                              key->step_ns,
-                                              key->dealt};
+                                              key->step_ns};
   memcpy(options, numbers, sizeof(numbers));
 }
 
@@ -81,8 +80,7 @@ static bsrg_attention_plan_key key_of(const int64_t *options) {
       .tile_keys = (int32_t)options[8],
       .pairs = options[9] != 0,
       .sms = (int32_t)options[10],
-      .step_ns = (int32_t)options[11],
-      .dealt = options[12] != 0};
+      .step_ns = (int32_t)options[11]};
 }
 
 typedef struct builder {
@@ -261,12 +259,11 @@ void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *o
                .plan = plan,
                .groups = malloc(sizeof(*b.groups) * (size_t)bsrg_ceil_div(key.bounds.keys, key.tile_keys)),
                .lists = malloc(sizeof(*b.lists) * (size_t)lists)};
-  bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args) &&
-              (key.pairs || bsrg_attention_cut_tiles(&key, plan));
+  const bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args) &&
+                    (key.pairs || bsrg_attention_cut_tiles(&key, plan));
   free(b.groups);
   free(b.lists);
   plan->in_step = done && is_even(plan);
-  if (done && key.dealt && !plan->in_step) done = bsrg_attention_deal_tiles(plan, key.sms);
   if (done) return plan;
   bsrg_attention_free_plan(plan);
   return NULL;

@@ -222,21 +222,6 @@ void bsrg_leave(const bsrg_cuda_api *api, bool pushed) {
   if (pushed) api->context_pop(&ignored);
 }
 
-CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream) {
-  int capturing = 0;
-  if (stream == CU_STREAM_PER_THREAD) return 0;
-  if (api->stream_is_capturing(stream, &capturing) != CUDA_SUCCESS || capturing) return 0;
-  bsrg_lock();
-  int slot = 0;
-  while (slot < device->counter_count && device->counter_stream[slot] != stream) ++slot;
-  if (slot == device->counter_count && slot < BSRG_COUNTER_SLOTS) {
-    device->counter_stream[slot] = stream;
-    device->counter_count++;
-  }
-  bsrg_unlock();
-  return slot < BSRG_COUNTER_SLOTS ? device->counters + sizeof(uint32_t) * (CUdeviceptr)slot : 0;
-}
-
 bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, const void *source, size_t bytes,
                         CUdeviceptr *out, bsrg_error *error) {
   /* Relaxed: allocating is legal while the caller captures a graph, since nothing here touches that stream.
@@ -406,4 +391,36 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
   void *arguments[] = {parameters};
   return check_kernel(api, device, api->launch(&config, (CUfunction)kernels[id], arguments, NULL), row->name,
                       error);
+}
+
+/* The counter of a stream, 0 if it has none. */
+static CUdeviceptr stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream) {
+  int capturing = 0;
+  if (stream == CU_STREAM_PER_THREAD) return 0;
+  if (api->stream_is_capturing(stream, &capturing) != CUDA_SUCCESS || capturing) return 0;
+  bsrg_lock();
+  int slot = 0;
+  while (slot < device->counter_count && device->counter_stream[slot] != stream) ++slot;
+  if (slot == device->counter_count && slot < BSRG_COUNTER_SLOTS) {
+    device->counter_stream[slot] = stream;
+    device->counter_count++;
+  }
+  bsrg_unlock();
+  return slot < BSRG_COUNTER_SLOTS ? device->counters + sizeof(uint32_t) * (CUdeviceptr)slot : 0;
+}
+
+bsrg_status bsrg_launch_drawing(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
+                                int64_t ctas, CUstream stream, void *parameters, uint32_t **counter,
+                                bool drawn, bsrg_error *error) {
+  CUdeviceptr scratch = 0, at = stream_counter(api, device, stream);
+  bsrg_status status = BSRG_OK;
+  if (!at && drawn) {
+    status = bsrg_scratch_alloc(api, device, sizeof(**counter), stream, &scratch, error);
+    if (status != BSRG_OK) return status;
+    at = scratch;
+    status = bsrg_cuda_check(api, api->set_32(at, 0, 1, stream), "cuMemsetD32Async", error);
+  }
+  *counter = (uint32_t *)(uintptr_t)at;
+  if (status == BSRG_OK) status = bsrg_launch(api, device, kernel, ctas, 1, stream, parameters, error);
+  return scratch ? bsrg_scratch_free(api, scratch, stream, status, error) : status;
 }

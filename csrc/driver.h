@@ -42,10 +42,6 @@ bsrg_status bsrg_enter(const bsrg_cuda_api *api, const bsrg_device_state *device
                        bsrg_error *error);
 void bsrg_leave(const bsrg_cuda_api *api, bool pushed);
 
-/* A counter that is zero whenever no kernel of this stream runs, or 0 where that cannot be promised (a stream
- * under capture may be replayed beside itself, the per-thread stream is many streams). */
-CUdeviceptr bsrg_stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream);
-
 /* Device memory with the given contents; the host waits for the copy, no other stream does. */
 bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, const void *source, size_t bytes,
                         CUdeviceptr *out, bsrg_error *error);
@@ -61,6 +57,15 @@ bsrg_status bsrg_scratch_free(const bsrg_cuda_api *api, CUdeviceptr scratch, CUs
 /* Launches a row of the kernel table; parameters is the struct that the kernel takes by value. */
 bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
                         int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters, bsrg_error *error);
+
+/* The same, of a kernel whose CTAs draw tiles from *counter, a member of parameters that this sets: a number that is zero
+ * when the kernel starts. Streams have one each. Where none can be promised to a kernel alone (a graph may be replayed
+ * beside another of the same capture, the per-thread stream is many streams), it is scratch memory, set to zero in the
+ * stream's order, if `drawn` says that this is worth it: that tiles take unequally long and are more than CTAs. Else it is
+ * NULL, and tiles are dealt in turn. */
+bsrg_status bsrg_launch_drawing(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
+                                int64_t ctas, CUstream stream, void *parameters, uint32_t **counter,
+                                bool drawn, bsrg_error *error);
 
 /* One lock for everything that is made once: device states, kernels, plans, uploads. */
 void bsrg_lock(void);

@@ -121,33 +121,31 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
   const int64_t steps = bsrg_ceil_div(v->block_width, stage_k);
   const int64_t tail = (v->block_width - (steps - 1) * stage_k) * item;
   const bool per_block = args->values_scale_count == v->nnzb;
-  bsrg_kmajor_params p = {
-      .entries = (const bsrg_kmajor_entry *)(uintptr_t)uploads[ENTRIES],
-      .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads[TILES],
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
-      .block_scales = per_block ? args->values_scale : NULL,
-      .a_scale = per_block ? NULL : args->values_scale,
-      .x_scale = args->x_scale,
-      .c = args->c.data,
-      .y = args->y.data,
-      .c_row_stride = args->c.row_stride,
-      .c_col_stride = args->c.col_stride,
-      .y_row_stride = args->y.row_stride,
-      .y_col_stride = args->y.col_stride,
-      .tile_count = tall->tile_count,
-      .n_tile_count = s.n_tiles,
-      .group = s.group,
-      .lead = s.lead,
-      .block_height = (int32_t)v->block_height,
-      .steps = (int32_t)steps,
-      .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
-      .n = (int32_t)n,
-      .keep_a = v->nnzb * v->block_height * v->block_width * item <= keep_a_bytes,
-      .out = out == BSRG_F16    ? BSRG_KMAJOR_F16
-             : out == BSRG_BF16 ? BSRG_KMAJOR_BF16
-                                : BSRG_KMAJOR_F32,
-      .alpha = (float)args->alpha,
-      .beta = (float)args->beta};
+  bsrg_kmajor_params p = {.entries = (const bsrg_kmajor_entry *)(uintptr_t)uploads[ENTRIES],
+                          .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads[TILES],
+                          .block_scales = per_block ? args->values_scale : NULL,
+                          .a_scale = per_block ? NULL : args->values_scale,
+                          .x_scale = args->x_scale,
+                          .c = args->c.data,
+                          .y = args->y.data,
+                          .c_row_stride = args->c.row_stride,
+                          .c_col_stride = args->c.col_stride,
+                          .y_row_stride = args->y.row_stride,
+                          .y_col_stride = args->y.col_stride,
+                          .tile_count = tall->tile_count,
+                          .n_tile_count = s.n_tiles,
+                          .group = s.group,
+                          .lead = s.lead,
+                          .block_height = (int32_t)v->block_height,
+                          .steps = (int32_t)steps,
+                          .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
+                          .n = (int32_t)n,
+                          .keep_a = v->nnzb * v->block_height * v->block_width * item <= keep_a_bytes,
+                          .out = out == BSRG_F16    ? BSRG_KMAJOR_F16
+                                 : out == BSRG_BF16 ? BSRG_KMAJOR_BF16
+                                                    : BSRG_KMAJOR_F32,
+                          .alpha = (float)args->alpha,
+                          .beta = (float)args->beta};
 
   const int64_t pitch = n == 1 ? column_bytes(args) / item : args->x.col_stride;
   const bsrg_map_shape a = {2,
@@ -168,8 +166,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
   if (status != BSRG_OK) return status;
   const int64_t most = gpu.device->info.sm_count / s.pair;
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
-  return bsrg_launch(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), clusters * s.pair, 1,
-                     (CUstream)args->stream, &p, error);
+  return bsrg_launch_drawing(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), clusters * s.pair,
+                             (CUstream)args->stream, &p, &p.counter, !s.in_step && tiles > clusters, error);
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {

@@ -106,20 +106,18 @@ bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_g
   const bool wide_slots = bt->block_height % (2 * STRIP) == 0;
   const bool c_in_pairs =
       args->c.col_stride == 1 && args->c.row_stride % 2 == 0 && (uintptr_t)args->c.data % 4 == 0;
-  bsrg_pairs_params p = {
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
-      .c = args->c.data,
-      .c_row_stride = args->c.row_stride,
-      .c_col_stride = args->c.col_stride,
-      .words = (int32_t)bsrg_ceil_div(a->block_cols, 32),
-      .steps = (int32_t)(a->block_width / STRIP),
-      .row_tiles = (int32_t)bsrg_ceil_div(bsrg_whole_rows(a), BSRG_PAIRS_TILE_M),
-      .column_tiles = (int32_t)bsrg_ceil_div(bsrg_whole_rows(bt), BSRG_PAIRS_TILE_N),
-      .rows = (int32_t)bsrg_whole_rows(a),
-      .columns = (int32_t)bsrg_whole_rows(bt),
-      .c_in_pairs = c_in_pairs,
-      .alpha = (float)args->alpha,
-      .beta = (float)args->beta};
+  bsrg_pairs_params p = {.c = args->c.data,
+                         .c_row_stride = args->c.row_stride,
+                         .c_col_stride = args->c.col_stride,
+                         .words = (int32_t)bsrg_ceil_div(a->block_cols, 32),
+                         .steps = (int32_t)(a->block_width / STRIP),
+                         .row_tiles = (int32_t)bsrg_ceil_div(bsrg_whole_rows(a), BSRG_PAIRS_TILE_M),
+                         .column_tiles = (int32_t)bsrg_ceil_div(bsrg_whole_rows(bt), BSRG_PAIRS_TILE_N),
+                         .rows = (int32_t)bsrg_whole_rows(a),
+                         .columns = (int32_t)bsrg_whole_rows(bt),
+                         .c_in_pairs = c_in_pairs,
+                         .alpha = (float)args->alpha,
+                         .beta = (float)args->beta};
   p.group = group_of(bt, p.column_tiles);
   status = upload(args->a, true, gpu, &p.of_a, error);
   if (status == BSRG_OK) status = upload(transposed, false, gpu, &p.of_b, error);
@@ -138,8 +136,9 @@ bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_g
                            &p.b, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
-  const int64_t ctas = bsrg_min(gpu.device->info.sm_count, (int64_t)p.row_tiles * p.column_tiles);
-  return bsrg_launch(gpu.api, gpu.device,
-                     kernel_for(args->dtype, wide_slots, a->order != NULL, bt->order == NULL), ctas, 1,
-                     (CUstream)args->stream, &p, error);
+  const int64_t tiles = (int64_t)p.row_tiles * p.column_tiles;
+  const int64_t ctas = bsrg_min(gpu.device->info.sm_count, tiles);
+  return bsrg_launch_drawing(gpu.api, gpu.device,
+                             kernel_for(args->dtype, wide_slots, a->order != NULL, bt->order == NULL), ctas,
+                             (CUstream)args->stream, &p, &p.counter, tiles > ctas, error);
 }

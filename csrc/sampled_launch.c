@@ -80,18 +80,16 @@ static bsrg_status launch_hopper(const bsrg_sampled_args *args, const bsrg_sampl
   const CUdeviceptr *uploads;
   bsrg_status status = upload(args, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
-  bsrg_sampled_params p = {
-      .tiles = (const bsrg_sampled_tile *)(uintptr_t)uploads[TILES],
-      .panels = (const bsrg_sampled_panel *)(uintptr_t)uploads[PANELS],
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
-      .values = args->values,
-      .out = args->out,
-      .tile_count = plan->tile_count,
-      .steps = (int32_t)bsrg_ceil_div(args->a.cols, BSRG_SAMPLED_STAGE_K),
-      .block_height = (int32_t)v->block_height,
-      .block_width = (int32_t)v->block_width,
-      .alpha = (float)args->alpha,
-      .beta = (float)args->beta};
+  bsrg_sampled_params p = {.tiles = (const bsrg_sampled_tile *)(uintptr_t)uploads[TILES],
+                           .panels = (const bsrg_sampled_panel *)(uintptr_t)uploads[PANELS],
+                           .values = args->values,
+                           .out = args->out,
+                           .tile_count = plan->tile_count,
+                           .steps = (int32_t)bsrg_ceil_div(args->a.cols, BSRG_SAMPLED_STAGE_K),
+                           .block_height = (int32_t)v->block_height,
+                           .block_width = (int32_t)v->block_width,
+                           .alpha = (float)args->alpha,
+                           .beta = (float)args->beta};
   const uint32_t part = (uint32_t)plan->part;
   status = encode(&a, !a.by_columns, part, args->dtype, gpu, &p.a, error);
   if (status == BSRG_OK) status = encode(&b, b.by_columns, part, args->dtype, gpu, &p.b, error);
@@ -100,8 +98,10 @@ static bsrg_status launch_hopper(const bsrg_sampled_args *args, const bsrg_sampl
       args->dtype == BSRG_F16 ? BSRG_KERNEL_SAMPLED_F16_M128_KN : BSRG_KERNEL_SAMPLED_BF16_M128_KN;
   const int tile = plan->strips == 2 ? 0 : part == 64 ? 1 : 2;
   const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + 4 * tile + 2 * a.by_columns + b.by_columns);
-  return bsrg_launch(gpu.api, gpu.device, kernel, bsrg_min(gpu.device->info.sm_count, plan->tile_count), 1,
-                     (CUstream)args->stream, &p, error);
+  const int64_t ctas = bsrg_min(gpu.device->info.sm_count, plan->tile_count);
+  const bool drawn = false; /* tiles take equally long */
+  return bsrg_launch_drawing(gpu.api, gpu.device, kernel, ctas, (CUstream)args->stream, &p, &p.counter, drawn,
+                             error);
 }
 
 /* ---- portable --------------------------------------------------------------------------------- */

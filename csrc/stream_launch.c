@@ -87,24 +87,22 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const bsrg_stream_shape *shape = &stream->shape;
   const int32_t n_tiles = column_tiles(args);
   const bool transposed = bsrg_map_has_transposed_x(args);
-  bsrg_stream_params p = {
-      .packed = (const void *)(uintptr_t)packed,
-      .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
-      .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
-      .row_begin = (const int32_t *)(uintptr_t)uploads[ROWS],
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
-      .c = args->c.data,
-      .c_row_stride = args->c.row_stride,
-      .tile_count = stream->tile_count,
-      .n_tile_count = n_tiles,
-      .group = bsrg_stream_group(stream, n_tiles),
-      .lead = bsrg_stream_lead(stream, n_tiles, gpu.device->info.sm_count),
-      .rows = (int32_t)args->y.rows,
-      .n = (int32_t)args->x.cols,
-      .alpha = (float)args->alpha,
-      .beta = (float)args->beta,
-      .output = bsrg_output_of(args),
-      .c_col_stride = args->c.col_stride};
+  bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
+                          .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
+                          .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
+                          .row_begin = (const int32_t *)(uintptr_t)uploads[ROWS],
+                          .c = args->c.data,
+                          .c_row_stride = args->c.row_stride,
+                          .tile_count = stream->tile_count,
+                          .n_tile_count = n_tiles,
+                          .group = bsrg_stream_group(stream, n_tiles),
+                          .lead = bsrg_stream_lead(stream, n_tiles, gpu.device->info.sm_count),
+                          .rows = (int32_t)args->y.rows,
+                          .n = (int32_t)args->x.cols,
+                          .alpha = (float)args->alpha,
+                          .beta = (float)args->beta,
+                          .output = bsrg_output_of(args),
+                          .c_col_stride = args->c.col_stride};
   const bsrg_map_shape x = shape_of(&args->x, transposed, shape->width),
                        y = shape_of(&args->y, transposed, shape->height);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
@@ -114,7 +112,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const int64_t ctas = bsrg_stream_in_step(stream) ? bsrg_workers_in_step(tiles, sms) : bsrg_min(sms, tiles);
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
   const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, 1, (CUstream)args->stream, &p, error);
+  return bsrg_launch_drawing(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, (CUstream)args->stream, &p,
+                             &p.counter, !bsrg_stream_in_step(stream) && tiles > ctas, error);
 }
 
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,

@@ -189,32 +189,30 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int step_k = stage_k(v->block_width, form);
   const int32_t steps = (int32_t)bsrg_ceil_div(v->block_width, step_k);
   const int32_t tail_k = (int32_t)v->block_width - (steps - 1) * step_k;
-  bsrg_tall_params p = {
-      .entries = (const bsrg_tall_entry *)(uintptr_t)uploads[ENTRIES],
-      .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads[TILES],
-      .counter = (uint32_t *)(uintptr_t)bsrg_stream_counter(gpu.api, gpu.device, (CUstream)args->stream),
-      .c = args->c.data,
-      .c_row_stride = args->c.row_stride,
-      .y_data = args->y.data,
-      .y_row_stride = args->y.row_stride,
-      .tile_count = tall->tile_count - empty_tiles,
-      .empty_tiles = empty_tiles,
-      .n_tile_count = s.n_tiles,
-      .group = s.group,
-      .lead = s.lead,
-      .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
-      .steps = steps,
-      .tail_k16 = tail_k / 16,
-      .x_as_box = n % 64 == 0,
-      .x_columns = x_columns(n, form, &s),
-      .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
-      .rows = (int32_t)args->y.rows,
-      .n = (int32_t)n,
-      .alpha = (float)args->alpha,
-      .beta = (float)args->beta,
-      .c_col_stride = args->c.col_stride,
-      .y_col_stride = args->y.col_stride,
-      .output = bsrg_output_of(args)};
+  bsrg_tall_params p = {.entries = (const bsrg_tall_entry *)(uintptr_t)uploads[ENTRIES],
+                        .tiles = (const bsrg_tall_tile *)(uintptr_t)uploads[TILES],
+                        .c = args->c.data,
+                        .c_row_stride = args->c.row_stride,
+                        .y_data = args->y.data,
+                        .y_row_stride = args->y.row_stride,
+                        .tile_count = tall->tile_count - empty_tiles,
+                        .empty_tiles = empty_tiles,
+                        .n_tile_count = s.n_tiles,
+                        .group = s.group,
+                        .lead = s.lead,
+                        .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
+                        .steps = steps,
+                        .tail_k16 = tail_k / 16,
+                        .x_as_box = n % 64 == 0,
+                        .x_columns = x_columns(n, form, &s),
+                        .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
+                        .rows = (int32_t)args->y.rows,
+                        .n = (int32_t)n,
+                        .alpha = (float)args->alpha,
+                        .beta = (float)args->beta,
+                        .c_col_stride = args->c.col_stride,
+                        .y_col_stride = args->y.col_stride,
+                        .output = bsrg_output_of(args)};
 
   const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
   const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
@@ -243,8 +241,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int32_t ctas = s.cluster.columns * s.cluster.rows; /* of a cluster */
   const int64_t most = gpu.device->info.sm_count / ctas;
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
-  status = bsrg_launch(gpu.api, gpu.device, kernel_for(v, args->dtype, form, step_k, &s), clusters * ctas, 1,
-                       stream, &p, error);
+  status =
+      bsrg_launch_drawing(gpu.api, gpu.device, kernel_for(v, args->dtype, form, step_k, &s), clusters * ctas,
+                          stream, &p, &p.counter, !s.in_step && tiles > clusters, error);
   if (!level) return status;
   if (status == BSRG_OK)
     status =

@@ -42,6 +42,7 @@ SCRIPT = """
                     break
         assert failed, f"{name}: nothing failed"
         call()
+        return failed
 
     def check(name, call):
         sweep(name, call)  # its plans stay, and where memory ran out those of other kernels
@@ -63,6 +64,45 @@ def test_operations() -> None:
         int(fake_cuda.run(_script(script.format(blocksize=blocksize)))) > 12
         for blocksize in ((64, 64), (16, 16))
     )
+
+
+@fake_cuda.needs_kernels
+@pytest.mark.parametrize("blocksize", [64, 16])
+def test_counters_of_the_per_thread_stream(blocksize: int) -> None:
+    """Which is many streams: kernels that draw uneven tiles have a counter of their own there, in
+    scratch memory."""
+    script = f"""
+        import os
+
+        space, rng, size = OwnDevice(), np.random.default_rng(0), {blocksize}
+        blocks = rng.random((4096 // size, 512 // size)) < rng.random((4096 // size, 1))
+        indptr = np.concatenate([[0], blocks.sum(1).cumsum()]).astype(np.int32)
+        data = np.zeros((indptr[-1], size, size), np.float16)
+        a = bsrgemm.bsr_array((space.array(data), blocks.nonzero()[1], indptr), (4096, 512))
+        x, y = (space.array(np.zeros((rows, 4096), np.float16)) for rows in a.shape[::-1])
+        q = space.array(np.zeros((1, 64, 1024, 64), np.float16))
+
+        def multiply(stream):
+            bsrgemm.matmul(a, x, out=y, stream=stream)
+
+        def attend(stream):
+            bsrgemm.attention(q, q, q, is_causal=True, stream=stream)
+
+        for call in (multiply, attend):
+            check(call.__name__, lambda: call(2))
+            os.environ["FAKE_CUDA_FAIL"] = "cuMemsetD32Async:719"
+            call(7)
+            before = live()
+            try:
+                call(2)
+            except RuntimeError as problem:
+                assert "cuMemsetD32Async failed" in str(problem), problem
+            else:
+                raise AssertionError("no counter was set to zero")
+            assert live() == before
+            del os.environ["FAKE_CUDA_FAIL"]
+    """
+    fake_cuda.run(_script(script))
 
 
 def test_preparing_a_device() -> None:

@@ -64,7 +64,8 @@ def matmul(
     of dense operands, and perhaps of the blocks, where it is ``'align'``, and for partial sums of
     long rows where it is ``'narrow'``; where blocks reach beyond the matrix, all choices but
     ``'tall'``, ``'stream'`` and ``'regroup'`` may copy the dense operands. All can be captured in
-    CUDA graphs.
+    CUDA graphs, where scratch memory, and a counter from which tiles of unequal lengths are drawn,
+    are memory nodes: CUDA lets such a graph have one executable graph at a time.
 
     Blocks that are not stored contribute nothing, whatever the dense operand holds there, with one
     exception: with the choice ``'regroup'``, also within ``'align'``, some of them are multiplied

@@ -81,59 +81,6 @@ static void test_order(void) {
   }
 }
 
-/* The longest of so many workers' shares, of the mean, where tiles of so many steps are dealt in turn. */
-static double imbalance(const int32_t *steps, int64_t count, int32_t workers) {
-  int64_t *share = calloc((size_t)workers, sizeof(*share)), longest = 0, total = 0;
-  for (int64_t t = 0; t < count; ++t) {
-    share[t % workers] += 10 * steps[t] + 13;
-    total += 10 * steps[t] + 13;
-    longest = bsrg_max(longest, share[t % workers]);
-  }
-  free(share);
-  return (double)longest * workers / (double)total;
-}
-
-static double imbalance_of_order(const bsrg_attention_order *order, const bsrg_attention_bounds *bounds,
-                                 int32_t workers) {
-  const int32_t count = order->heads * order->query_tiles;
-  int32_t *steps = malloc(sizeof(*steps) * (size_t)count);
-  for (int32_t t = 0; t < count; ++t) {
-    const bsrg_attention_position at = bsrg_attention_tile_position(order, t);
-    const bsrg_attention_range range = bsrg_attention_key_range(bounds, at.query_tile * 128, 128, 128);
-    steps[t] = range.end - range.begin;
-  }
-  const double found = imbalance(steps, count, workers);
-  free(steps);
-  return found;
-}
-
-static void test_dealt_order(void) {
-  /* Batch, heads, those of k, length, and what is reached of the best that there could be. */
-  static const struct {
-    int64_t batch, heads, kv_heads, rows;
-    double at_most;
-  } cases[] = {{4, 16, 16, 4096, 1.07}, {8, 16, 16, 2048, 1.06}, {1, 16, 16, 16384, 1.18},
-               {2, 32, 8, 8192, 1.1},   {1, 1, 1, 40000, 1.5},   {64, 16, 16, 1024, 1.05}};
-  for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); ++i) {
-    const int64_t batch = cases[i].batch, rows = cases[i].rows;
-    const bsrg_attention_args args = {
-        .dtype = BSRG_BF16,
-        .q = {.batch = batch, .heads = cases[i].heads, .rows = rows, .size = 128},
-        .k = {.batch = batch, .heads = cases[i].kv_heads, .rows = rows, .size = 128},
-        .v = {.batch = batch, .heads = cases[i].kv_heads, .rows = rows, .size = 128},
-        .left = -1,
-        .right = 0};
-    const bsrg_attention_bounds bounds = bsrg_attention_make_bounds(&args);
-    bsrg_attention_order order = bsrg_attention_make_order(&args, 128);
-    const double before = imbalance_of_order(&order, &bounds, 132);
-    bsrg_attention_deal(&order, &args, &bounds, 128, 128, 132);
-    const double after = imbalance_of_order(&order, &bounds, 132);
-    CHECK(after <= before + 1e-9 && after <= cases[i].at_most);
-    CHECK(order.section >= 1 && order.section % (cases[i].heads / cases[i].kv_heads) == 0);
-    CHECK(order.tail_begin == order.heads && order.heads == batch * cases[i].heads);
-  }
-}
-
 typedef struct problem {
   int64_t batch, heads, mask_batch, mask_heads, queries, keys, height, width;
   int64_t left, right, diagonal;
@@ -328,67 +275,6 @@ static void test_masks(void) {
   }
 }
 
-static int compare_tiles(const void *a, const void *b) { return memcmp(a, b, sizeof(bsrg_attention_item)); }
-
-static double imbalance_of_plan(const bsrg_attention_plan *plan, int32_t workers) {
-  int32_t *steps = malloc(sizeof(*steps) * (size_t)plan->tile_count);
-  for (int64_t t = 0; t < plan->tile_count; ++t) steps[t] = plan->tiles[t].steps;
-  const double found = imbalance(steps, plan->tile_count, workers);
-  free(steps);
-  return found;
-}
-
-/* The same tiles as those that are drawn, in an order in which workers get about as much. */
-static void test_dealt_tiles(void) {
-  for (int i = 0; i < 12; ++i) {
-    const problem p = {.heads = 6 + i % 3,
-                       .mask_heads = 6 + i % 3,
-                       .queries = 3000 + random_below(1000),
-                       .keys = 3000 + random_below(1000),
-                       .height = i % 2 ? 64 : 128,
-                       .width = i % 2 ? 64 : 128,
-                       .percent = 5 + random_below(40)};
-    bsrg_structure *masks[16];
-    for (int64_t m = 0; m < p.heads; ++m) masks[m] = make_mask(&p);
-    const bsrg_attention_args args = {.q = {.batch = 1, .heads = p.heads, .rows = p.queries, .size = 128},
-                                      .k = {.batch = 1, .heads = p.heads, .rows = p.keys, .size = 128},
-                                      .v = {.batch = 1, .heads = p.heads, .rows = p.keys, .size = 128},
-                                      .diagonal = p.keys - p.queries,
-                                      .left = -1,
-                                      .right = i % 3 == 2 ? 0 : -1,
-                                      .masks = masks,
-                                      .mask_batch = 1,
-                                      .mask_heads = p.heads};
-    bsrg_attention_plan_key key = {.order = bsrg_attention_make_order(&args, BSRG_ATTENTION_LIST_ROWS),
-                                   .bounds = bsrg_attention_make_bounds(&args),
-                                   .heads = (int32_t)p.heads,
-                                   .tile_keys = 128,
-                                   .pairs = i % 2,
-                                   .sms = i % 4 ? 11 + i : 1000,
-                                   .step_ns = 1000};
-    bsrg_attention_plan *plans[2];
-    for (int dealt = 0; dealt < 2; ++dealt) {
-      int64_t options[BSRG_MASK_OPTIONS];
-      key.dealt = dealt;
-      bsrg_attention_key_options(&key, options);
-      plans[dealt] = bsrg_attention_make_plan(&args, options);
-    }
-    const int64_t count = plans[0]->tile_count;
-    CHECK(plans[1]->tile_count == count && plans[1]->entry_count == plans[0]->entry_count);
-    CHECK(plans[1]->part_count == plans[0]->part_count && plans[1]->in_step == plans[0]->in_step);
-    if (!plans[0]->in_step && count > 3 * key.sms) {
-      const double before = imbalance_of_plan(plans[0], key.sms),
-                   after = imbalance_of_plan(plans[1], key.sms);
-      CHECK(after <= before && after <= 1.15);
-    }
-    for (int dealt = 0; dealt < 2; ++dealt)
-      qsort(plans[dealt]->tiles, (size_t)count, sizeof(*plans[dealt]->tiles), compare_tiles);
-    CHECK(memcmp(plans[0]->tiles, plans[1]->tiles, sizeof(*plans[0]->tiles) * (size_t)count) == 0);
-    for (int dealt = 0; dealt < 2; ++dealt) bsrg_attention_free_plan(plans[dealt]);
-    for (int64_t m = 0; m < p.heads; ++m) bsrg_structure_destroy(masks[m]);
-  }
-}
-
 static void test_pairs(void) {
   static const int64_t shapes[][2] = {{64, 64}, {64, 128}, {128, 64}, {192, 64}, {64, 320}};
   for (int i = 0; i < 200; ++i) {
@@ -438,8 +324,6 @@ int main(void) {
   test_key_range();
   test_limits();
   test_order();
-  test_dealt_order();
-  test_dealt_tiles();
   test_masks();
   test_pairs();
   test_pairs_save_loads();

@@ -156,7 +156,7 @@ def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
 
 
 def test_same_bits_of_tails(torch: Any) -> None:
-    """Drawn tiles and, under capture, dealt ones: parts are the same, whoever computes them."""
+    """Drawn tiles and, in graphs, dealt ones: parts are the same, whoever computes them."""
     q, k, v = arrays(torch, 15, 1280, 4096)  # 150 query tiles
     expected = attention(q, k, v, return_lse=True)
     reference = torch.nn.functional.scaled_dot_product_attention(q.cpu(), k.cpu(), v.cpu())
@@ -172,9 +172,9 @@ def test_same_bits_of_tails(torch: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["causal", "window", 64, 128])
-def test_same_bits_of_dealt_tiles(how: str | int, torch: Any, rng: np.random.Generator) -> None:
-    """Query tiles of very different lengths, several for each SM, which a graph deals in an order
-    of its own: by bounds, whose sections change, and by lists."""
+def test_same_bits_in_graphs(how: str | int, torch: Any, rng: np.random.Generator) -> None:
+    """Query tiles of very different lengths, several for each SM, which a graph draws from a
+    counter of its own: by bounds and by lists."""
     q, k, v = arrays(torch, 24, 2000, 2300)
     k, v = (x[:, ::4].contiguous() for x in (k, v))
     options: dict[str, Any] = {"enable_gqa": True}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import bsrgemm
 import cases
 import numpy as np
 import pytest
 from bsrgemm import matmul
 from bsrgemm._matmul import product
-from device_cases import LONG, random_problem, repeats
+from device_cases import LONG, random_problem, reduced, repeats
 
 pytestmark = pytest.mark.gpu
 
@@ -114,6 +115,64 @@ def test_first_product_inside_a_graph(torch: Any, rng: np.random.Generator, fami
         found = a @ x
     graph.replay()
     assert torch.equal(found, a @ x)
+
+
+UNEVEN = {"tall": (128, 64), "stream": (16, 16), "kmajor": (64, 64), "pairs": (64, 64)}
+PER_THREAD = 2  # what CUDA calls the default stream of each thread
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("family", [*UNEVEN, "attention"])
+def test_uneven_tiles_without_a_counter(torch: Any, rng: np.random.Generator, family: str) -> None:
+    """Kernels whose CTAs draw tiles of very different lengths: two graphs at once, which must not
+    draw from one another's, and the stream of each thread."""
+    side = reduced(4096)
+
+    def uneven(shape: tuple[int, int]) -> Any:
+        mask = cases.skewed(rng, side // shape[0], side // shape[1])
+        return random_problem(torch, mask, shape, "float16").matrix
+
+    def array(*shape: int) -> Any:
+        return torch.randn(shape, device="cuda").half()
+
+    if family == "attention":
+        q, k, v = (array(1, 32, side // 2, 64) for _ in range(3))
+
+        def call(out: Any, **options: Any) -> Any:
+            return bsrgemm.attention(q, k, v, is_causal=True, out=out, **options)
+
+        shape = q.shape
+    else:
+        a, b = uneven(UNEVEN[family]), array(side, side)
+        if family == "pairs":
+            b = uneven(UNEVEN[family]).T
+        precision = "tf32" if family == "kmajor" else "ieee"
+        if family == "kmajor":
+            a, b = a.astype("float32"), b.float()
+
+        def call(out: Any, **options: Any) -> Any:
+            return matmul(a, b, out=out, precision=precision, **options)
+
+        shape = (side, side)
+    dtype = torch.float32 if family == "kmajor" else torch.float16
+    expected = call(torch.empty(shape, dtype=dtype, device="cuda"))
+    assert expected.isfinite().all()
+    found = [torch.empty_like(expected) for _ in range(3)]
+    graphs = [torch.cuda.CUDAGraph() for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for graph, out in zip(graphs, found, strict=False):
+        with torch.cuda.graph(graph):
+            call(out)
+    for _ in repeats(10):
+        for out in found:
+            out.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        call(found[2], stream=PER_THREAD)
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, expected) for out in found)
 
 
 def test_streams_and_threads_at_once(torch: Any, rng: np.random.Generator) -> None:
