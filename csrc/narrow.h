@@ -33,6 +33,7 @@ typedef struct bsrg_narrow_plan {
   bsrg_narrow_list low;  /* strips of 16 rows, 32 where blocks are higher than 16 */
   bsrg_narrow_list high; /* of 64, for BSRG_NARROW_BY_TMA; none where blocks are no higher than 32: strip 0 */
   bsrg_narrow_cluster cluster;
+  int32_t *places; /* of a transposed view, which has no clusters: where each block lies; else NULL */
 } bsrg_narrow_plan;
 
 void *bsrg_narrow_make_plan(bsrg_structure *structure);

@@ -9,8 +9,9 @@ static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)po
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
-  if (v->order) return BSRG_ORDER_OBSTACLE;
   if (v->block_width % BSRG_NARROW_CHUNK) return "needs a block width that is a multiple of 8";
+  if (v->order && v->block_height % BSRG_NARROW_CHUNK)
+    return "needs block sides of a transposed view that are multiples of 8";
   if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
   if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";
   if (bsrg_whole_rows(v) > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
@@ -38,14 +39,19 @@ static int32_t x_layout(const bsrg_dense *x, int64_t run) {
 
 /* The kernel's row in the table: tiles in their order, each with all warps, fewer and fewest. Few items keep an SM busy
  * with many warps each, many items side by side. */
-static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsrg_narrow_list *list,
-                                    bool sm90, int sm_count) {
-  const bool f16 = dtype == BSRG_F16;
-  int first = f16 ? BSRG_KERNEL_NARROW_F16_N8_R16 : BSRG_KERNEL_NARROW_BF16_N8_R16;
+static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, bool transposed, int32_t columns,
+                                    const bsrg_narrow_list *list, bool sm90, int sm_count) {
+  static const bsrg_kernel_id plain[2][2] = {
+      {BSRG_KERNEL_NARROW_F16_N8_R16, BSRG_KERNEL_NARROW_BF16_N8_R16},
+      {BSRG_KERNEL_NARROW_TA_F16_N8_R16, BSRG_KERNEL_NARROW_TA_BF16_N8_R16}};
+  static const bsrg_kernel_id by_ring[2][2] = {
+      {BSRG_KERNEL_NARROW_SM90_F16_N32_R16, BSRG_KERNEL_NARROW_SM90_BF16_N32_R16},
+      {BSRG_KERNEL_NARROW_SM90_TA_F16_N32_R16, BSRG_KERNEL_NARROW_SM90_TA_BF16_N32_R16}};
+  int first = (int)plain[transposed][dtype == BSRG_BF16];
   int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
   int at_once = 2 * sm_count; /* CTAs of all warps */
   if (sm90) {
-    first = f16 ? BSRG_KERNEL_NARROW_SM90_F16_N32_R16 : BSRG_KERNEL_NARROW_SM90_BF16_N32_R16;
+    first = (int)by_ring[transposed][dtype == BSRG_BF16];
     tile = 2 * (columns == 64) + (list->strip == 32);
     at_once = sm_count;
   }
@@ -55,15 +61,17 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, int32_t columns, const bsr
 
 /* ---- by TMA ----------------------------------------------------------------------------------- */
 
-static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t step_k, int32_t rows, bsrg_gpu gpu,
+/* As the blocks lie: in rows of so many elements, of k or, in a transposed view, of a strip's rows. */
+static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t elements, int32_t rows, bsrg_gpu gpu,
                                  bsrg_tensor_map *map, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const uint64_t width = (uint64_t)v->block_width;
+  const uint64_t width = (uint64_t)(v->order ? v->block_height : v->block_width);
+  const uint64_t height = (uint64_t)(v->order ? v->block_width : v->block_height);
   const bsrg_map_shape shape = {2,
-                                {width, (uint64_t)(v->nnzb * v->block_height), 0},
+                                {width, (uint64_t)v->nnzb * height, 0},
                                 {width, 0},
-                                {(uint32_t)step_k, (uint32_t)rows, 0},
-                                bsrg_map_swizzle(2 * step_k)};
+                                {(uint32_t)elements, (uint32_t)rows, 0},
+                                bsrg_map_swizzle(2 * elements)};
   return bsrg_encode_map(gpu.api, args->dtype, args->values, &shape, map, error);
 }
 
@@ -108,17 +116,23 @@ static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_pa
                               .tail_rows = narrow->block_height % strip,
                               .x_columns = by_columns ? (int32_t)args->x.cols : 64};
   p.narrow.vector_y = writes_runs(args);
-  bsrg_status status = encode_blocks(args, step_k, strip, gpu, &p.a, error);
-  if (status == BSRG_OK && p.tail_rows)
+  const bool turned = args->a->view.order != NULL;
+  bsrg_status status = turned ? encode_blocks(args, strip, step_k, gpu, &p.a, error)
+                              : encode_blocks(args, step_k, strip, gpu, &p.a, error);
+  if (status == BSRG_OK && turned)
+    status = encode_blocks(args, strip, tail_k, gpu, &p.a_tail, error);
+  else if (status == BSRG_OK && p.tail_rows)
     status = encode_blocks(args, step_k, p.tail_rows, gpu, &p.a_tail, error);
   if (status == BSRG_OK) status = encode_x(args, by_columns, step_k, gpu, &p.x, error);
   p.x_tail = p.x;
   if (status == BSRG_OK && !by_columns && tail_k != step_k)
     status = encode_x(args, by_columns, tail_k, gpu, &p.x_tail, error);
   if (status != BSRG_OK) return status;
-  const int first =
-      args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_TMA_F16_R32_K64 : BSRG_KERNEL_NARROW_TMA_BF16_R32_K64;
-  const int tile = 3 * (strip == 64) + (step_k == 64 ? 0 : step_k == 32 ? 1 : 2);
+  static const bsrg_kernel_id kernels[2][2] = {
+      {BSRG_KERNEL_NARROW_TMA_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_BF16_R32_K64},
+      {BSRG_KERNEL_NARROW_TMA_TA_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_BF16_R64_K64}};
+  const int first = (int)kernels[turned][args->dtype == BSRG_BF16];
+  const int tile = 3 * (strip == 64 && !turned) + (step_k == 64 ? 0 : step_k == 32 ? 1 : 2);
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * (2 * tile + by_columns) + crowd),
                      items, 1, (CUstream)args->stream, &p, error);
 }
@@ -142,7 +156,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
                          *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
-  enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, FIRST, MASKS, PARTS };
+  enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, FIRST, MASKS, PLACES, PARTS };
   _Static_assert((int)PARTS <= (int)BSRG_UPLOAD_PARTS, "room for all");
   const bool indices = !low->columns || (high->strip && !high->columns);
   const bsrg_narrow_cluster *cluster = &narrow->cluster;
@@ -150,7 +164,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   bsrg_upload_part parts[PARTS] = {
       [INDICES] = {v->indices, indices ? sizeof(*v->indices) * (size_t)v->nnzb : 0},
       [FIRST] = {cluster->first, cluster->parts ? sizeof(*cluster->first) * (lists + 1) : 0},
-      [MASKS] = {cluster->masks, sizeof(*cluster->masks) * lists * (size_t)cluster->stages}};
+      [MASKS] = {cluster->masks, sizeof(*cluster->masks) * lists * (size_t)cluster->stages},
+      [PLACES] = {narrow->places, narrow->places ? sizeof(*narrow->places) * (size_t)v->nnzb : 0}};
   describe_uploads(low, parts + LOW);
   describe_uploads(high, parts + HIGH);
   const CUdeviceptr *uploads;
@@ -169,6 +184,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .values = args->values,
       .columns = (const int32_t *)(uintptr_t)(list->columns ? of_list[COLUMNS] : uploads[INDICES]),
       .columns_stride = list->columns ? list->longest_item : 0,
+      .places = (const int32_t *)(uintptr_t)uploads[PLACES],
       .items = (const bsrg_narrow_item *)(uintptr_t)of_list[ITEMS],
       .splits = (const bsrg_narrow_split *)(uintptr_t)of_list[SPLITS],
       .x = args->x.data,
@@ -202,8 +218,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     p.vector_y = writes_runs(args);
     status = bsrg_narrow_launch_cluster(args, cluster, &p, uploads + FIRST, gpu, error);
   } else {
-    const bsrg_kernel_id kernel =
-        choose_kernel(args->dtype, columns, list, kind == BSRG_NARROW_BY_RING, gpu.device->info.sm_count);
+    const bsrg_kernel_id kernel = choose_kernel(args->dtype, v->order != NULL, columns, list,
+                                                kind == BSRG_NARROW_BY_RING, gpu.device->info.sm_count);
     status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
   }
   if (status == BSRG_OK && in_pieces) {

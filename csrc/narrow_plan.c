@@ -105,6 +105,7 @@ void bsrg_narrow_free_plan(void *plan) {
   free_list(&narrow->low);
   free_list(&narrow->high);
   bsrg_narrow_free_cluster(&narrow->cluster);
+  free(narrow->places);
   free(narrow);
 }
 
@@ -113,8 +114,9 @@ int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <=
 /* Maps count rows of stored blocks with 31 bits. */
 static bool suits_maps(const bsrg_structure_view *v) {
   int64_t rows;
-  return v->block_width % 16 == 0 && v->nnzb > 0 && bsrg_mul_ok(v->nnzb, v->block_height, &rows) &&
-         rows <= INT32_MAX && bsrg_whole_cols(v) <= INT32_MAX;
+  return v->block_width % 16 == 0 && v->nnzb > 0 &&
+         bsrg_mul_ok(v->nnzb, v->order ? v->block_width : v->block_height, &rows) && rows <= INT32_MAX &&
+         bsrg_whole_cols(v) <= INT32_MAX;
 }
 
 static bool map_has_x(const bsrg_dense *x) {
@@ -131,7 +133,7 @@ static double low_stages(const bsrg_structure_view *v, const bsrg_narrow_list *l
 }
 
 static bool low_goes_by_tma(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
-  return plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
+  return !v->order && plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
 }
 
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
@@ -252,6 +254,14 @@ static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan
   if (!cluster->by_rows && !cluster->by_columns) bsrg_narrow_free_cluster(cluster);
 }
 
+/* Of fewer than 2^31 blocks. */
+static bool copy_places(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
+  plan->places = malloc(sizeof(*plan->places) * (size_t)bsrg_max(1, v->nnzb));
+  if (!plan->places) return false;
+  for (int64_t b = 0; b < v->nnzb; ++b) plan->places[b] = (int32_t)v->order[b];
+  return true;
+}
+
 void *bsrg_narrow_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   bsrg_narrow_plan *plan = calloc(1, sizeof(*plan));
@@ -260,7 +270,7 @@ void *bsrg_narrow_make_plan(bsrg_structure *structure) {
   const int64_t height = v->block_height;
   if (make_items(v, height > 16 ? 32 : 16, &plan->low) &&
       (height <= 32 || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)) &&
-      bsrg_narrow_make_cluster(v, &plan->cluster)) {
+      (v->order ? copy_places(v, plan) : bsrg_narrow_make_cluster(v, &plan->cluster))) {
     compare_cluster(v, plan);
     return plan;
   }

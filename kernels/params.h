@@ -373,7 +373,7 @@ enum {
   BSRG_NARROW_WARP_BYTES = 8192   /* of shared memory: a warp's ring of A, and then its sums */
 };
 
-/* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_...: X(columns, rows of a strip, warps of a
+/* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_..., narrow_ta_... for transposed views: X(columns, rows of a strip, warps of a
  * CTA where there are few, more and most items), for n up to columns. */
 #define BSRG_NARROW_TILES(X) \
   X(8, 16, 8, 4, 2)          \
@@ -384,7 +384,8 @@ enum {
   X(32, 32, 8, 4, 2)         \
   X(64, 16, 8, 4, 2)         \
   X(64, 32, 6, 3, 2)
-/* Likewise for Hopper and many columns, where X waits in shared memory, too: narrow_sm90_f16_n<columns>_r<strip>. */
+/* Likewise for Hopper and many columns, where X waits in shared memory, too: narrow_sm90_f16_n<columns>_r<strip>,
+ * narrow_sm90_ta_.... */
 #define BSRG_NARROW_SM90_TILES(X) \
   X(32, 16, 16, 8, 4)             \
   X(32, 32, 12, 6, 3)             \
@@ -416,6 +417,7 @@ typedef struct bsrg_narrow_params {
   /* The block columns of item i begin at columns + i * columns_stride, or if that is 0 at columns + its first block. */
   const int32_t *columns;
   int32_t columns_stride;
+  const int32_t *places; /* of a transposed view: where each block lies in values */
   const bsrg_narrow_item *items;
   const bsrg_narrow_split *splits;
   const void *x, *c;
@@ -446,7 +448,8 @@ enum {
 #define BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k) ((2 * (step_k) * ((strip) + 64) + 1023) / 1024 * 1024)
 
 typedef struct bsrg_narrow_tma_params {
-  bsrg_tensor_map a, a_tail; /* whole strips, and the last ones of block rows */
+  bsrg_tensor_map a,
+      a_tail; /* whole strips, and the last ones of block rows; of a transposed view as x and x_tail */
   bsrg_tensor_map x, x_tail; /* whole stages, and the last ones of blocks */
   bsrg_narrow_params narrow;
   int32_t stages;          /* of the ring: BSRG_NARROW_TMA_MOST_STAGES at most */

@@ -17,9 +17,8 @@
 // Up to 16 columns, and before Hopper, X takes no detour over shared memory either, a round or two ahead; L1 serves the warps
 // that use the same rows.
 //
-// A waits in a ring of cp.async copies a warp. A lane reads only what it copied itself, so no barrier is needed. Blocks of 16
-// columns are the exception (kSixteen): rows of 32 bytes would make a copy two pieces of 256 bytes that lie a block apart, and
-// device memory gives 3.4 TB/s of such. Their lanes copy neighbours, 512 bytes of a block at a time: 4.2 TB/s.
+// A waits in a ring of cp.async copies a warp (sm80/narrow_a.cuh). A lane reads only what it copied itself, so no barrier is
+// needed, but for blocks of 16 columns and those of transposed views.
 //
 // On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
 // L2 at every round was what such products took their time for. Where tensor maps can describe the operands, blocks of
@@ -30,6 +29,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
+#include "sm80/narrow_a.cuh"
 #include "sm80/narrow_output.cuh"
 
 namespace bsrg::narrow {
@@ -50,20 +50,15 @@ __device__ __forceinline__ void load(uint32_t *words, const void *source) {
   }
 }
 
-template <typename T, int kColumns, int kStrip, bool kRingX, bool kSixteen>
-class Kernel {
+template <typename T, int kColumns, int kStrip, bool kRingX, Copies kCopies>
+class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
+  using Base = RingOfA<kColumns, kStrip, kRingX, kCopies>;
+  using typename Base::Position;
+
  public:
   __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
-      : p_(p),
-        warp_(ptx::warp_index()),
-        warps_(static_cast<int>(blockDim.x) / 32),
-        lane_(threadIdx.x % 32),
-        g_(lane_ / 4),
-        q_(lane_ % 4),
-        shared_(shared),
-        block_columns_(reinterpret_cast<int32_t *>(shared + warps_ * kWarpBytes)),
-        ring_(shared + warp_ * kWarpBytes),
-        ring_x_(shared + warp_ * kWarpBytes + kBytesOfA),
+      : Base(p, shared),
+        ring_x_(ring_ + kBytesOfA),
         x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
 
   __device__ __forceinline__ void run() {
@@ -72,22 +67,18 @@ class Kernel {
     const bool early = static_cast<int>(threadIdx.x) < p_.columns_stride;
     const int32_t column = early ? __ldg(columns + threadIdx.x) : 0;
     const bsrg_narrow_item item = p_.items[blockIdx.x];
-    chunks_ = item.block_count * (p_.block_width / BSRG_NARROW_CHUNK);
-    rows_ = item.rows;
-    a_ = static_cast<const uint16_t *>(p_.values) +
-         (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block) * p_.block_width +
-         (kSixteen ? 8 * lane_ : g_ * p_.block_width);
-    // A needs no block columns, so it sets out first.
-#pragma unroll
-    for (int t = 0; t < kRing - 1; ++t) {
-      copy_a(t, first_chunk() + t * chunk_stride());
-      ptx::cp_async_commit();
-    }
+    this->begin(item);
+    // A needs no block columns, so it sets out first, but for transposed views, whose blocks lie anywhere.
+    if constexpr (!kTransposed) set_out();
     if (early) block_columns_[threadIdx.x] = column;
     const int32_t *const rest = p_.columns_stride > 0 ? columns : columns + item.first_block;
     for (int i = threadIdx.x + (early ? blockDim.x : 0); i < item.block_count; i += blockDim.x)
       block_columns_[i] = __ldg(rest + i);
+    if constexpr (kTransposed)
+      for (int i = threadIdx.x; i < item.block_count; i += blockDim.x)
+        this->block_places()[i] = __ldg(p_.places + item.first_block + i);
     __syncthreads();
+    if constexpr (kTransposed) set_out();
 
     float sums[kStrip / 16][kTiles][4] = {};
     if constexpr (kRingX) {
@@ -110,100 +101,46 @@ class Kernel {
   }
 
  private:
+  using Base::block_columns_;
+  using Base::chunk_stride;
+  using Base::chunks_;
+  using Base::copy_a;
+  using Base::first_chunk;
+  using Base::g_;
+  using Base::kBytesOfA;
+  using Base::kRing;
+  using Base::kRoundSteps;
+  using Base::kTransposed;
+  using Base::kWarpBytes;
+  using Base::lane_;
+  using Base::p_;
+  using Base::position;
+  using Base::q_;
+  using Base::ring_;
+  using Base::shared_;
+  using Base::warp_;
+  using Base::warps_;
   static constexpr int kTiles = kColumns / 8;
-  static constexpr int kRowParts = kStrip / 8;  // 16-byte loads of A a lane and step
-  // A round is what a warp does between two waits. It is long where X has few bytes, so that the time X takes
-  // from L2 is shared by more of A.
-  static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
-  static constexpr int kRoundChunks = 4 * kRoundSteps;
   static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
   // That X is ahead in registers, where there is no ring of it.
   static constexpr int kRoundsOfX = kColumns == 8 && kStrip == 32 ? 2 : 1;
   // Both halves of a step have one chunk; with 64 columns there are no registers to fetch them side by side.
   static constexpr int kHalvesAtOnce = kColumns <= 32 ? 2 : 1;
-  static constexpr int kRoundBytes = kRoundSteps * kRowParts * 32 * 16;
-  static constexpr int kRing = kRingX ? BSRG_NARROW_SM90_ROUNDS : BSRG_NARROW_WARP_BYTES / kRoundBytes;
-  static constexpr int kBytesOfA = kRing * kRoundBytes;
   static constexpr int kRowWords = kTiles > 1 ? kTiles / 2 : 1;
   static constexpr int kHalfWords = 4 * kRowWords;
   static constexpr int kBytesOfX = 32 * kColumns * 2;  // of a round
-  static constexpr int kWarpBytes =
-      kRingX ? BSRG_NARROW_SM90_WARP_BYTES(kColumns, kStrip) : BSRG_NARROW_WARP_BYTES;
-  static constexpr int kUnits = 4 * (kStrip / 16);  // runs of kTiles columns that a lane has sums of
+  static constexpr int kUnits = 4 * (kStrip / 16);     // runs of kTiles columns that a lane has sums of
 
-  static_assert(kStrip == 16 || kStrip == 32, "one or two fragments");
   static_assert(!kRingX || (kColumns >= 32 && kBytesOfA + kRing * kBytesOfX == kWarpBytes),
                 "rings of A and X");
-  static_assert(kRing >= 4 && (kRing & (kRing - 1)) == 0, "three rounds of A in flight");
   static_assert(kUnits * kTiles * 32 * sizeof(float) <= kBytesOfA, "sums fit in the ring");
 
-  // The lane's chunk in the first step of the warp's rounds.
-  __device__ __forceinline__ int first_chunk() const { return warp_ * kRoundChunks + q_; }
-  __device__ __forceinline__ int chunk_stride() const { return warps_ * kRoundChunks; }
-  struct Position {
-    int block, k;  // in the item, in the block
-  };
-  // Exact for chunk < 2^16 and widths up to BSRG_NARROW_MAX_WIDTH: 2 * chunk times the reciprocal's error, which
-  // is at most the divisor, stays below 2^32.
-  __device__ __forceinline__ Position position(int chunk) const {
-    if constexpr (kSixteen) return {chunk / 2, chunk % 2 * 8};
-    const int block = static_cast<int>(__umulhi(2 * chunk, p_.chunks_reciprocal));
-    return {block, chunk * BSRG_NARROW_CHUNK - block * p_.block_width};
-  }
-
-  // The warp's part of A in its round t, in which the lane's first chunk is `chunk`. Every round is a group of copies, so
-  // that counting them counts rounds.
-  __device__ __forceinline__ void copy_a(int t, int chunk) const {
-    if constexpr (kSixteen)
-      copy_blocks(t, (chunk - q_) / 2);
-    else
-      copy_chunks(t, chunk);
-  }
-
-  // A is read once, X again and again. For strips of 32 rows and 32 columns ptxas makes illegal instructions of that.
-  static __device__ __forceinline__ void copy_of_a(uint32_t destination, const void *source, bool read) {
-    if constexpr (kStrip == 32 && kColumns == 32)
-      ptx::cp_async_stream(destination, source, read);
-    else
-      ptx::cp_async_evict_first(destination, source, read);
-  }
-
-  __device__ __forceinline__ void copy_chunks(int t, int chunk) const {
-    const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes + lane_ * 16;
+  __device__ __forceinline__ void set_out() const {
 #pragma unroll
-    for (int step = 0; step < kRoundSteps; ++step, chunk += 4) {
-      const Position at = position(chunk);
-      const uint16_t *source =
-          a_ + static_cast<int64_t>(at.block) * (p_.block_height * p_.block_width) + at.k;
-#pragma unroll
-      for (int i = 0; i < kRowParts; ++i, source += 8 * p_.block_width)
-        copy_of_a(destination + (step * kRowParts + i) * 512, source, chunk < chunks_ && g_ + 8 * i < rows_);
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_a(t, first_chunk() + t * chunk_stride());
+      ptx::cp_async_commit();
     }
-  }
-
-  // Of blocks of 16 columns the strip's rows, one after the other. Every second block has its units of 16 bytes elsewhere, so
-  // that reads meet no bank twice.
-  __device__ __forceinline__ static int place_in_block(int block, int row, int half) {
-    return block * (kStrip * 32) + ((row * 32 + half * 16) ^ (block % 2 * 64));
-  }
-
-  __device__ __forceinline__ void copy_blocks(int t, int block) const {
-    const uint32_t destination = ptx::shared_address(ring_) + t % kRing * kRoundBytes;
-    const int block_elements = p_.block_height * 16;
-    const uint16_t *source = a_ + static_cast<int64_t>(block) * block_elements;
-#pragma unroll
-    for (int i = 0; i < 2 * kRoundSteps; ++i, source += block_elements)
-#pragma unroll
-      for (int row = lane_ / 2, part = 0; part < kStrip / 16; ++part, row += 16)
-        copy_of_a(destination + place_in_block(i, row, lane_ % 2), source + part * 256,
-                  2 * (block + i) < chunks_ && row < rows_);
-  }
-
-  // Row part i of the chunk that the lane has in a step, the half that instruction m uses.
-  __device__ __forceinline__ uint2 read_a(int t, int step, int i, int m) const {
-    const int place = kSixteen ? place_in_block(2 * step + q_ / 2, g_ + 8 * i, q_ % 2)
-                               : (step * kRowParts + i) * 512 + lane_ * 16;
-    return *reinterpret_cast<const uint2 *>(ring_ + t % kRing * kRoundBytes + place + m * 8);
   }
 
   // ---- X by way of the ring ---------------------------------------------------------------------
@@ -236,18 +173,18 @@ class Kernel {
       const Position at = position(chunk);
       row = static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k;
     }
-    constexpr int kCopies = kBytesOfX / 512;
+    constexpr int kCopiesOfX = kBytesOfX / 512;
     const uint16_t *const x = static_cast<const uint16_t *>(p_.x);
     if constexpr (kByRows) {
       const int bytes = there ? min(16, max(0, 2 * (p_.n - 8 * c))) : 0;
       const uint16_t *from = x + (row + 4 * h) * p_.x_row_stride + 8 * c;
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i, from += p_.x_row_stride)
+      for (int i = 0; i < kCopiesOfX; ++i, from += p_.x_row_stride)
         ptx::cp_async_part(to + place_in_x(q, kColumns == 64 ? i / 4 : h, i % 4, c), from, bytes);
     } else {
       const uint16_t *from = x + g_ * kTiles * p_.x_col_stride + row;
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i, from += p_.x_col_stride)
+      for (int i = 0; i < kCopiesOfX; ++i, from += p_.x_col_stride)
         ptx::cp_async<16>(to + i * 512 + lane_ * 16, from, there && g_ * kTiles + i < p_.n);
     }
   }
@@ -372,7 +309,7 @@ class Kernel {
       for (int u = 0; u < kRoundsOfX; ++u, ++t) {
         if (u > 0 && chunk - q_ >= chunks_) break;
         ptx::cp_async_wait<kRing - 2>();
-        if constexpr (kSixteen) __syncwarp();                 // as where X waits in the ring
+        if constexpr (Base::kShares) __syncwarp();            // as where X waits in the ring
         copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);  // into the slot that was read last
         ptx::cp_async_commit();
         uint32_t b[kHalves][kTiles][2];
@@ -393,20 +330,13 @@ class Kernel {
 
   __device__ __forceinline__ void multiply_half(int t, int h, const uint32_t (&b)[kTiles][2],
                                                 float (&sums)[kStrip / 16][kTiles][4]) const {
-    uint2 a[kRowParts];  // the half of each load that this instruction uses
+    uint32_t a[kStrip / 16][4];
 #pragma unroll
-    for (int i = 0; i < kRowParts; ++i) a[i] = read_a(t, h / 2, i, h % 2);
-    multiply(a, b, sums);
-  }
-
-  __device__ static __forceinline__ void multiply(const uint2 (&a)[kRowParts], const uint32_t (&b)[kTiles][2],
-                                                  float (&sums)[kStrip / 16][kTiles][4]) {
+    for (int r = 0; r < kStrip / 16; ++r) this->load_fragment(a[r], t, h / 2, h % 2, r);
 #pragma unroll
-    for (int r = 0; r < kStrip / 16; ++r) {
-      const uint32_t fragment[4] = {a[2 * r].x, a[2 * r + 1].x, a[2 * r].y, a[2 * r + 1].y};
+    for (int r = 0; r < kStrip / 16; ++r)
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], fragment, b[j][0], b[j][1]);
-    }
+      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], a[r], b[j][0], b[j][1]);
   }
 
   // ---- output -----------------------------------------------------------------------------------
@@ -468,16 +398,8 @@ class Kernel {
       if (column + j < p_.n) store_element<T, false>(p_, row, column + j, total[j]);
   }
 
-  const bsrg_narrow_params &p_;
-  const int warp_, warps_, lane_, g_, q_;
-  unsigned char *const shared_;
-  int32_t *const block_columns_;
-  unsigned char *const ring_;    // the warp's
   unsigned char *const ring_x_;  // of the warps that take a turn together
   const uint16_t *const x_;      // with the lane's columns
-  const uint16_t *a_ = nullptr;  // what the lane copies first, without its chunk
-  int chunks_ = 0;               // of the item
-  int rows_ = 0;                 // of the item
 };
 
 // Second pass: adds the pieces of a split strip in their order. One CTA a strip.
@@ -497,34 +419,37 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
   }
 }
 
-template <typename T, int kColumns, int kStrip, bool kRingX>
+template <typename T, int kColumns, int kStrip, bool kRingX, bool kTransposed>
 __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  if constexpr (kColumns < 64 || kRingX) {  // otherwise registers do not suffice
+  if constexpr (kTransposed) {
+    Kernel<T, kColumns, kStrip, kRingX, Copies::kTransposed>(p, shared_memory).run();
+    return;
+  } else if constexpr (kColumns < 64 || kRingX) {  // otherwise registers do not suffice
     if (p.block_width == 16) {
-      Kernel<T, kColumns, kStrip, kRingX, true>(p, shared_memory).run();
+      Kernel<T, kColumns, kStrip, kRingX, Copies::kSixteen>(p, shared_memory).run();
       return;
     }
   }
-  Kernel<T, kColumns, kStrip, kRingX, false>(p, shared_memory).run();
+  Kernel<T, kColumns, kStrip, kRingX, Copies::kChunks>(p, shared_memory).run();
 }
 
 }  // namespace bsrg::narrow
 
 // Two CTAs an SM, or more with fewer warps; where the sums are fewest and X is a round ahead, three.
-#define BSRG_NARROW_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)                        \
+#define BSRG_NARROW_KERNEL(prefix, type, transposed, columns, strip, warps, fewer, fewest)            \
   extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) == 8 && (strip) == 16 ? 3 : 2) \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {             \
     /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */                       \
     bsrg::ptx::wait_for_grid_before();                                                                \
-    bsrg::narrow::run<type, columns, strip, false>(params);                                           \
+    bsrg::narrow::run<type, columns, strip, false, transposed>(params);                               \
   }
 // One CTA an SM, or more with fewer warps.
-#define BSRG_NARROW_SM90_KERNEL(prefix, type, columns, strip, warps, fewer, fewest)       \
-  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                           \
-      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
-    bsrg::ptx::wait_for_grid_before();                                                    \
-    bsrg::narrow::run<type, columns, strip, true>(params);                                \
+#define BSRG_NARROW_SM90_KERNEL(prefix, type, transposed, columns, strip, warps, fewer, fewest) \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                                 \
+      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {       \
+    bsrg::ptx::wait_for_grid_before();                                                          \
+    bsrg::narrow::run<type, columns, strip, true, transposed>(params);                          \
   }
 #define BSRG_PIECES_KERNEL(name, type)                          \
   extern "C" __global__ void __launch_bounds__(256)             \

@@ -1,4 +1,4 @@
 #include "sm80/narrow.cuh"
 
-#define KERNEL(...) BSRG_NARROW_KERNEL(narrow_bf16, __nv_bfloat16, __VA_ARGS__)
+#define KERNEL(...) BSRG_NARROW_KERNEL(narrow_bf16, __nv_bfloat16, false, __VA_ARGS__)
 BSRG_NARROW_TILES(KERNEL)

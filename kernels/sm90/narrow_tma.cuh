@@ -11,6 +11,9 @@
 // Rows beyond X, and by rows of X columns beyond n, are zeros that TMA fills in, without reading anything. The last strip
 // of a block row that is lower has a map of its own, so that blocks below are not read for nothing: of its other rows the
 // shared memory holds anything, and nobody looks at their sums. Nor do they at those of columns beyond n of X by columns.
+//
+// The blocks of a transposed view lie anywhere, with a strip's rows adjacent in memory: a stage of them is that many k of 64
+// rows, which WGMMA reads as they lie, and the last stage of a block has a map of its own.
 #pragma once
 
 #include "params.h"
@@ -26,8 +29,28 @@ namespace bsrg::narrow_tma {
 constexpr int kColumns = 64;
 constexpr int kWarps = 4;  // that multiply
 
-// kStrip: rows. kTransposedX: the rows of X are adjacent in memory, not its columns.
-template <typename T, int kStrip, int kStepK, bool kTransposedX>
+// The numbers of an item's blocks, in a warp that has those of 32 at a time, and of the next 32.
+class Numbers {
+ public:
+  __device__ Numbers(const int32_t *numbers, int count, int first, int lane)
+      : numbers_(numbers), count_(count), lane_(lane), mine_(first) {}
+  // In the order of blocks.
+  __device__ int of(int block) {
+    if (block % 32 == 0) {
+      if (block > 0) mine_ = next_;
+      next_ = block + 32 + lane_ < count_ ? __ldg(numbers_ + block + 32 + lane_) : 0;
+    }
+    return __shfl_sync(~0u, mine_, block % 32);
+  }
+
+ private:
+  const int32_t *const numbers_;
+  const int count_, lane_;
+  int mine_, next_ = 0;
+};
+
+// kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not its columns.
+template <typename T, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
 struct Kernel {
   static constexpr int kBytesOfX = kStepK * kColumns * 2, kBytesOfA = kStrip * kStepK * 2;
   static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStrip, kStepK);
@@ -39,6 +62,7 @@ struct Kernel {
                 "swizzled tiles lie where their pattern begins");
   static_assert(kColumns * kRowPitch * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
   static_assert(kStrip <= kColumns, "by columns they are no larger");
+  static_assert(!kTransposedA || kStrip == 64, "a line of 128 bytes");
 
   const bsrg_narrow_tma_params &p;
   const uint32_t shared;
@@ -79,18 +103,36 @@ struct Kernel {
       }
   }
 
-  // A warp, which has the columns of 32 blocks at a time, and of the next 32. `columns`: the item's.
+  // A warp, of a transposed view.
+  __device__ void load_turned_blocks(const bsrg_narrow_item &item) const {
+    const int32_t *const places = p.narrow.places + item.first_block;
+    Numbers numbers(places, item.block_count, lane < item.block_count ? __ldg(places + lane) : 0, lane);
+    OpenRingPosition stage;
+    stage.parity = 1;
+    const uint64_t policy = ptx::policy_evict_first();
+#pragma unroll 1
+    for (int b = 0; b < item.block_count; ++b) {
+      const int first_k = numbers.of(b) * p.narrow.block_width;
+#pragma unroll 1
+      for (int step = 0; step < p.steps; ++step, stage.advance(p.stages)) {
+        if (lane != 0) continue;
+        const bool tail = step == p.steps - 1;
+        ptx::barrier_wait(empty(stage.slot), stage.parity);
+        ptx::barrier_arrive_expect(full(stage.slot), (tail ? p.tail_k16 * 16 : kStepK) * kStrip * 2);
+        ptx::tma_load_2d(blocks(stage.slot), tail ? p.a_tail : p.a, item.row_in_block,
+                         first_k + step * kStepK, full(stage.slot), policy);
+      }
+    }
+  }
+
+  // A warp. `columns`: the item's.
   __device__ void load_x(const bsrg_narrow_item &item, const int32_t *columns, int first_columns) const {
-    int mine = first_columns, next = 0;
+    Numbers numbers(columns, item.block_count, first_columns, lane);
     OpenRingPosition stage;
     stage.parity = 1;
 #pragma unroll 1
     for (int b = 0; b < item.block_count; ++b) {
-      if (b % 32 == 0) {
-        if (b > 0) mine = next;
-        next = b + 32 + lane < item.block_count ? __ldg(columns + b + 32 + lane) : 0;
-      }
-      const int row = __shfl_sync(~0u, mine, b % 32) * p.narrow.block_width;
+      const int row = numbers.of(b) * p.narrow.block_width;
 #pragma unroll 1
       for (int step = 0; step < p.steps; ++step, stage.advance(p.stages)) {
         if (lane != 0) continue;
@@ -107,8 +149,8 @@ struct Kernel {
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // One stage of kSteps k16 instructions. K-major operands have rows of a stage's k, X by rows 64 columns for each k.
-  // Descriptors count 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes.
+  // One stage of kSteps k16 instructions. K-major operands have rows of a stage's k, X by rows and the blocks of a transposed
+  // view 64 elements for each k. Descriptors count 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes.
   template <int kSteps>
   __device__ void multiply(float (&sums)[kStrip / 2], int slot) const {
     constexpr ptx::Swizzle kSwizzleK = kStepK == 64   ? ptx::Swizzle::k128
@@ -117,11 +159,16 @@ struct Kernel {
     constexpr int kNextX = kTransposedX ? 2 : 128;
     const uint64_t x = ptx::matrix_descriptor(rows_of_x(slot), 16, kTransposedX ? 8 * kStepK * 2 : 1024,
                                               kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
-    const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, 8 * kStepK * 2, kSwizzleK);
+    const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, kTransposedA ? 1024 : 8 * kStepK * 2,
+                                              kTransposedA ? ptx::Swizzle::k128 : kSwizzleK);
     ptx::warpgroup_fence();
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k)
-      ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums, x + kNextX * k, a + 2 * k);
+    for (int k = 0; k < kSteps; ++k) {
+      if constexpr (kTransposedA)
+        ptx::Wgmma<T, kStrip, !kTransposedX, true>::run(sums, x + kNextX * k, a + 128 * k, true);
+      else
+        ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums, x + kNextX * k, a + 2 * k);
+    }
     ptx::warpgroup_commit();
   }
 
@@ -258,7 +305,10 @@ struct Kernel {
     if (warp < kWarps) {
       consume(item, memory);
     } else if (warp == kWarps) {
-      if (lane == 0) load_blocks(item);
+      if constexpr (kTransposedA)
+        load_turned_blocks(item);
+      else if (lane == 0)
+        load_blocks(item);
     } else {
       if (narrow.columns_stride == 0) {
         columns += item.first_block;
@@ -269,30 +319,27 @@ struct Kernel {
   }
 };
 
-template <typename T, int kStrip, int kStepK, bool kTransposedX>
+template <typename T, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
 __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   extern __shared__ char raw[];
   char *const base = raw + (-ptx::shared_address(raw) & 1023);
-  const Kernel<T, kStrip, kStepK, kTransposedX> kernel{params, ptx::shared_address(base), ptx::warp_index(),
-                                                       static_cast<int>(threadIdx.x & 31)};
+  const Kernel<T, kStrip, kStepK, kTransposedA, kTransposedX> kernel{
+      params, ptx::shared_address(base), ptx::warp_index(), static_cast<int>(threadIdx.x & 31)};
   kernel.run(reinterpret_cast<float *>(base + 1024));
 }
 
 }  // namespace bsrg::narrow_tma
 
 // The k of a stage as for tall blocks.
-#define BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, STEP_K, SUFFIX, TRANSPOSED_X)                       \
+#define BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X)         \
   extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS, 1)                         \
       NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) { \
-    bsrg::narrow_tma::run<T, STRIP, STEP_K, TRANSPOSED_X>(params);                                 \
+    bsrg::narrow_tma::run<T, STRIP, STEP_K, TRANSPOSED_A, TRANSPOSED_X>(params);                   \
   }
-#define BSRG_NARROW_TMA_KERNELS_OF(NAME, T, STRIP)      \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, , false)   \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, _tx, true) \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, , false)   \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, _tx, true) \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, , false)   \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, _tx, true)
-#define BSRG_NARROW_TMA_KERNELS(NAME, T)  \
-  BSRG_NARROW_TMA_KERNELS_OF(NAME, T, 32) \
-  BSRG_NARROW_TMA_KERNELS_OF(NAME, T, 64)
+#define BSRG_NARROW_TMA_KERNELS(NAME, T, STRIP, TRANSPOSED_A)         \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, TRANSPOSED_A, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, TRANSPOSED_A, _tx, true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, TRANSPOSED_A, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, TRANSPOSED_A, _tx, true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, TRANSPOSED_A, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, TRANSPOSED_A, _tx, true)

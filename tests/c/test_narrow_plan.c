@@ -151,10 +151,10 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
   }
 }
 
-static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
-                     int64_t width) {
-  bsrg_structure *structure = make(lengths, block_rows, block_cols, height, width);
+/* Returns how many strips are cut. */
+static int32_t check_plan(bsrg_structure *structure) {
   const bsrg_structure_view view = bsrg_structure_get(structure);
+  const int64_t height = view.block_height;
   bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
   CHECK(plan != NULL && plan->low.strip == (height > 16 ? 32 : 16));
   CHECK(plan->high.strip == (height > 32 ? 64 : 0));
@@ -167,9 +167,24 @@ static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_c
         CHECK(lists[i]->items[j - 1].block_count >= lists[i]->items[j].block_count);
   }
   check_cluster(&view, &plan->cluster);
+  CHECK(!view.order || !plan->cluster.parts);
+  CHECK((plan->places != NULL) == (view.order != NULL));
+  for (int64_t b = 0; view.order && b < view.nnzb; ++b) CHECK(plan->places[b] == view.order[b]);
   check_predictions(structure, plan);
   const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
+  return splits;
+}
+
+static int32_t check(const int64_t *lengths, int64_t block_rows, int64_t block_cols, int64_t height,
+                     int64_t width) {
+  bsrg_structure *structure = make(lengths, block_rows, block_cols, height, width), *transposed;
+  bsrg_error error;
+  const int32_t splits = check_plan(structure);
+  if (height % BSRG_NARROW_CHUNK == 0 && width < BSRG_NARROW_MAX_WIDTH) {
+    CHECK(bsrg_structure_transposed(structure, &transposed, &error) == BSRG_OK);
+    check_plan(transposed);
+  }
   bsrg_structure_destroy(structure);
   return splits;
 }

@@ -1,0 +1,4 @@
+#include "sm80/narrow.cuh"
+
+#define KERNEL(...) BSRG_NARROW_SM90_KERNEL(narrow_sm90_ta_bf16, __nv_bfloat16, true, __VA_ARGS__)
+BSRG_NARROW_SM90_TILES(KERNEL)
