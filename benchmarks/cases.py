@@ -28,6 +28,7 @@ FORMS = {
     "dense_bsr": "dense @ bsr",
     "dense_bsr_transposed": "dense @ bsr.T",
     "linear": "dense @ bsr.T",  # N tokens through a weight that is no longer in the cache
+    "rows": "dense @ bsr",  # the same of a weight as [in, out]
 }
 # Products that read the rows of A; the others read its columns.
 READ_ROWS = ("bsr @ dense", "dense @ bsr.T", "bsr @ bsr")
@@ -188,11 +189,16 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                 for n in (1, 4, 16, 64):
                     shape = (round(density * k / block), m, n, k)
                     yield Case("columns", dtype, (block, block), *shape, timings=("cold",))
+        for m, k, density in ((order, order, 0.25), (4096, 14336, 0.125), (14336, 4096, 0.125)):
+            for block in (128, 64, 32, 16):
+                for n in (1, 4, 16, 64):
+                    shape = (round(density * k / block), m, n, k)
+                    yield Case("rows", dtype, (block, block), *shape, timings=("cold",))
         for block in (128, 64):
             for n in (1, 4, 16, 32, 64, 128, 256, 1024, 4096):
                 shape = (4096 // block // 8, 14336, n, 4096)
                 yield Case("linear", dtype, (block, block), *shape, timings=("cold",))
-        for group in (name for name in FORMS if name != "linear"):
+        for group in (name for name in FORMS if name not in ("linear", "rows")):
             for block, density in ((128, 0.125), (128, 0.25), (64, 0.125), (64, 0.25), (32, 0.125)):
                 yield _square(group, dtype, block, density, order)
         for block in (128, 64, 32, 16):

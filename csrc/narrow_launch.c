@@ -224,7 +224,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   }
   if (status == BSRG_OK && in_pieces) {
     const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
-    status = bsrg_launch(gpu.api, gpu.device, add, list->split_count, 1, stream, &p, error);
+    const int64_t across = bsrg_ceil_div((int64_t)list->strip * args->x.cols, BSRG_PIECES_THREADS);
+    status = bsrg_launch(gpu.api, gpu.device, add, list->split_count, across, stream, &p, error);
   }
   return partial ? bsrg_scratch_free(gpu.api, partial, stream, status, error) : status;
 }

@@ -370,7 +370,8 @@ enum {
   BSRG_NARROW_MAX_WIDTH = 65536,  /* of a block */
   BSRG_NARROW_MAX_CHUNKS = 65536, /* of an item of more than one block */
   BSRG_NARROW_MAX_BLOCKS = 1024,  /* of an item: its block columns lie in shared memory */
-  BSRG_NARROW_WARP_BYTES = 8192   /* of shared memory: a warp's ring of A, and then its sums */
+  BSRG_NARROW_WARP_BYTES = 8192,  /* of shared memory: a warp's ring of A, and then its sums */
+  BSRG_PIECES_THREADS = 256       /* of the second pass */
 };
 
 /* The tiles that are compiled, narrow_f16_n<columns>_r<strip> and narrow_bf16_..., narrow_ta_... for transposed views: X(columns, rows of a strip, warps of a

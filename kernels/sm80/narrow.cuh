@@ -402,12 +402,13 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
   const uint16_t *const x_;      // with the lane's columns
 };
 
-// Second pass: adds the pieces of a split strip in their order. One CTA a strip.
+// Second pass: adds the pieces of a split strip in their order. As many CTAs a strip as let a thread have one element: to add
+// one after the other takes L2's time for each.
 template <typename T>
 __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
   const bsrg_narrow_split split = p.splits[blockIdx.x];
   const int64_t slot = static_cast<int64_t>(p.strip) * p.padded_n;
-  for (int e = threadIdx.x; e < split.rows * p.n; e += blockDim.x) {
+  for (int e = blockIdx.y * blockDim.x + threadIdx.x; e < split.rows * p.n; e += gridDim.y * blockDim.x) {
     const int row = e / p.n, column = e % p.n;
     const float *partial = p.partial + split.first_slot * slot + row * p.padded_n + column;
     float sum = 0;
@@ -451,9 +452,9 @@ __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
     bsrg::ptx::wait_for_grid_before();                                                          \
     bsrg::narrow::run<type, columns, strip, true, transposed>(params);                          \
   }
-#define BSRG_PIECES_KERNEL(name, type)                          \
-  extern "C" __global__ void __launch_bounds__(256)             \
-      name(const __grid_constant__ bsrg_narrow_params params) { \
-    bsrg::ptx::wait_for_grid_before();                          \
-    bsrg::narrow::add_pieces<type>(params);                     \
+#define BSRG_PIECES_KERNEL(name, type)                              \
+  extern "C" __global__ void __launch_bounds__(BSRG_PIECES_THREADS) \
+      name(const __grid_constant__ bsrg_narrow_params params) {     \
+    bsrg::ptx::wait_for_grid_before();                              \
+    bsrg::narrow::add_pieces<type>(params);                         \
   }
