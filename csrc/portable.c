@@ -71,6 +71,11 @@ static bool has_vectors(const bsrg_matmul_args *args) {
          (args->beta == 0 || aligned_rows(&args->c, size));
 }
 
+/* Whether blocks can be. */
+static bool has_whole_chunks(const bsrg_structure_view *v, int64_t size) {
+  return v->block_width * size % 16 == 0 && (!v->order || v->block_height * size % 16 == 0);
+}
+
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Fitted on an H200: what the best tiles reach, as shares of mma_flops_per_s, and what a CTA does before its tile's
@@ -84,19 +89,27 @@ static const double elements_cost = 8;
 enum { FEW = 64, FEW_HEIGHT = 16 };
 static const double few_cost = 1.35;
 
-/* What the work of a 16-bit tile takes beside that of many columns that vectors copy. */
+/* 16 bit, up to FEW columns: where A goes element by element, fitted on an H100 to blocks of 12x12. */
+static const double few_elements_of_a_cost = 7;
+/* float32 and float64: the same, fitted on an H100 to up to FEW columns. */
+static const double f32_elements_cost = 1.7, f64_elements_cost = 1.4;
+
+/* What the work of a tile takes beside that of many columns that vectors copy. */
 static double layout_cost(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
+  if (!is_half(args->dtype))
+    return (args->x.cols <= FEW ? few_cost : 1) * (has_vectors(args)         ? 1
+                                                   : args->dtype == BSRG_F32 ? f32_elements_cost
+                                                                             : f64_elements_cost);
+  if (args->x.cols <= FEW && !has_whole_chunks(v, 2)) return few_elements_of_a_cost;
   if (!has_vectors(args)) return elements_cost;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
 }
 
-static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                    bsrg_candidate *c) {
+static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_dtype dtype = args->dtype;
   const int64_t n = args->x.cols;
-  (void)plan;
   const double size = (double)bsrg_dtype_size(dtype);
   const portable_tile tile = choose_tile(v, dtype, n);
   const double row_tiles = (double)bsrg_ceil_div(v->block_height, tile.rows);
@@ -107,16 +120,38 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   c->l2_bytes = size * k * (row_tiles * columns + (double)v->block_height * column_tiles);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
-  const double cost = is_half(dtype) ? tile.cost * layout_cost(args) : tile.cost;
-  const double work = c->mma_flops * cost / (chip->mma_flops_per_s * share);
+  const double work = c->mma_flops * tile.cost * layout_cost(args) / (chip->mma_flops_per_s * share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
-  /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. */
-  const double longest = work * (double)(tile.ctas * chip->sm_count) * (double)v->longest_row /
+  /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. Those of 16 bits are fitted as if
+   * there were always as many as an SM holds. */
+  const double on_sm = ceil((double)v->block_rows * row_tiles * column_tiles / (double)chip->sm_count);
+  const double sharing = is_half(dtype) ? (double)tile.ctas : fmin((double)tile.ctas, on_sm);
+  const double longest = work * sharing * (double)chip->sm_count * (double)v->longest_row /
                          fmax(1, (double)v->nnzb * row_tiles * column_tiles);
   const double starts =
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), longest);
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");
+}
+
+/* Whether the kernels for few columns take less time than tiles; *c is what the better ones need. */
+static bool goes_by_few(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
+  predict_tiles(args, chip, c);
+  const bsrg_structure_view *v = &args->a->view;
+  if (args->x.cols > BSRG_FEW_MAX_N || v->nnzb > INT32_MAX ||
+      bsrg_max(v->block_height, v->block_width) > BSRG_FEW_MAX_SIDE)
+    return false;
+  bsrg_candidate few = *c;
+  bsrg_few_predict(args, chip, &few);
+  if (few.seconds >= c->seconds) return false;
+  *c = few;
+  return true;
+}
+
+static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                    bsrg_candidate *c) {
+  (void)plan;
+  goes_by_few(args, chip, c);
 }
 
 /* ---- launch ----------------------------------------------------------------------------------- */
@@ -159,8 +194,6 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const bsrg_status status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
-  const bool whole_chunks =
-      v->block_width * size % 16 == 0 && (!v->order || v->block_height * size % 16 == 0);
   bsrg_portable_params p = {
       .values = args->values,
       .indptr = uploads.indptr,
@@ -181,12 +214,16 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .block_width = (int32_t)v->block_width,
       .tiles_per_block_row = (int32_t)tiles_per_block_row,
       .vector_x = has_vectors(args),
-      .vector_a = whole_chunks && (uintptr_t)args->values % 16 == 0,
+      .vector_a = has_whole_chunks(v, size) && (uintptr_t)args->values % 16 == 0,
       .alpha = args->alpha,
       .beta = args->beta,
       .order = uploads.order,
       .output = bsrg_output_of(args),
   };
+  bsrg_chip chip = bsrg_chip_h200();
+  chip.sm_count = gpu.device->info.sm_count;
+  bsrg_candidate needed = {0};
+  if (goes_by_few(args, &chip, &needed)) return bsrg_few_launch(args, &p, gpu, error);
   /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the
    * column tiles that grid.y, which ends at 65535, leaves out. */
   const int64_t column_tiles = bsrg_min(bsrg_ceil_div(n, tile.columns), 65535);

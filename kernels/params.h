@@ -305,6 +305,31 @@ typedef struct bsrg_portable_params {
 #define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
   ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 2 * 16 * (k))
 
+/* ---- sm80/few.cuh ---------------------------------------------------------------------------- */
+
+enum {
+  BSRG_FEW_THREADS = 256,
+  BSRG_FEW_MAX_N = 64,
+  BSRG_FEW_COLUMNS = 8 /* of a CTA, at most: 1, 4 or 8 */
+};
+/* Of A that a lane loads at a time, of elements of `size` bytes; and dynamic shared memory: each lane's sums, of transposed
+ * views for so many rows. */
+#define BSRG_FEW_VECTOR_BYTES(size) ((size) == 2 ? 8 : 16)
+#define BSRG_FEW_SHARED_BYTES(size, columns) \
+  (BSRG_FEW_THREADS * ((size) == 8 ? 8 : 4) * (columns) * (BSRG_FEW_VECTOR_BYTES(size) / (size)))
+
+/* How a lane reads X. ROWS: all columns of a row, COLUMNS: the k of a load of A of a column, both aligned to their size or to
+ * 16 bytes; ELEMENTS: anything. */
+enum { BSRG_FEW_X_ROWS, BSRG_FEW_X_COLUMNS, BSRG_FEW_X_ELEMENTS };
+
+/* A team of lanes, 32 or BSRG_FEW_THREADS, takes lanes_blocks blocks at a time, lanes_rows of rows and lanes_k of k; a lane
+ * has one row and a load's k, or of a transposed view the other way round. */
+typedef struct bsrg_few_params {
+  bsrg_portable_params portable; /* a row tile: lanes_rows of rows; vector_a and vector_x are not looked at */
+  int32_t team, lanes_k, lanes_rows, lanes_blocks;
+  int32_t x_layout;
+} bsrg_few_params;
+
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */
 
 enum {

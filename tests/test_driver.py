@@ -134,7 +134,7 @@ def test_kernels_that_the_gpu_cannot_run(function: str, error: int) -> None:
         "cannot run the kernels of this build: "
     )
     # A launch is named by its kernel.
-    assert start.endswith("narrow_f16_n8_r32" if function == "cuLaunchKernelEx" else function)
+    assert start.endswith("few_f16_n8" if function == "cuLaunchKernelEx" else function)
     assert end == (
         f"CUDA_ERROR_{error} (by a test). Install a newer driver, or bsrgemm built by an nvcc of "
         "that CUDA"

@@ -1,0 +1,3 @@
+#include "sm80/few.cuh"
+
+BSRG_FEW_KERNELS(few_f16, __half)
