@@ -71,11 +71,14 @@ static int32_t x_layout(const bsrg_matmul_args *args, const layout *l) {
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H100: loads of A a second and SM, with what they need of X, by columns at a time. */
+/* Fitted on an H100: loads of A a second and SM, with what they need of X, by columns at a time; less where these are parts of
+ * rows of X. */
 static double loads_per_s(const layout *l, const bsrg_matmul_args *args) {
-  if (!l->vector || l->columns == 1) return 1.2e9;
-  const bool apart = !args->a->view.order && args->x.row_stride != 1;
-  return l->columns == BSRG_FEW_COLUMNS ? 0.5e9 : apart ? 0.65e9 : 0.85e9;
+  const bool by_rows = !args->a->view.order && args->x.row_stride != 1;
+  const double parts = by_rows && args->x.cols > l->columns ? 0.6 : 1;
+  if (!l->vector || l->columns == 1) return 1.1e9 * parts;
+  if (l->columns == BSRG_FEW_COLUMNS) return (by_rows ? 0.36e9 : 0.5e9) * parts;
+  return by_rows ? 0.65e9 : 0.85e9;
 }
 /* Likewise: the share of the memory's rate, and what a lane waits for a load of A where it has few under way. */
 static const double memory_share = 0.8, load_seconds = 0.3e-6;

@@ -344,6 +344,18 @@ def test_plan_of_few_columns(rng: np.random.Generator, n: int) -> None:
         assert p.data.nbytes / 4.2e12 < plan.seconds < p.data.nbytes / 2e12 + 8e-6
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_plan_of_few_columns_of_any_dtype_and_block(rng: np.random.Generator, n: int) -> None:
+    """A few columns at a time, near what it takes to read A."""
+    for dtype, block in (("float32", 4), ("float32", 16), ("float64", 3), ("float16", 4)):
+        mask = rng.random((4096 // block, 4096 // block)) < 0.1
+        p = problem(rng, mask, (block, block), 1, dtype)
+        a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+        for plan in (a.plan(n), a.T.plan(n)):
+            assert plan.choice == "portable" and "a few columns at a time" in plan.explain()
+            assert plan.seconds < p.data.nbytes / 0.3e12 + 8e-6
+
+
 def test_plan_says_why_a_product_is_not_narrow(rng: np.random.Generator) -> None:
     def why(blocksize: tuple[int, int], n: int, dtype: str) -> str:
         p = problem(rng, np.ones((2, 2), bool), blocksize, 1, dtype)
