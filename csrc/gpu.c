@@ -128,10 +128,10 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
   if (status == BSRG_OK) status = bsrg_choose_again(args, &chip, &ops, &plan, error);
   if (status == BSRG_OK) status = bsrg_whole_launch(ops, args, plan, gpu, error);
-  /* The portable kernels need scratch memory for partial blocks alone, but take no 8 bits. Not where the product
-   * overwrites C, of which a launch that failed half-way may have changed a part. */
+  /* The portable kernels need scratch memory for partial blocks alone. Not where the product overwrites C, of which a launch
+   * that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
-  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable && !bsrg_is_8_bit(args->dtype)) {
+  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable) {
     status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
     if (status == BSRG_OK) status = bsrg_whole_launch(&bsrg_portable_family, args, plan, gpu, error);
   }

@@ -147,16 +147,6 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
   return BSRG_OK;
 }
 
-/* No family but the last one, of which `candidate` is, has kernels for 8 bits. */
-static bsrg_status fail_8_bit(bsrg_dtype dtype, const bsrg_chip *chip, const bsrg_candidate *candidate,
-                              bsrg_error *error) {
-  return bsrg_fail(error, BSRG_ERR_VALUE,
-                   "no kernel can compute products of %s with this matrix on %s: their family, '%s', %s. "
-                   "Products on the CPU, and those of other dtypes, take blocks of any shape",
-                   bsrg_dtype_name(dtype), chip->name, bsrg_family_name(candidate->family),
-                   candidate->reason);
-}
-
 enum { BSRG_CHOICE_ALIGNMENT = 16 }; /* the most that any family asks for */
 
 static bsrg_dense by_alignment(const bsrg_dense *dense) {
@@ -230,8 +220,6 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
   if (*ops) return BSRG_OK;
   const bsrg_status status = consider(families[last], args, chip, true, &candidate, &its_plan, error);
   if (status != BSRG_OK) return status;
-  if (args->family == BSRG_AUTO && bsrg_is_8_bit(args->dtype))
-    return fail_8_bit(args->dtype, chip, &candidate, error);
   if (args->family == BSRG_AUTO)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
@@ -267,8 +255,6 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
     if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
       out->chosen = i;
   }
-  if (out->chosen < 0 && bsrg_is_8_bit(args->dtype))
-    return fail_8_bit(args->dtype, chip, &out->candidates[out->count - 1], error);
   if (out->chosen < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);

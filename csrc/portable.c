@@ -136,8 +136,12 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
 
 /* Whether the kernels for few columns take less time than tiles; *c is what the better ones need. */
 static bool goes_by_few(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
-  predict_tiles(args, chip, c);
   const bsrg_structure_view *v = &args->a->view;
+  if (bsrg_is_8_bit(args->dtype)) { /* of which there are no tiles */
+    bsrg_few_predict(args, chip, c);
+    return true;
+  }
+  predict_tiles(args, chip, c);
   if (args->x.cols > BSRG_FEW_MAX_N || v->nnzb > INT32_MAX ||
       bsrg_max(v->block_height, v->block_width) > BSRG_FEW_MAX_SIDE)
     return false;
@@ -234,8 +238,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 /* ---- the family ------------------------------------------------------------------------------- */
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
-  (void)v;
-  if (bsrg_is_8_bit(dtype)) return "needs 16-bit floats, float32 or float64";
+  if (bsrg_is_8_bit(dtype) &&
+      (v->nnzb > INT32_MAX || bsrg_max(v->block_height, v->block_width) > BSRG_FEW_MAX_SIDE))
+    return "needs fewer than 2^31 blocks, and block sides of at most 2^30, for 8-bit floats";
   return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
 }
 

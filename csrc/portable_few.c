@@ -35,14 +35,14 @@ static void place(layout *l, int64_t units_k, int64_t units_rows, bool transpose
 static layout layout_for(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), n = args->x.cols;
-  const int64_t bytes = BSRG_FEW_VECTOR_BYTES(size);
   const bool transposed = v->order != NULL;
+  const int64_t bytes = BSRG_FEW_VECTOR_BYTES(size);
   const int64_t along = transposed ? v->block_height : v->block_width;
   layout l = {.columns = n == 1 ? 1 : n <= 4 ? 4 : BSRG_FEW_COLUMNS};
   /* Lanes with several k each read rows of X that lie apart: of many columns and k that takes longer than more loads of A. */
   const bool apart = !transposed && l.columns == BSRG_FEW_COLUMNS && args->x.row_stride != 1 &&
                      v->block_width * size >= LINE_BYTES;
-  l.vector = !apart && along * size % bytes == 0 && aligned(args->values, bytes);
+  l.vector = !apart && bytes > size && along * size % bytes == 0 && aligned(args->values, bytes);
   const int64_t elements = l.vector ? bytes / size : 1;
   const int64_t units_k = transposed ? v->block_width : v->block_width / elements;
   const int64_t units_rows = transposed ? v->block_height / elements : v->block_height;
@@ -89,7 +89,7 @@ void bsrg_few_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_
   const double size = (double)bsrg_dtype_size(args->dtype);
   const double groups = (double)bsrg_ceil_div(args->x.cols, l.columns);
   const double elements = (double)v->nnzb * (double)(v->block_height * v->block_width);
-  const double in_load = l.vector ? BSRG_FEW_VECTOR_BYTES(size) / size : 1;
+  const double in_load = l.vector ? BSRG_FEW_VECTOR_BYTES((int)size) / size : 1;
   c->mma_flops = 2 * elements * groups * l.columns;
   c->l2_bytes = size * elements * groups * (1 + (double)l.columns / (double)bsrg_max(1, v->block_height));
   c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, args->x.cols);
@@ -107,11 +107,14 @@ void bsrg_few_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_
 /* ---- launch ----------------------------------------------------------------------------------- */
 
 static bsrg_kernel_id kernel_for(bsrg_dtype dtype, const layout *l, bool transposed) {
-  const bsrg_kernel_id first = dtype == BSRG_F16    ? BSRG_KERNEL_FEW_F16_N1
-                               : dtype == BSRG_BF16 ? BSRG_KERNEL_FEW_BF16_N1
-                               : dtype == BSRG_F32  ? BSRG_KERNEL_FEW_F32_N1
-                                                    : BSRG_KERNEL_FEW_F64_N1;
+  const bsrg_kernel_id first = dtype == BSRG_F16       ? BSRG_KERNEL_FEW_F16_N1
+                               : dtype == BSRG_BF16    ? BSRG_KERNEL_FEW_BF16_N1
+                               : dtype == BSRG_F32     ? BSRG_KERNEL_FEW_F32_N1
+                               : dtype == BSRG_F64     ? BSRG_KERNEL_FEW_F64_N1
+                               : dtype == BSRG_F8_E4M3 ? BSRG_KERNEL_FEW_E4M3_N1
+                                                       : BSRG_KERNEL_FEW_E5M2_N1;
   const int columns = l->columns == 1 ? 0 : l->columns == 4 ? 1 : 2;
+  if (bsrg_is_8_bit(dtype)) return (bsrg_kernel_id)((int)first + 2 * columns + transposed);
   return (bsrg_kernel_id)((int)first + 4 * columns + 2 * transposed + l->vector);
 }
 
@@ -125,10 +128,19 @@ bsrg_status bsrg_few_launch(const bsrg_matmul_args *args, const bsrg_portable_pa
                        .lanes_rows = l.lanes_rows,
                        .lanes_blocks = l.lanes_blocks,
                        .x_layout = x_layout(args, &l)};
+  if (bsrg_is_8_bit(args->dtype)) {
+    const bsrg_dtype out = bsrg_out_dtype(args);
+    const bool per_block = args->values_scale_count == v->nnzb;
+    p.out = out == BSRG_F16 ? BSRG_KMAJOR_F16 : out == BSRG_BF16 ? BSRG_KMAJOR_BF16 : BSRG_KMAJOR_F32;
+    p.block_scales = per_block ? args->values_scale : NULL;
+    p.a_scale = per_block ? NULL : args->values_scale;
+    p.x_scale = args->x_scale;
+  }
   const int64_t tiles = bsrg_ceil_div(v->block_height, l.rows);
   p.portable.tiles_per_block_row = (int32_t)tiles;
   p.portable.row_tiles = v->block_rows * tiles;
   const int64_t ctas = bsrg_ceil_div(p.portable.row_tiles, BSRG_FEW_THREADS / l.team);
   return bsrg_launch(gpu.api, gpu.device, kernel_for(args->dtype, &l, v->order != NULL), ctas,
-                     bsrg_ceil_div(args->x.cols, l.columns), (CUstream)args->stream, &p, error);
+                     bsrg_min(bsrg_ceil_div(args->x.cols, l.columns), 65535), (CUstream)args->stream, &p,
+                     error);
 }

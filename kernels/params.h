@@ -312,9 +312,9 @@ enum {
   BSRG_FEW_MAX_N = 64,
   BSRG_FEW_COLUMNS = 8 /* of a CTA, at most: 1, 4 or 8 */
 };
-/* Of A that a lane loads at a time, of elements of `size` bytes; and dynamic shared memory: each lane's sums, of transposed
- * views for so many rows. */
-#define BSRG_FEW_VECTOR_BYTES(size) ((size) == 2 ? 8 : 16)
+/* Of A that a lane loads at a time, of elements of `size` bytes, at most; and dynamic shared memory: each lane's sums, of
+ * transposed views for so many rows. */
+#define BSRG_FEW_VECTOR_BYTES(size) ((size) == 1 ? 1 : (size) == 2 ? 8 : 16)
 #define BSRG_FEW_SHARED_BYTES(size, columns) \
   (BSRG_FEW_THREADS * ((size) == 8 ? 8 : 4) * (columns) * (BSRG_FEW_VECTOR_BYTES(size) / (size)))
 
@@ -328,6 +328,9 @@ typedef struct bsrg_few_params {
   bsrg_portable_params portable; /* a row tile: lanes_rows of rows; vector_a and vector_x are not looked at */
   int32_t team, lanes_k, lanes_rows, lanes_blocks;
   int32_t x_layout;
+  /* Of 8 bits, as in bsrg_kmajor_params; others have their type as output. */
+  int32_t out;
+  const float *block_scales, *a_scale, *x_scale;
 } bsrg_few_params;
 
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */

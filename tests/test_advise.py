@@ -89,7 +89,7 @@ def test_what_is_too_long_is_not_measured(
 
 def test_advice_for_8_bits(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     text = advise(capsys, saved(tmp_path), "--dtype", "float8_e4m3fn", "--no-measure")
-    assert "no GPU kernel takes such blocks" in text and row(text, "64x64")[6] == "kmajor"
+    assert row(text, "16x16")[6] == "portable" and row(text, "64x64")[6] == "kmajor"
 
 
 def test_a_matrix_of_zeros(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -131,8 +131,9 @@ def test_other_formats_need_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_break_even_is_where_both_take_as_long() -> None:
     even = _advise.break_even((8192, 8192), (128, 128), 8192, "float16", None)
     assert even is not None and 0.5 < even <= 1
-    # No kernel multiplies 8 bits in such blocks.
-    assert _advise.break_even((2048, 2048), (32, 32), 4096, "float8_e4m3fn", None) is None
+    # Kernels that take a few columns at a time are no match for a dense product.
+    low = _advise.break_even((2048, 2048), (32, 32), 4096, "float8_e4m3fn", None)
+    assert low is None or low < 0.05
     # Few columns: reading the blocks alone takes the time, and a dense matrix has no fewer.
     few = _advise.break_even((8192, 8192), (64, 64), 1, "float16", None)
     assert few is not None and few > 0.8

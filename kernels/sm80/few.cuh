@@ -12,7 +12,12 @@
 //
 // Lanes load 16 bytes where sides and addresses allow it, 8 of 16-bit floats (blocks whose sides are multiples of 8 have
 // kernels of their own, narrow.cuh), else an element.
+//
+// 8-bit floats come with scales and have results of another type. They have no other kernels for most blocks and GPUs, so these
+// take any number of columns of them; lanes load an element.
 #pragma once
+
+#include <cuda_fp8.h>
 
 #include "output.cuh"
 #include "params.h"
@@ -44,7 +49,9 @@ __device__ __forceinline__ Run<T, kCount> load_run(const T *from) {
     int2 two;
     int one;
   } loaded;
-  if constexpr (kCount == 1) {
+  if constexpr (kBytes == 1) {
+    loaded.run.element[0].__x = __ldg(reinterpret_cast<const unsigned char *>(from));
+  } else if constexpr (kCount == 1) {
     loaded.run.element[0] = kStream ? __ldcs(from) : __ldg(from);
   } else if constexpr (kBytes == 4) {
     loaded.one = __ldg(reinterpret_cast<const int *>(from));
@@ -65,6 +72,8 @@ __device__ __forceinline__ Run<T, kCount> load_run(const T *from) {
 template <typename T, int kColumns, bool kVector, bool kTransposed>
 class Kernel {
   using S = typename SumOf<T>::Type;
+  static constexpr bool kEight = sizeof(T) == 1;
+  static_assert(!(kEight && kVector), "8-bit floats are loaded one by one");
   static constexpr int kElements = kVector ? BSRG_FEW_VECTOR_BYTES(sizeof(T)) / sizeof(T) : 1;  // of A a load
   static constexpr int kRows = kTransposed ? kElements : 1, kK = kTransposed ? 1 : kElements;
   static constexpr int kSums = kRows * kColumns;
@@ -77,7 +86,8 @@ class Kernel {
 #else  // ptxas spills more than that
   static constexpr int kMostWords = 16;
 #endif
-  static constexpr int kAhead = !kVector || kSums <= (kPacked ? 3 : 4) ? 4 : kWordsOfX <= kMostWords ? 2 : 1;
+  static constexpr bool kMany = kVector ? kSums <= (kPacked ? 3 : 4) : !kEight || kSums <= 4;
+  static constexpr int kAhead = kMany ? 4 : kWordsOfX <= kMostWords ? 2 : 1;
   static constexpr int kOfX = kWordsOfX <= 8 ? kAhead : kWordsOfX <= 16 && !kPacked ? 2 : 1;
   static constexpr int kThreads = BSRG_FEW_THREADS;
 
@@ -86,7 +96,6 @@ class Kernel {
       : p_(p),
         of_(p.portable),
         column_(static_cast<int64_t>(blockIdx.y) * kColumns),
-        columns_(static_cast<int>(min(of_.n - column_, static_cast<int64_t>(kColumns)))),
         lane_(threadIdx.x % p.team),
         sums_(reinterpret_cast<S *>(shared) + (threadIdx.x - lane_) * kSums) {}
 
@@ -95,25 +104,16 @@ class Kernel {
     if (tile >= of_.row_tiles) return;  // a whole team
     const unsigned tiles = of_.tiles_per_block_row;
     const int64_t block_row = of_.row_order[tile / tiles];
-    const int strip = p_.lanes_rows * kRows;
-    first_row_ = static_cast<int>(tile % tiles) * strip;
+    first_row_ = static_cast<int>(tile % tiles) * (p_.lanes_rows * kRows);
     place();
 
-    S sums[kRows][kColumns] = {};
-    if (block_ < p_.lanes_blocks && row_ < of_.block_height) {
-      if (p_.x_layout == BSRG_FEW_X_ROWS)
-        accumulate<BSRG_FEW_X_ROWS>(sums, block_row);
-      else if (p_.x_layout == BSRG_FEW_X_COLUMNS)
-        accumulate<BSRG_FEW_X_COLUMNS>(sums, block_row);
-      else
-        accumulate<BSRG_FEW_X_ELEMENTS>(sums, block_row);
+    multiply_columns(block_row);
+    if constexpr (kEight) {
+      while ((column_ += static_cast<int64_t>(gridDim.y) * kColumns) < of_.n) {
+        sync();  // all have read the last columns' sums
+        multiply_columns(block_row);
+      }
     }
-    add_up(sums);
-    const int rows = min(strip, of_.block_height - first_row_);
-    for (int i = lane_; i < rows * kColumns; i += p_.team)
-      if (i % kColumns < columns_)
-        store(block_row * of_.block_height + first_row_ + i / kColumns, column_ + i % kColumns,
-              sums_[i * contributors()]);
   }
 
  private:
@@ -125,6 +125,25 @@ class Kernel {
     row_in_strip_ = (kTransposed ? first : second) * kRows;
     row_ = first_row_ + row_in_strip_;
     k_ = kTransposed ? second : first;
+  }
+
+  __device__ __forceinline__ void multiply_columns(int64_t block_row) {
+    columns_ = static_cast<int>(min(of_.n - column_, static_cast<int64_t>(kColumns)));
+    S sums[kRows][kColumns] = {};
+    if (block_ < p_.lanes_blocks && row_ < of_.block_height) {
+      if (p_.x_layout == BSRG_FEW_X_ROWS)
+        accumulate<BSRG_FEW_X_ROWS>(sums, block_row);
+      else if (p_.x_layout == BSRG_FEW_X_COLUMNS)
+        accumulate<BSRG_FEW_X_COLUMNS>(sums, block_row);
+      else
+        accumulate<BSRG_FEW_X_ELEMENTS>(sums, block_row);
+    }
+    add_up(sums);
+    const int rows = min(p_.lanes_rows * kRows, of_.block_height - first_row_);
+    for (int i = lane_; i < rows * kColumns; i += p_.team)
+      if (i % kColumns < columns_)
+        store(block_row * of_.block_height + first_row_ + i / kColumns, column_ + i % kColumns,
+              sums_[i * contributors()]);
   }
 
   // Lanes with sums of the same rows.
@@ -177,12 +196,15 @@ class Kernel {
       Run<T, kElements> a[kAhead];
       const T *at_x[kAhead];
       bool there[kAhead];
+      float scale[kAhead];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const Numbers &of = numbers[i];
         there[i] = of.there;
         at_x[i] = x + (static_cast<int64_t>(of.column) * of_.block_width + of.k) * of_.x_row_stride;
         a[i] = load_run<T, kElements, true>(values + of.stored * block_elements + of.k * step);
+        if constexpr (kEight)
+          scale[i] = p_.block_scales == nullptr ? 1.f : __ldg(p_.block_scales + of.stored);
       }
       look_up(numbers, next, end);
 #pragma unroll
@@ -192,7 +214,7 @@ class Kernel {
         for (int i = 0; i < kOfX; ++i) load_x<kLayout>(of_x[i], at_x[first + i]);
 #pragma unroll
         for (int i = 0; i < kOfX; ++i)
-          if (there[first + i]) multiply(sums, a[first + i], of_x[i]);
+          if (there[first + i]) multiply(sums, a[first + i], of_x[i], kEight ? scale[first + i] : 1.f);
       }
     }
   }
@@ -219,20 +241,24 @@ class Kernel {
       for (int k = 0; k < kK; ++k)
 #pragma unroll
         for (int c = 0; c < kColumns; ++c)
-          of_x[k][c] = c < columns_ ? __ldg(x + k * of_.x_row_stride + c * of_.x_col_stride) : T(0.f);
+          of_x[k][c] = c < columns_
+                           ? load_run<T, 1, false>(x + k * of_.x_row_stride + c * of_.x_col_stride).element[0]
+                           : T(0.f);
     }
   }
 
+  // scale: of an element of 8 bits, by its block.
   __device__ __forceinline__ void multiply(S (&sums)[kRows][kColumns], const Run<T, kElements> &a,
-                                           const T (&of_x)[kK][kColumns]) const {
+                                           const T (&of_x)[kK][kColumns], float scale) const {
 #pragma unroll
     for (int k = 0; k < kK; ++k)
 #pragma unroll
-      for (int r = 0; r < kRows; ++r)
+      for (int r = 0; r < kRows; ++r) {
+        S of_a = static_cast<S>(a.element[kTransposed ? r : k]);
+        if constexpr (kEight) of_a *= scale;
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c)
-          sums[r][c] =
-              fma(static_cast<S>(a.element[kTransposed ? r : k]), static_cast<S>(of_x[k][c]), sums[r][c]);
+        for (int c = 0; c < kColumns; ++c) sums[r][c] = fma(of_a, static_cast<S>(of_x[k][c]), sums[r][c]);
+      }
   }
 
   // Leaves the sum of row r and column c at sums_[(r * kColumns + c) * contributors()]. By halves, so that the order is
@@ -260,25 +286,42 @@ class Kernel {
   }
 
   __device__ __forceinline__ void store(int64_t row, int64_t column, S sum) const {
+    if constexpr (!kEight) {
+      store_as<T>(row, column, sum);
+    } else {
+      if (p_.a_scale != nullptr) sum *= __ldg(p_.a_scale);
+      if (p_.x_scale != nullptr) sum *= __ldg(p_.x_scale);
+      if (p_.out == BSRG_KMAJOR_F32)
+        store_as<float>(row, column, sum);
+      else if (p_.out == BSRG_KMAJOR_F16)
+        store_as<__half>(row, column, sum);
+      else
+        store_as<__nv_bfloat16>(row, column, sum);
+    }
+  }
+
+  template <typename Out>
+  __device__ __forceinline__ void store_as(int64_t row, int64_t column, S sum) const {
     const bsrg_output_params &output = of_.output;
+    const bool given = !kEight && output.given;
     S value = static_cast<S>(of_.alpha) * sum;
-    if (output.given && output.scaled) value *= output::scale<T, S>(output, row, column);
+    if (given && output.scaled) value *= output::scale<Out, S>(output, row, column);
     if (of_.beta != 0)
       value = fma(
           static_cast<S>(of_.beta),
-          static_cast<S>(static_cast<const T *>(of_.c)[row * of_.c_row_stride + column * of_.c_col_stride]),
+          static_cast<S>(static_cast<const Out *>(of_.c)[row * of_.c_row_stride + column * of_.c_col_stride]),
           value);
-    if (output.given)
-      value = output::activate_exactly(output.activation, value + output::bias<T, S>(output, row, column));
-    static_cast<T *>(of_.y)[row * of_.y_row_stride + column * of_.y_col_stride] = static_cast<T>(value);
+    if (given)
+      value = output::activate_exactly(output.activation, value + output::bias<Out, S>(output, row, column));
+    static_cast<Out *>(of_.y)[row * of_.y_row_stride + column * of_.y_col_stride] = static_cast<Out>(value);
   }
 
   const bsrg_few_params &p_;
   const bsrg_portable_params &of_;
-  const int64_t column_;
-  const int columns_;  // that there are
-  const int lane_;     // in its team
-  S *const sums_;      // the team's
+  int64_t column_;
+  int columns_ = 0;  // that there are
+  const int lane_;   // in its team
+  S *const sums_;    // the team's
   int first_row_ = 0, row_in_strip_ = 0, row_ = 0, k_ = 0, block_ = 0;
 };
 
@@ -298,7 +341,14 @@ class Kernel {
   BSRG_FEW_KERNEL(prefix##_n##columns##_v, type, columns, true, false) \
   BSRG_FEW_KERNEL(prefix##_n##columns##_t, type, columns, false, true) \
   BSRG_FEW_KERNEL(prefix##_n##columns##_tv, type, columns, true, true)
+#define BSRG_FEW_KERNELS_OF_ELEMENTS(prefix, type, columns)         \
+  BSRG_FEW_KERNEL(prefix##_n##columns, type, columns, false, false) \
+  BSRG_FEW_KERNEL(prefix##_n##columns##_t, type, columns, false, true)
 #define BSRG_FEW_KERNELS(prefix, type) \
   BSRG_FEW_KERNELS_OF(prefix, type, 1) \
   BSRG_FEW_KERNELS_OF(prefix, type, 4) \
   BSRG_FEW_KERNELS_OF(prefix, type, 8)
+#define BSRG_FEW_KERNELS_OF_8_BITS(prefix, type) \
+  BSRG_FEW_KERNELS_OF_ELEMENTS(prefix, type, 1)  \
+  BSRG_FEW_KERNELS_OF_ELEMENTS(prefix, type, 4)  \
+  BSRG_FEW_KERNELS_OF_ELEMENTS(prefix, type, 8)

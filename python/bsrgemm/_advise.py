@@ -59,7 +59,6 @@ class Candidate(NamedTuple):
     structure: _core.Structure
     seconds: float
     family: str
-    note: str  # instead of a time
 
     @property
     def density(self) -> float:
@@ -157,13 +156,9 @@ def dense_seconds(m: int, n: int, k: int, dtype: str) -> float:
 def candidate(
     structure: _core.Structure, n: int, dtype: str, chip: dict[str, Any] | None
 ) -> Candidate:
-    try:
-        info = structure.explain(n, dtype, chip)
-    except ValueError as error:  # 8 bits in blocks that no kernel takes
-        reason = "no GPU kernel takes such blocks" if dtype in EIGHT_BIT_DTYPES else str(error)
-        return Candidate(structure.blocksize, structure, math.inf, "-", reason)
+    info = structure.explain(n, dtype, chip)
     chosen = next(c for c in info["candidates"] if c["family"] == info["chosen"])
-    return Candidate(structure.blocksize, structure, chosen["seconds"], chosen["family"], "")
+    return Candidate(structure.blocksize, structure, chosen["seconds"], chosen["family"])
 
 
 def break_even(
@@ -189,7 +184,7 @@ def break_even(
         if seconds >= limit:
             if before is None:
                 return None
-            share = (limit - before[1]) / (seconds - before[1]) if math.isfinite(seconds) else 0.0
+            share = (limit - before[1]) / (seconds - before[1])
             return before[0] + share * (density - before[0])
         before = density, seconds
     return 1.0
@@ -220,15 +215,12 @@ def advise(matrix: Matrix, n: int, chip: dict[str, Any] | None) -> None:
     )
     for c in found:
         stored = c.structure.nnzb * c.block[0] * c.block[1]
-        mark = "*" if c is best and math.isfinite(c.seconds) else " "
+        mark = "*" if c is best else " "
         own = "  as in the file" if matrix.blocks is not None and c is found[0] else ""
         name = f"{c.block[0]}x{c.block[1]}"
         line = f"{mark}{name:>10}{c.structure.nnzb:>10}{c.density:>9.4f}"
         line += f"{stored / cells.elements:>9.2f}"
-        if math.isfinite(c.seconds):
-            line += f"{c.seconds * 1e6:>10.1f}{dense / c.seconds:>9.2f}  {c.family}{own}"
-        else:
-            line += f"{'-':>10}{'-':>9}  {c.note}{own}"
+        line += f"{c.seconds * 1e6:>10.1f}{dense / c.seconds:>9.2f}  {c.family}{own}"
         print(line)
     _explain_table()
     _conclude(matrix, n, chip, found, best, dense)
@@ -249,9 +241,6 @@ def _conclude(
     best: Candidate,
     dense: float,
 ) -> None:
-    if not math.isfinite(best.seconds):
-        print("\nno GPU kernel multiplies it in any of these blocks")
-        return
     name = f"{best.block[0]}x{best.block[1]}"
     if best.seconds < dense:
         print(f"\nblock sparsity pays: {name} blocks are {dense / best.seconds:.2f} times faster")
@@ -313,11 +302,7 @@ def _measure(matrix: Matrix, n: int, device: str) -> None:
             def wait() -> None:
                 _core.synchronize(device)
 
-            try:
-                seconds = _time(lambda: matmul(there, right, out=result), wait)
-            except ValueError as error:  # 8 bits in blocks that no kernel takes
-                print(f"\nnot measured: {error}")
-                return
+            seconds = _time(lambda: matmul(there, right, out=result), wait)
             rival, dense = _gpu_dense(device, matrix.dtype, m, n, k)
     print(f"\nmeasured on {device}, {height}x{width} blocks: {seconds * 1e6:.1f} us")
     if dense is None:

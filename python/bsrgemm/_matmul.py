@@ -56,8 +56,8 @@ def matmul(
 
     All operands have one dtype and live on one device, which computes the product: nothing is cast
     or moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. Operands
-    of 8 bits have a result of more, ``out_dtype``, and may have scales; on a GPU they need Hopper
-    and blocks whose height is a multiple of 64 and whose width is one of 32. The
+    of 8 bits have a result of more, ``out_dtype``, and may have scales; on a GPU they are fast on
+    Hopper, in blocks whose height is a multiple of 64 and whose width is one of 32. The
     first product of a matrix on a GPU brings its pattern there; the others never wait for the GPU
     and allocate nothing but the result and, in stream order, scratch memory: for a copy of the
     blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, for copies
@@ -143,9 +143,8 @@ def matmul(
     ------
     ValueError
         If shapes or block sizes do not fit, ``out`` overlaps an operand or is read-only, ``beta``
-        is not 0 without ``c``, ``activation`` is none of those, no kernel of the GPU takes 8-bit
-        operands in blocks of this shape, or something is asked for that products of 8-bit
-        operands or of two bsr_arrays do not have.
+        is not 0 without ``c``, ``activation`` is none of those, or something is asked for that
+        products of 8-bit operands or of two bsr_arrays do not have.
     TypeError
         If dtypes or devices differ or are not accepted, a torch tensor requires grad or has a
         tangent of forward mode, JAX traces an operand, or ``out`` is an array of JAX, which is

@@ -42,8 +42,7 @@ class Planning:
         ------
         ValueError
             If ``n`` is less than 1 or a matrix that does not fit, ``chip`` has an entry of another
-            name, ``precision`` is another word, or the matrix is of 8-bit floats in blocks that no
-            GPU kernel multiplies.
+            name, or ``precision`` is another word.
         TypeError
             If ``n`` is no integer, or a ``DynamicArray``, whose pattern the host does not know, or
             both matrices are of 8-bit floats.

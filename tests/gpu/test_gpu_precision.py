@@ -142,13 +142,22 @@ def test_every_finite_value(torch: Any) -> None:
         assert torch.equal(found, data[0])
 
 
-def test_blocks_without_a_kernel(torch: Any, rng: np.random.Generator) -> None:
-    for shape, what in (((96, 64), "block height"), ((64, 48), "block width")):
-        p = cases.problem(rng, cases.uniform(0.5)(rng, 4, 6), shape, 8, "float8_e4m3fn")
-        a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
-        x = torch.zeros(p.shape[1], 8, device="cuda").to(torch.float8_e4m3fn)
-        with pytest.raises(ValueError, match=f"'kmajor', needs a {what}"):
-            a @ x
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("shape", [(96, 64), (64, 48), (16, 16), (4, 4), (3, 5), (1, 1), (32, 8)])
+def test_other_blocks(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> None:
+    """By the portable kernels, which take a few columns at a time."""
+    for rows, cols in ((1, 1), (9, 40)):
+        mask = cases.uniform(0.4)(rng, rows, cols)
+        mask[-1, -1] = True
+        for forms in combined(
+            rng, (1, 3, 8, 100), ("none", "one", "blocks"), (False, True), (False, True), drawn=6
+        ):
+            n, how, right, transposed = forms
+            compute(
+                rng, mask, shape, n, dtype, how=how, right=right, transposed=transposed,
+                columns=bool(rng.integers(2)), out_columns=bool(rng.integers(2)),
+                out_dtype=str(rng.choice(RESULTS)), beta=float(rng.integers(2)),
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [*EIGHT, "float32"])
