@@ -160,16 +160,22 @@ bsrg_status bsrg_copy_to_whole(const bsrg_dense *d, const bsrg_dense *whole, int
 
 /* ---- products of BSR and dense matrices ------------------------------------------------------- */
 
+/* All kernels of 8 bits clip X: copies are of elements of two bytes and more. */
+static bool clips_x(const bsrg_family_ops *ops, const bsrg_matmul_args *args) {
+  return ops->clips_x || bsrg_is_8_bit(args->dtype);
+}
+
 bool bsrg_needs_whole(const bsrg_family_ops *ops, const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
-  return (!ops->clips_x && v->cols != bsrg_whole_cols(v)) || (!ops->clips_y && v->rows != bsrg_whole_rows(v));
+  return (!clips_x(ops, args) && v->cols != bsrg_whole_cols(v)) ||
+         (!ops->clips_y && v->rows != bsrg_whole_rows(v));
 }
 
 bsrg_whole_product bsrg_whole_product_of(const bsrg_family_ops *ops, const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   bsrg_whole_product whole = {.args = *args};
   const int64_t rows = bsrg_whole_rows(v), cols = bsrg_whole_cols(v);
-  whole.copy_x = !ops->clips_x && cols != v->cols;
+  whole.copy_x = !clips_x(ops, args) && cols != v->cols;
   whole.copy_y = !ops->clips_y && rows != v->rows;
   whole.copy_c = whole.copy_y && args->beta != 0;
   if (whole.copy_x)

@@ -135,6 +135,7 @@ bsrg_status bsrg_few_launch(const bsrg_matmul_args *args, const bsrg_portable_pa
     p.block_scales = per_block ? args->values_scale : NULL;
     p.a_scale = per_block ? NULL : args->values_scale;
     p.x_scale = args->x_scale;
+    p.x_rows = args->x.rows;
   }
   const int64_t tiles = bsrg_ceil_div(v->block_height, l.rows);
   p.portable.tiles_per_block_row = (int32_t)tiles;

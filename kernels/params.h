@@ -331,6 +331,7 @@ typedef struct bsrg_few_params {
   /* Of 8 bits, as in bsrg_kmajor_params; others have their type as output. */
   int32_t out;
   const float *block_scales, *a_scale, *x_scale;
+  int64_t x_rows; /* of 8 bits; the last block column may reach beyond them */
 } bsrg_few_params;
 
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */

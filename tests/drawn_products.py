@@ -129,14 +129,6 @@ class Product(NamedTuple):
         vectors = self.bias != "none" or any(self.scaled)
         if self.wide and vectors and dtype == "float64":
             reasons.append("must have dtype float64")
-        if self.eight and target.on_gpu and 0 not in self.shapes()[1]:
-            height, width = self.problem.data.shape[1:]
-            if self.transposed != self.right:
-                height, width = width, height
-            if self.dynamic and 0 not in self.problem.shape:
-                reasons.append("needs a pattern that the host knows")
-            if height % 64 or width % 32 or not target.hopper:
-                reasons.append("needs a block (height|width)|needs a Hopper GPU")
         return "|".join(reasons) or None
 
     # ---- the call ------------------------------------------------------------------------------

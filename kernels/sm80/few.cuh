@@ -86,7 +86,7 @@ class Kernel {
 #else  // ptxas spills more than that
   static constexpr int kMostWords = 16;
 #endif
-  static constexpr bool kMany = kVector ? kSums <= (kPacked ? 3 : 4) : !kEight || kSums <= 4;
+  static constexpr bool kMany = kVector ? kSums <= (kPacked ? 3 : 4) : !kEight || kSums == 1;
   static constexpr int kAhead = kMany ? 4 : kWordsOfX <= kMostWords ? 2 : 1;
   static constexpr int kOfX = kWordsOfX <= 8 ? kAhead : kWordsOfX <= 16 && !kPacked ? 2 : 1;
   static constexpr int kThreads = BSRG_FEW_THREADS;
@@ -200,8 +200,10 @@ class Kernel {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
         const Numbers &of = numbers[i];
-        there[i] = of.there;
-        at_x[i] = x + (static_cast<int64_t>(of.column) * of_.block_width + of.k) * of_.x_row_stride;
+        int64_t x_row = static_cast<int64_t>(of.column) * of_.block_width + of.k;
+        there[i] = of.there && (!kEight || x_row < p_.x_rows);
+        if (kEight && x_row >= p_.x_rows) x_row = 0;
+        at_x[i] = x + x_row * of_.x_row_stride;
         a[i] = load_run<T, kElements, true>(values + of.stored * block_elements + of.k * step);
         if constexpr (kEight)
           scale[i] = p_.block_scales == nullptr ? 1.f : __ldg(p_.block_scales + of.stored);

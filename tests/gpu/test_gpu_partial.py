@@ -150,8 +150,14 @@ def test_long_rows_in_parts(form: str, dtype: str, rng: np.random.Generator) -> 
             check_family(p, "tall", rng, beta, form)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "float8_e5m2"])
-def test_kmajor(dtype: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "family"),
+    [
+        *(("float32", "kmajor"), ("float8_e4m3fn", "kmajor"), ("float8_e5m2", "kmajor")),
+        *(("float8_e4m3fn", "portable"), ("float8_e5m2", "portable")),
+    ],
+)
+def test_tf32_and_8_bits(dtype: str, family: str, rng: np.random.Generator) -> None:
     numpy_dtype(dtype)
     out_dtypes = ("float32",) if dtype == "float32" else ("float16", "bfloat16", "float32")
     for cut in some([(23, 17), (63, 0), (0, 31)]):
@@ -169,7 +175,7 @@ def test_kmajor(dtype: str, rng: np.random.Generator) -> None:
                     left, right = OWN.array(np.ascontiguousarray(x.T)), a.T
                     added = OWN.array(np.ascontiguousarray(c.T))
                     out = OWN.poisoned(c.T.shape, out_dtype)
-                product(left, right, added, 0.5, 2.0, out, None, "kmajor", **precision)
+                product(left, right, added, 0.5, 2.0, out, None, family, **precision)
                 found = OWN.host(out).astype(np.float64)
                 found = found if order == "rows" else found.T
                 expected = 0.5 * (p.dense @ x.astype(np.float64)) + 2 * c.astype(np.float64)
