@@ -134,6 +134,12 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 
+/* The kernels for few columns count in 32 bits. */
+static bool suits_few(const bsrg_structure_view *v) {
+  return bsrg_whole_rows(v) <= INT32_MAX && v->nnzb <= INT32_MAX &&
+         bsrg_max(v->block_height, v->block_width) <= BSRG_FEW_MAX_SIDE;
+}
+
 /* Whether the kernels for few columns take less time than tiles; *c is what the better ones need. */
 static bool goes_by_few(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
@@ -142,9 +148,7 @@ static bool goes_by_few(const bsrg_matmul_args *args, const bsrg_chip *chip, bsr
     return true;
   }
   predict_tiles(args, chip, c);
-  if (args->x.cols > BSRG_FEW_MAX_N || v->nnzb > INT32_MAX ||
-      bsrg_max(v->block_height, v->block_width) > BSRG_FEW_MAX_SIDE)
-    return false;
+  if (args->x.cols > BSRG_FEW_MAX_N || !suits_few(v)) return false;
   bsrg_candidate few = *c;
   bsrg_few_predict(args, chip, &few);
   if (few.seconds >= c->seconds) return false;
@@ -238,9 +242,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
 /* ---- the family ------------------------------------------------------------------------------- */
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
-  if (bsrg_is_8_bit(dtype) &&
-      (v->nnzb > INT32_MAX || bsrg_max(v->block_height, v->block_width) > BSRG_FEW_MAX_SIDE))
-    return "needs fewer than 2^31 blocks, and block sides of at most 2^30, for 8-bit floats";
+  if (bsrg_is_8_bit(dtype) && !suits_few(v))
+    return "needs fewer than 2^31 rows and blocks, and block sides of at most 2^30, for 8-bit floats";
   return sm_arch < 80 ? "needs a GPU of compute capability 8.0 or later" : NULL;
 }
 

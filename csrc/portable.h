@@ -14,8 +14,8 @@ typedef struct bsrg_portable_uploads {
 bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
                                  bsrg_portable_uploads *out, bsrg_error *error);
 
-/* portable_few.c: products of up to BSRG_FEW_MAX_N columns, of which A is read for a few at a time, of fewer than 2^31 blocks
- * with sides of at most BSRG_FEW_MAX_SIDE. */
+/* portable_few.c: products of up to BSRG_FEW_MAX_N columns, of which A is read for a few at a time, of fewer than 2^31 rows and
+ * blocks, with sides of at most BSRG_FEW_MAX_SIDE. */
 enum { BSRG_FEW_MAX_SIDE = 1 << 30 };
 void bsrg_few_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *candidate);
 /* portable: all but the row tiles. Of fewer than 2^31 of these. */
