@@ -302,8 +302,7 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
         encode(args, bsrg_attention_out_dtype(args), &args->out, 128, 16, gpu, &p.out, &p.out_rows, error);
   CUdeviceptr scratch = 0, values = 0;
   cut_tiles cut = {0};
-  if (status == BSRG_OK)
-    status = (masked ? place_plan : place_tail)(args, &p, v, gpu, &cut, &scratch, error);
+  if (status == BSRG_OK) status = (masked ? place_plan : place_tail)(args, &p, v, gpu, &cut, &scratch, error);
   if (status == BSRG_OK && packs) {
     const bsrg_tensor distinct = distinct_of(args, &args->v, &p.v);
     status = bsrg_attention_pack_values(args, &distinct, v->size, key_box, gpu, &p.values, &values, error);
