@@ -191,11 +191,11 @@ def _nearest_density(density: float) -> float:
     return min(CROSSOVER_DENSITIES, key=lambda nominal: abs(math.log(nominal / density)))
 
 
-def _gpu_few(runs: list[Run], group: str, dtype: str) -> Made:
+def _gpu_few(runs: list[Run], group: str, slug: str) -> Made:
     """A line for each matrix, a column for each N, and the time to read the blocks once."""
     found = [
         (run, row)
-        for run, row in ours(runs, "cold", dtype=dtype)
+        for run, row in ours(runs, "cold", dtype="float16")
         if row["case"].startswith(f"{group}/")
     ]
     matrices: dict[tuple[Any, ...], dict[int, Row]] = {}
@@ -204,7 +204,7 @@ def _gpu_few(runs: list[Run], group: str, dtype: str) -> Made:
         matrices.setdefault(key, {})[row["N"]] = row
     counts = sorted({row["N"] for _, row in found})
     header = ["A", "density", "block", *(f"N = {n}, µs" for n in counts)]
-    memory = MEMORY_BYTES_PER_S[GPU_SLUG if group == "columns" else NEWEST_SLUG]
+    memory = MEMORY_BYTES_PER_S[slug]
     header.append(f"reading A at {memory / 1e12:.2f} TB/s, µs")
     lines = []
     for (m, k, nnzb, height, width), by_count in matrices.items():
@@ -313,9 +313,9 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG, "gpu"),
     "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
     "gpu-patterns-float16": (lambda runs: _gpu_patterns(runs, dtype="float16"), GPU_SLUG, "gpu"),
-    "gpu-columns": (lambda runs: _gpu_few(runs, "columns", "float16"), GPU_SLUG, "gpu"),
+    "gpu-columns": (lambda runs: _gpu_few(runs, "columns", GPU_SLUG), GPU_SLUG, "gpu"),
     "gpu-rows": (
-        lambda runs: _gpu_few(runs, "rows", "float16"),
+        lambda runs: _gpu_few(runs, "rows", NEWEST_SLUG),
         NEWEST_SLUG,
         "gpu --select ^rows",
     ),

@@ -26,6 +26,12 @@ typedef struct bsrg_kmajor_schedule {
 bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan,
                                               int64_t sm_count);
 
+/* How the kernels name the dtype of Y. */
+static inline int32_t bsrg_kmajor_out(const bsrg_matmul_args *args) {
+  const bsrg_dtype out = bsrg_out_dtype(args);
+  return out == BSRG_F16 ? BSRG_KMAJOR_F16 : out == BSRG_BF16 ? BSRG_KMAJOR_BF16 : BSRG_KMAJOR_F32;
+}
+
 const char *bsrg_kmajor_obstacle(const bsrg_structure_view *view, bsrg_dtype dtype, int sm_arch);
 const char *bsrg_kmajor_columns_obstacle(int64_t n);
 const char *bsrg_kmajor_layout_obstacle(const bsrg_matmul_args *args);

@@ -115,7 +115,6 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
   if (status != BSRG_OK) return status;
 
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
-  const bsrg_dtype out = bsrg_out_dtype(args);
   const int bytes = stage_bytes(args);
   const uint32_t stage_k = (uint32_t)(bytes / item);
   const int64_t steps = bsrg_ceil_div(v->block_width, stage_k);
@@ -141,9 +140,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                           .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
                           .n = (int32_t)n,
                           .keep_a = v->nnzb * v->block_height * v->block_width * item <= keep_a_bytes,
-                          .out = out == BSRG_F16    ? BSRG_KMAJOR_F16
-                                 : out == BSRG_BF16 ? BSRG_KMAJOR_BF16
-                                                    : BSRG_KMAJOR_F32,
+                          .out = bsrg_kmajor_out(args),
                           .alpha = (float)args->alpha,
                           .beta = (float)args->beta};
 

@@ -147,6 +147,16 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
   return BSRG_OK;
 }
 
+/* Where no family can, the one that can most says why not. */
+static bsrg_status fail_all(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_error *error) {
+  bsrg_candidate candidate;
+  const void *plan;
+  const bsrg_status status = consider(&bsrg_portable_family, args, chip, true, &candidate, &plan, error);
+  if (status != BSRG_OK) return status;
+  return bsrg_fail(error, BSRG_ERR_VALUE, "no kernel can compute this product on %s: family '%s' %s",
+                   chip->name, bsrg_family_name(candidate.family), candidate.reason);
+}
+
 enum { BSRG_CHOICE_ALIGNMENT = 16 }; /* the most that any family asks for */
 
 static bsrg_dense by_alignment(const bsrg_dense *dense) {
@@ -218,14 +228,9 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
     *plan = its_plan;
   }
   if (*ops) return BSRG_OK;
+  if (args->family == BSRG_AUTO) return fail_all(args, chip, error);
   const bsrg_status status = consider(families[last], args, chip, true, &candidate, &its_plan, error);
   if (status != BSRG_OK) return status;
-  if (args->family == BSRG_AUTO)
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "no kernel can compute this product on %s: the GPU kernels need compute capability 8.0 or "
-        "later",
-        chip->name);
   return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
                    bsrg_family_name(args->family), chip->name, candidate.reason);
 }
@@ -255,9 +260,10 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
     if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
       out->chosen = i;
   }
-  if (out->chosen < 0)
+  if (out->chosen < 0 && chip->sm_arch < 80)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);
+  if (out->chosen < 0) return fail_all(args, chip, error);
   return BSRG_OK;
 }
 

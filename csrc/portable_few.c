@@ -1,6 +1,7 @@
 /* The portable family's kernels for few columns: who has what of the blocks, what that costs, and the launch. Kernels in
  * kernels/sm80/few.cuh. */
 #include "epilogue.h"
+#include "kmajor.h"
 #include "portable.h"
 
 #include <math.h>
@@ -129,9 +130,8 @@ bsrg_status bsrg_few_launch(const bsrg_matmul_args *args, const bsrg_portable_pa
                        .lanes_blocks = l.lanes_blocks,
                        .x_layout = x_layout(args, &l)};
   if (bsrg_is_8_bit(args->dtype)) {
-    const bsrg_dtype out = bsrg_out_dtype(args);
     const bool per_block = args->values_scale_count == v->nnzb;
-    p.out = out == BSRG_F16 ? BSRG_KMAJOR_F16 : out == BSRG_BF16 ? BSRG_KMAJOR_BF16 : BSRG_KMAJOR_F32;
+    p.out = bsrg_kmajor_out(args);
     p.block_scales = per_block ? args->values_scale : NULL;
     p.a_scale = per_block ? NULL : args->values_scale;
     p.x_scale = args->x_scale;

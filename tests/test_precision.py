@@ -154,6 +154,16 @@ def test_plans_of_8_bits_elsewhere(blocksize: tuple[int, int], chip: Any, needs:
     assert not candidates["kmajor"]["supported"] and needs in candidates["kmajor"]["reason"]
 
 
+def test_products_that_no_kernel_computes() -> None:
+    """The error says what the kernels that take most blocks need."""
+    rows, tall = 3 * 2**30, 2**30
+    empty = precision_cases.numpy_dtype("float8_e4m3fn")
+    a = bsrgemm.bsr_array((np.zeros((0, tall, 16), empty), [], [0, 0, 0, 0]), (rows, 16))
+    for chip, needs in ((None, "'portable' needs fewer than 2.31 rows"), ({"sm_arch": 75}, "75")):
+        with pytest.raises(ValueError, match=needs):
+            a.plan(8, chip=chip)
+
+
 def refused(error: type[Exception], text: str, a: Any, x: Any, **options: Any) -> None:
     with pytest.raises(error, match=text):
         matmul(a, x, **options)

@@ -167,13 +167,10 @@ class RingOfA {
   }
 
   // Row part i of the chunk that the lane has in a step, the half that instruction m uses.
-  __device__ __forceinline__ static uint2 read_at(const unsigned char *place) {
-    return *reinterpret_cast<const uint2 *>(place);
-  }
   __device__ __forceinline__ uint2 read(const unsigned char *round, int step, int i, int m) const {
     const int place = kCopies == Copies::kSixteen ? place_in_block(2 * step + q_ / 2, g_ + 8 * i, q_ % 2)
                                                   : (step * kRowParts + i) * 512 + lane_ * 16;
-    return read_at(round + place + m * 8);
+    return *reinterpret_cast<const uint2 *>(round + place + m * 8);
   }
 
  protected:

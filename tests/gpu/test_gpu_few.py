@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from device_cases import DeviceProblem, check, combined, random_problem, relative_error, repeats
-from test_gpu_narrow import LAYOUTS
+from test_gpu_narrow import LAYOUTS, check_layouts
 from test_gpu_shapes import PATTERNS
 
 pytestmark = pytest.mark.gpu
@@ -77,17 +77,8 @@ def test_layouts(
     dtype: str,
     transposed: bool,
 ) -> None:
-    """Operands of any strides; out may be c."""
     p = problem(torch, cases.uniform(0.5)(rng, 15, 19), blocksize, dtype, transposed)
-    (m, k), kind = p.matrix.shape, p.matrix.dtype
-    for n in (1, 4, 8, 12):
-        x, c = layout(torch, k, n, kind), layout(torch, m, n, kind)
-        expected = 1.5 * (p.dense @ x.double()) + 0.5 * c.double()
-        out = layout(torch, m, n, kind)
-        for target in (out, c):
-            product(p.matrix, x, c, 1.5, 0.5, target, None, "portable")
-            error = relative_error(torch, target, expected)
-            assert error <= 2 * cases.least_error(dtype, k), f"n={n}: {error:.3e}"
+    check_layouts(torch, p, layout, (1, 4, 8, 12), "portable")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

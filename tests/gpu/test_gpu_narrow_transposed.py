@@ -22,6 +22,8 @@ from device_cases import (
 from test_gpu_narrow import (
     LAYOUTS,
     aligned_rows,
+    check_layouts,
+    check_unused_rows,
     check_x,
     columns_of,
     in_pieces,
@@ -98,17 +100,8 @@ def test_layouts(
     layout: Callable[..., Any],
     dtype: str,
 ) -> None:
-    """Operands of any strides; out may be c."""
     p = view(torch, cases.uniform(0.5)(rng, 5, 9), blocksize, dtype)
-    (m, k), kind = p.matrix.shape, p.matrix.dtype
-    for n in (1, 4, 8, 12, 16, 17, 25, 32, 33, 41, 64):
-        x, c = layout(torch, k, n, kind), layout(torch, m, n, kind)
-        expected = 1.5 * (p.dense @ x.double()) + 0.5 * c.double()
-        out = layout(torch, m, n, kind)
-        for target in (out, c):
-            product(p.matrix, x, c, 1.5, 0.5, target, None, "narrow")
-            error = relative_error(torch, target, expected)
-            assert error <= 1.2 * cases.ROUNDOFF[dtype], f"n={n}: {error:.3e}"
+    check_layouts(torch, p, layout, (1, 4, 8, 12, 16, 17, 25, 32, 33, 41, 64), "narrow")
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -126,19 +119,9 @@ def test_every_form(torch: Any, rng: np.random.Generator, height: int, dtype: st
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
-def test_nan_of_unused_rows_stays_out(torch: Any, rng: np.random.Generator) -> None:
-    """A row of X that no block selects is not read, nor what lies behind a block multiplied."""
-    for rows, blocksize in ((3, (16, 16)), (3, (32, 8)), (3, (48, 80)), (300, (128, 24))):
-        mask = np.zeros((rows, 6), bool)
-        mask[:, [1, 4]] = True
-        p = view(torch, mask, blocksize, "float16")
-        x = torch.full((p.matrix.shape[1], 64), float("nan"), device="cuda").half()
-        for column in (1, 4):
-            x[column * blocksize[1] : (column + 1) * blocksize[1]] = 1
-        for laid in (x, x.T.contiguous().T):
-            for n in (1, 6, 24, 39, 64):
-                found = product(p.matrix, laid[:, :n], None, 1.0, None, None, None, "narrow")
-                assert not found.isnan().any()
+def test_nan_of_unused_rows_stays_out(torch: Any) -> None:
+    """Nor is what lies behind a block multiplied."""
+    check_unused_rows(torch, view)
 
 
 def test_values_of_a_batch_and_other_values(torch: Any, rng: np.random.Generator) -> None:
