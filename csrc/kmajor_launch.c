@@ -36,15 +36,25 @@ static bsrg_status turn_values(const bsrg_matmul_args *args, CUdeviceptr target,
   return v->nnzb ? turn(args, p, v->nnzb, gpu, error) : BSRG_OK;
 }
 
-static bsrg_status turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_turn_params p = {
-      .source = args->x.data,
-      .target = (void *)(uintptr_t)target,
-      .rows = args->x.rows,
-      .cols = args->x.cols,
-      .source_row_stride = args->x.row_stride,
-      .source_col_stride = args->x.col_stride,
-      .target_row_stride = column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype)};
+size_t bsrg_kmajor_x_bytes(const bsrg_matmul_args *args) {
+  return (size_t)(column_bytes(args) * args->x.cols);
+}
+
+int64_t bsrg_kmajor_pitch(const bsrg_matmul_args *args) {
+  return args->x.cols == 1 ? column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype) : args->x.col_stride;
+}
+
+bsrg_status bsrg_kmajor_turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
+                               bsrg_error *error) {
+  const int64_t pitch = column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype);
+  const bsrg_turn_params p = {.source = args->x.data,
+                              .target = (void *)(uintptr_t)target,
+                              .rows = args->x.rows,
+                              .cols = args->x.cols,
+                              .source_row_stride = args->x.row_stride,
+                              .source_col_stride = args->x.col_stride,
+                              .target_row_stride = pitch};
+  *x = (bsrg_dense){p.target, p.rows, p.cols, 1, pitch};
   return p.rows > 0 ? turn(args, p, 1, gpu, error) : BSRG_OK;
 }
 
@@ -144,7 +154,6 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                           .alpha = (float)args->alpha,
                           .beta = (float)args->beta};
 
-  const int64_t pitch = n == 1 ? column_bytes(args) / item : args->x.col_stride;
   const bsrg_map_shape a = {2,
                             {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},
                             {(uint64_t)v->block_width, 0},
@@ -152,7 +161,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                             bsrg_map_swizzle(bytes)};
   const bsrg_map_shape x = {2,
                             {(uint64_t)args->x.rows, (uint64_t)n, 0},
-                            {(uint64_t)pitch, 0},
+                            {(uint64_t)bsrg_kmajor_pitch(args), 0},
                             {stage_k, BSRG_TALL_TILE_N, 0},
                             bsrg_map_swizzle(bytes)};
   /* Without blocks nobody reads them. */
@@ -173,7 +182,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   /* The blocks are whole multiples of 2048 bytes: X begins aligned behind them. */
   const size_t value_bytes = copies.values ? (size_t)(v->nnzb * v->block_height * v->block_width * item) : 0;
-  const size_t x_bytes = copies.x ? (size_t)(column_bytes(args) * args->x.cols) : 0;
+  const size_t x_bytes = copies.x ? bsrg_kmajor_x_bytes(args) : 0;
   CUdeviceptr scratch = 0;
   bsrg_status status = BSRG_OK;
   if (value_bytes + x_bytes > 0)
@@ -185,11 +194,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     turned.values = (const void *)(uintptr_t)scratch;
     status = turn_values(args, scratch, gpu, error);
   }
-  if (copies.x && status == BSRG_OK) {
-    turned.x = (bsrg_dense){(void *)(uintptr_t)(scratch + value_bytes), args->x.rows, args->x.cols, 1,
-                            column_bytes(args) / item};
-    status = turn_x(args, scratch + value_bytes, gpu, error);
-  }
+  if (copies.x && status == BSRG_OK)
+    status = bsrg_kmajor_turn_x(args, scratch + value_bytes, gpu, &turned.x, error);
   if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
   return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
 }

@@ -108,8 +108,14 @@ static const double eight_bit_rate = 2, tf32_rate = 0.5;
 static const double eight_bit_l2_share = 0.65, tf32_l2_share = 0.8;
 /* What a CTA does between two tiles: that of the tall kernels. */
 static const double tile_seconds = 2.2e-6;
-/* What copies read and write goes at this share of the memory's rate. Not fitted. */
-static const double copy_share = 0.7;
+/* What copies read and write goes at this share of the memory's rate, which is not fitted; and what each takes in any case,
+ * fitted on an H100 to X of up to 64 columns. */
+static const double copy_share = 0.7, copy_seconds = 2e-6;
+
+double bsrg_kmajor_copy_seconds(bsrg_kmajor_copies copies, double bytes, const bsrg_chip *chip) {
+  return bytes / (chip->hbm_bytes_per_s * copy_share) +
+         ((copies.x ? 1 : 0) + (copies.values ? 1 : 0)) * copy_seconds;
+}
 
 void bsrg_kmajor_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
@@ -135,10 +141,8 @@ void bsrg_kmajor_predict(const bsrg_matmul_args *args, const void *plan, const b
   const double waves = ceil((double)tall->tile_count * columns / chip->sm_count);
   const double entry = entries > 0 ? fmax(mma, l2) * chip->sm_count / (entries * columns) : 0;
   const double longest = entry * tall->longest_tile + tile_seconds;
-  const double copying = copied / (chip->hbm_bytes_per_s * copy_share) +
-                         ((copies.x ? 1 : 0) + (copies.values ? 1 : 0)) * BSRG_LAUNCH_SECONDS;
-  c->seconds =
-      BSRG_LAUNCH_SECONDS + copying + fmax(fmax(fmax(mma, l2) + waves * tile_seconds, longest), memory);
+  c->seconds = BSRG_LAUNCH_SECONDS + bsrg_kmajor_copy_seconds(copies, copied, chip) +
+               fmax(fmax(fmax(mma, l2) + waves * tile_seconds, longest), memory);
   bsrg_set_reason(c, "limited by %s%s%s", l2 > mma ? "L2 traffic" : "the tensor cores",
                   copied > 0 ? ", after a transposed copy of " : "",
                   copies.x && copies.values ? "both operands"

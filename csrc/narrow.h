@@ -1,4 +1,5 @@
-/* The narrow family: up to 64 columns, float16 and bfloat16, from sm_80 up. Kernels in kernels/sm80/narrow.cuh. */
+/* The narrow family: up to 64 columns, float16 and bfloat16 from sm_80 up, 8-bit floats on Hopper. Kernels in
+ * kernels/sm80/narrow.cuh. */
 #ifndef BSRG_NARROW_H
 #define BSRG_NARROW_H
 
@@ -44,7 +45,7 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 /* The kernels that compute a product. X waits in Hopper's larger shared memory where it can be copied or described by a tensor
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
  * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
- * 32 columns, where L2 would be the limit of low blocks. */
+ * 32 columns, where L2 would be the limit of low blocks. 8-bit floats always go by TMA. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
@@ -52,7 +53,7 @@ typedef enum bsrg_narrow_kind {
   BSRG_NARROW_BY_CLUSTER
 } bsrg_narrow_kind;
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *view, const bsrg_narrow_plan *plan,
-                                     int sm_arch, const bsrg_dense *x);
+                                     int sm_arch, bsrg_dtype dtype, const bsrg_dense *x);
 static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan,
                                                           bsrg_narrow_kind kind) {
   return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;

@@ -1,21 +1,36 @@
 #include "dense.h"
 #include "epilogue.h"
+#include "kmajor.h"
 #include "narrow.h"
 #include "tensor_map.h"
 #include "uploads.h"
 
 static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
 
+/* By TMA alone, in strips of 32 or 64 rows, in whole instructions of K-major operands. */
+static const char *obstacle_of_8_bits(const bsrg_structure_view *v, int sm_arch) {
+  int64_t rows;
+  if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0) for 8-bit floats";
+  if (v->order) return "needs blocks as they are stored for 8-bit floats, not those of a transposed view";
+  if (v->nnzb == 0) return "needs at least one block for 8-bit floats";
+  if (v->block_width % 32) return "needs a block width that is a multiple of 32 for 8-bit floats";
+  if (v->block_height <= 16) return "needs a block height of more than 16 for 8-bit floats";
+  if (!bsrg_mul_ok(v->nnzb, v->block_height, &rows) || rows > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX)
+    return "needs fewer than 2^31 columns and stored block rows for 8-bit floats";
+  return NULL;
+}
+
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
-  if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  const bool eight = bsrg_is_8_bit(dtype);
+  if (dtype != BSRG_F16 && dtype != BSRG_BF16 && !eight) return "needs float16, bfloat16 or 8-bit floats";
   if (v->block_width % BSRG_NARROW_CHUNK) return "needs a block width that is a multiple of 8";
   if (v->order && v->block_height % BSRG_NARROW_CHUNK)
     return "needs block sides of a transposed view that are multiples of 8";
   if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
   if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";
   if (bsrg_whole_rows(v) > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
-  return NULL;
+  return eight ? obstacle_of_8_bits(v, sm_arch) : NULL;
 }
 
 static const char *columns_obstacle(int64_t n) {
@@ -71,7 +86,7 @@ static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t elements,
                                 {width, (uint64_t)v->nnzb * height, 0},
                                 {width, 0},
                                 {(uint32_t)elements, (uint32_t)rows, 0},
-                                bsrg_map_swizzle(2 * elements)};
+                                bsrg_map_swizzle(elements * (int64_t)bsrg_dtype_size(args->dtype))};
   return bsrg_encode_map(gpu.api, args->dtype, args->values, &shape, map, error);
 }
 
@@ -79,10 +94,15 @@ static bsrg_status encode_x(const bsrg_matmul_args *args, bool by_columns, int32
                             bsrg_tensor_map *map, bsrg_error *error) {
   const bsrg_dense *x = &args->x;
   const uint64_t rows = (uint64_t)x->rows, n = (uint64_t)x->cols;
+  const bool eight = bsrg_is_8_bit(args->dtype);
+  const uint64_t pitch = (uint64_t)(eight ? bsrg_kmajor_pitch(args) : x->col_stride);
   const bsrg_map_shape by_rows_shape = {
       2, {n, rows, 0}, {(uint64_t)x->row_stride, 0}, {64, (uint32_t)k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
-  const bsrg_map_shape by_columns_shape = {
-      2, {rows, n, 0}, {(uint64_t)x->col_stride, 0}, {(uint32_t)k, (uint32_t)n, 0}, bsrg_map_swizzle(2 * k)};
+  const bsrg_map_shape by_columns_shape = {2,
+                                           {rows, n, 0},
+                                           {pitch, 0},
+                                           {(uint32_t)k, (uint32_t)n, 0},
+                                           bsrg_map_swizzle(k * (int64_t)bsrg_dtype_size(args->dtype))};
   return bsrg_encode_map(gpu.api, args->dtype, x->data, by_columns ? &by_columns_shape : &by_rows_shape, map,
                          error);
 }
@@ -99,22 +119,43 @@ static bool writes_runs(const bsrg_matmul_args *args) {
   return has_runs(&y, 8) && (args->beta == 0 || has_runs(&c, 8));
 }
 
+static void describe_scales(const bsrg_matmul_args *args, bsrg_narrow_tma_params *p) {
+  const bool per_block = args->values_scale_count == args->a->view.nnzb;
+  p->out = bsrg_kmajor_out(args);
+  p->block_scales = per_block ? args->values_scale : NULL;
+  p->a_scale = per_block ? NULL : args->values_scale;
+  p->x_scale = args->x_scale;
+}
+
+static bsrg_kernel_id tma_kernel(const bsrg_matmul_args *args, int strip, int step_bytes, bool by_columns) {
+  static const bsrg_kernel_id kernels[2][2] = {
+      {BSRG_KERNEL_NARROW_TMA_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_BF16_R32_K64},
+      {BSRG_KERNEL_NARROW_TMA_TA_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_BF16_R64_K64}};
+  const bool turned = args->a->view.order != NULL;
+  const int tile = 3 * (strip == 64 && !turned) + (step_bytes == 128 ? 0 : step_bytes == 64 ? 1 : 2);
+  if (args->dtype == BSRG_F8_E4M3) return (bsrg_kernel_id)(BSRG_KERNEL_NARROW_TMA_E4M3_R32_K128 + 3 * tile);
+  if (args->dtype == BSRG_F8_E5M2) return (bsrg_kernel_id)(BSRG_KERNEL_NARROW_TMA_E5M2_R32_K128 + 3 * tile);
+  return (bsrg_kernel_id)(kernels[turned][args->dtype == BSRG_BF16] + 3 * (2 * tile + by_columns));
+}
+
 static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_params *narrow,
                               const bsrg_narrow_list *list, bsrg_gpu gpu, bsrg_error *error) {
   const int32_t width = narrow->block_width, strip = list->strip, items = list->item_count;
-  const int32_t step_k =
-      width >= 48 ? 64 : width; /* the narrowest that a block fills: width is a multiple of 16 */
+  const bool eight = bsrg_is_8_bit(args->dtype);
+  const int32_t item = eight ? 1 : 2, in_line = 128 / item, instruction_k = 32 / item;
+  const int32_t step_k = 4 * width >= 3 * in_line ? in_line : width; /* the narrowest that a block fills */
   const int32_t steps = (width + step_k - 1) / step_k, tail_k = width - (steps - 1) * step_k;
-  const bool by_columns = !bsrg_map_can_describe(&args->x);
+  const bool by_columns = eight || !bsrg_map_can_describe(&args->x);
   const int sms = gpu.device->info.sm_count;
   const int crowd = (items > sms) + (items > 2 * sms), ctas = 1 << crowd; /* that share an SM */
-  const int32_t room = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k);
+  const int32_t room = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k * item);
   bsrg_narrow_tma_params p = {.narrow = *narrow,
                               .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
                               .steps = steps,
-                              .tail_k16 = tail_k / 16,
+                              .tail_steps = tail_k / instruction_k,
                               .tail_rows = narrow->block_height % strip,
                               .x_columns = by_columns ? (int32_t)args->x.cols : 64};
+  if (eight) describe_scales(args, &p);
   p.narrow.vector_y = writes_runs(args);
   const bool turned = args->a->view.order != NULL;
   bsrg_status status = turned ? encode_blocks(args, strip, step_k, gpu, &p.a, error)
@@ -128,13 +169,9 @@ static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_pa
   if (status == BSRG_OK && !by_columns && tail_k != step_k)
     status = encode_x(args, by_columns, tail_k, gpu, &p.x_tail, error);
   if (status != BSRG_OK) return status;
-  static const bsrg_kernel_id kernels[2][2] = {
-      {BSRG_KERNEL_NARROW_TMA_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_BF16_R32_K64},
-      {BSRG_KERNEL_NARROW_TMA_TA_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_BF16_R64_K64}};
-  const int first = (int)kernels[turned][args->dtype == BSRG_BF16];
-  const int tile = 3 * (strip == 64 && !turned) + (step_k == 64 ? 0 : step_k == 32 ? 1 : 2);
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 3 * (2 * tile + by_columns) + crowd),
-                     items, 1, (CUstream)args->stream, &p, error);
+  const int first = (int)tma_kernel(args, strip, step_k * item, by_columns);
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + crowd), items, 1, (CUstream)args->stream,
+                     &p, error);
 }
 
 /* ---- all -------------------------------------------------------------------------------------- */
@@ -148,10 +185,18 @@ static void describe_uploads(const bsrg_narrow_list *list, bsrg_upload_part *par
   parts[COLUMNS] = (bsrg_upload_part){list->columns, sizeof(*list->columns) * columns};
 }
 
-static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+static bsrg_kernel_id pieces_kernel(bsrg_dtype out) {
+  return out == BSRG_F16    ? BSRG_KERNEL_PIECES_F16
+         : out == BSRG_BF16 ? BSRG_KERNEL_PIECES_BF16
+                            : BSRG_KERNEL_PIECES_F32;
+}
+
+/* args: of 8 bits with X by columns. */
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan *narrow, bsrg_gpu gpu,
+                            bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_narrow_plan *narrow = plan;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, narrow, gpu.device->info.sm_arch, &args->x);
+  const bsrg_narrow_kind kind =
+      bsrg_narrow_kind_of(v, narrow, gpu.device->info.sm_arch, args->dtype, &args->x);
   const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high,
                          *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
@@ -223,11 +268,24 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
   }
   if (status == BSRG_OK && in_pieces) {
-    const bsrg_kernel_id add = args->dtype == BSRG_F16 ? BSRG_KERNEL_PIECES_F16 : BSRG_KERNEL_PIECES_BF16;
     const int64_t across = bsrg_ceil_div((int64_t)list->strip * args->x.cols, BSRG_PIECES_THREADS);
-    status = bsrg_launch(gpu.api, gpu.device, add, list->split_count, across, stream, &p, error);
+    status = bsrg_launch(gpu.api, gpu.device, pieces_kernel(bsrg_out_dtype(args)), list->split_count, across,
+                         stream, &p, error);
   }
   return partial ? bsrg_scratch_free(gpu.api, partial, stream, status, error) : status;
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  if (!bsrg_is_8_bit(args->dtype) || !bsrg_kmajor_copies_for(args).x) return multiply(args, plan, gpu, error);
+  bsrg_matmul_args turned = *args;
+  const CUstream stream = (CUstream)args->stream;
+  CUdeviceptr scratch;
+  bsrg_status status =
+      bsrg_scratch_alloc(gpu.api, gpu.device, bsrg_kmajor_x_bytes(args), stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  status = bsrg_kmajor_turn_x(args, scratch, gpu, &turned.x, error);
+  if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
+  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
 }
 
 const bsrg_family_ops bsrg_narrow_family = {.family = BSRG_NARROW,

@@ -1,6 +1,7 @@
 #include "narrow.h"
 
 #include "dense.h"
+#include "kmajor.h"
 #include "tensor_map.h"
 
 #include <math.h>
@@ -125,26 +126,39 @@ static bool map_has_x(const bsrg_dense *x) {
   return bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned);
 }
 
-/* Strips of 32 rows go by TMA where all of them have no more stages than this: their boxes are small, and TMA takes as long
- * for a row of 64 bytes as for one of 128. Fitted on an H200. */
-enum { MOST_LOW_STAGES = 8192, TMA_STAGE_K = 64 };
-static double low_stages(const bsrg_structure_view *v, const bsrg_narrow_list *low) {
-  return low->item_blocks * (double)bsrg_ceil_div(v->block_width, TMA_STAGE_K);
+enum { TMA_LINE_BYTES = 128 };
+static double stages_of_block(const bsrg_structure_view *v, bsrg_dtype dtype) {
+  return (double)bsrg_ceil_div(v->block_width * (int64_t)bsrg_dtype_size(dtype), TMA_LINE_BYTES);
 }
 
-static bool low_goes_by_tma(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
-  return !v->order && plan->low.strip == 32 && low_stages(v, &plan->low) <= MOST_LOW_STAGES;
+/* Strips of 32 rows go by TMA where all of them have no more stages than this, since their boxes are small: TMA takes as long
+ * for a row of 64 bytes as for one of 128, and longer for rows of X that share sectors of memory. Fitted on an H100. */
+static double most_low_stages(int64_t n, bool by_columns) {
+  if (by_columns) return 32768;
+  return n == 64 ? 24576 : n > 48 ? 8192 : n % 16 == 0 ? 6144 : 2048;
+}
+/* Unless there are so few of them that one's stages, one after the other, take longer than all of X through the ring. */
+enum { FEW_LOW_ITEMS = 132, MOST_STAGES_OF_FEW = 40 };
+
+static bool low_goes_by_tma(const bsrg_structure_view *v, const bsrg_narrow_list *low, int64_t n,
+                            bool by_columns) {
+  const double in_block = stages_of_block(v, BSRG_F16);
+  if (v->order || low->strip != 32 || low->item_blocks * in_block > most_low_stages(n, by_columns))
+    return false;
+  return low->item_count > FEW_LOW_ITEMS || low->longest_item * in_block <= MOST_STAGES_OF_FEW;
 }
 
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
-                                     const bsrg_dense *x) {
+                                     bsrg_dtype dtype, const bsrg_dense *x) {
+  if (bsrg_is_8_bit(dtype)) return BSRG_NARROW_BY_TMA;
   const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
   const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
   if (sm_arch != 90 || !(by_rows || by_columns) || (uintptr_t)x->data % 16) return BSRG_NARROW_PLAIN;
   const bool few = x->cols <= 16;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
   if (shared && x->cols > 32 && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
-  const bool suits = plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, plan);
+  const bool suits =
+      plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, by_columns);
   if (suits && suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
@@ -168,20 +182,27 @@ static const double ring_launch_seconds = 6e-6, ring_x_bytes_per_s = 9.5e12;
 static const double low_ring_launch_seconds = 4.5e-6, low_ring_row_seconds = 12.2e-12;
 static const double low_ring_half_seconds = 17e-12, low_ring_column_seconds = 31e-12;
 static const double low_ring_item_seconds = 6e-9;
-/* By TMA: a launch, L2's rate, what an SM takes for a stage of the low strips, and the rate of one CTA, X included. */
-static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, low_stage_seconds = 85e-9;
-static const double tma_cta_bytes_per_s = 80e9;
+/* By TMA: a launch, L2's rate, and the rate of one CTA, X included. */
+static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
+/* What a CTA takes for a stage of the low strips, fitted on an H100, and what an SM does that has several. */
+static const double low_stage_seconds = 0.115e-6;
+static double low_stage_of_sm_seconds(int64_t n, bool by_columns) {
+  if (by_columns) return 73e-9 + 0.7e-9 * (double)n;
+  return n == 64 ? 93e-9 : n % 16 == 0 || n > 48 ? 125e-9 : 205e-9;
+}
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4 };
 
-static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *list, const bsrg_chip *chip,
-                          const bsrg_candidate *c) {
+static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *list, bsrg_dtype dtype,
+                          int64_t n, bool by_columns, const bsrg_chip *chip, const bsrg_candidate *c) {
   const double share = list->longest_item / fmax(1, list->item_blocks);
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share_32);
   const double l2 = c->l2_bytes / tma_l2_bytes_per_s, longest = c->l2_bytes * share / tma_cta_bytes_per_s;
-  const double boxes = list->strip < BSRG_NARROW_TMA_STRIP
-                           ? low_stage_seconds * low_stages(v, list) / (double)chip->sm_count
-                           : 0;
+  double boxes = 0;
+  if (list->strip < BSRG_NARROW_TMA_STRIP)
+    boxes = stages_of_block(v, dtype) *
+            fmax(low_stage_seconds * list->longest_item,
+                 low_stage_of_sm_seconds(n, by_columns) * list->item_blocks / (double)chip->sm_count);
   return tma_launch_seconds + fmax(fmax(memory, l2), fmax(longest, boxes));
 }
 
@@ -198,14 +219,14 @@ static double ring_launch(const bsrg_narrow_list *list, const bsrg_chip *chip) {
 }
 
 /* All of a candidate but its reason, for n columns of X. Returns whether L2 limits it. */
-static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsrg_narrow_kind kind, int64_t n,
-                 bool by_columns, const bsrg_chip *chip, bsrg_candidate *c) {
+static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsrg_narrow_kind kind,
+                 bsrg_dtype dtype, int64_t n, bool by_columns, const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_narrow_list *list = bsrg_narrow_list_of(plan, kind);
   const double k = list->item_blocks * (double)v->block_width; /* over all items */
   const double rows = (double)bsrg_min(list->strip, v->block_height);
   c->mma_flops = 2 * k * list->strip * (double)bsrg_narrow_columns(n);
-  c->hbm_bytes = bsrg_compulsory_bytes(v, BSRG_F16, n);
-  c->l2_bytes = 2 * k * ((double)n + rows);
+  c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
+  c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * ((double)n + rows);
   if (kind == BSRG_NARROW_BY_CLUSTER) {
     c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);
     c->seconds = bsrg_narrow_cluster_seconds(v, &plan->cluster, c->hbm_bytes, chip);
@@ -220,7 +241,7 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const double longest = 2 * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
   c->seconds = kind == BSRG_NARROW_BY_TMA
-                   ? tma_seconds(v, list, chip, c)
+                   ? tma_seconds(v, list, dtype, n, by_columns, chip, c)
                    : (plain ? launch_seconds : ring_launch(list, chip)) + hypot(work, x);
   if (list->split_count) c->seconds += second_pass_seconds;
   return x > memory;
@@ -229,10 +250,17 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, &args->x);
-  const bool by_columns = !bsrg_map_can_describe(&args->x);
-  const bool by_l2 = cost(v, plan, kind, args->x.cols, by_columns, chip, c);
-  bsrg_set_reason(c, "%s", by_l2 ? "limited by L2 traffic" : "limited by memory");
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, args->dtype, &args->x);
+  const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&args->x);
+  const bool by_l2 = cost(v, plan, kind, args->dtype, args->x.cols, by_columns, chip, c);
+  const bool copied = bsrg_is_8_bit(args->dtype) && bsrg_kmajor_copies_for(args).x;
+  if (copied) {
+    const double bytes = 2 * (double)args->x.rows * (double)args->x.cols;
+    c->hbm_bytes += bytes;
+    c->seconds += bsrg_kmajor_copy_seconds((bsrg_kmajor_copies){.x = true}, bytes, chip);
+  }
+  bsrg_set_reason(c, "%s%s", by_l2 ? "limited by L2 traffic" : "limited by memory",
+                  copied ? ", after a transposed copy of the dense operand" : "");
 }
 
 /* ---- plan ------------------------------------------------------------------------------------- */
@@ -241,8 +269,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 static bool cluster_gains(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bool by_columns) {
   const bsrg_chip chip = bsrg_chip_h200();
   bsrg_candidate shared, own;
-  cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_NARROW_MAX_N, by_columns, &chip, &shared);
-  cost(v, plan, BSRG_NARROW_BY_RING, BSRG_NARROW_MAX_N, by_columns, &chip, &own);
+  cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_F16, BSRG_NARROW_MAX_N, by_columns, &chip, &shared);
+  cost(v, plan, BSRG_NARROW_BY_RING, BSRG_F16, BSRG_NARROW_MAX_N, by_columns, &chip, &own);
   return shared.seconds < own.seconds;
 }
 

@@ -472,20 +472,24 @@ enum {
   BSRG_NARROW_TMA_THREADS = 192,
   BSRG_NARROW_TMA_MOST_STAGES = 64
 };
-/* Stages in shared memory, of blocks and of X, where one, two or four CTAs share an SM. Multiples of 1 KB. */
+/* Stages in shared memory, of blocks and of X, where one, two or four CTAs share an SM. Multiples of 1 KB. step_bytes: of a
+ * row of k. */
 #define BSRG_NARROW_TMA_RING_BYTES(ctas) (196608 / (ctas))
 #define BSRG_NARROW_TMA_SHARED_BYTES(ctas) (2048 + BSRG_NARROW_TMA_RING_BYTES(ctas))
-#define BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k) ((2 * (step_k) * ((strip) + 64) + 1023) / 1024 * 1024)
+#define BSRG_NARROW_TMA_STAGE_BYTES(strip, step_bytes) (((step_bytes) * ((strip) + 64) + 1023) / 1024 * 1024)
 
 typedef struct bsrg_narrow_tma_params {
   bsrg_tensor_map a,
       a_tail; /* whole strips, and the last ones of block rows; of a transposed view as x and x_tail */
   bsrg_tensor_map x, x_tail; /* whole stages, and the last ones of blocks */
   bsrg_narrow_params narrow;
-  int32_t stages;          /* of the ring: BSRG_NARROW_TMA_MOST_STAGES at most */
-  int32_t steps, tail_k16; /* stages of a block; of the last one, multiples of 16 k */
-  int32_t tail_rows;       /* of the last strips */
-  int32_t x_columns;       /* that are loaded: 64, or of X by columns only those that there are */
+  int32_t stages;            /* of the ring: BSRG_NARROW_TMA_MOST_STAGES at most */
+  int32_t steps, tail_steps; /* stages of a block; of the last one, instructions along k, of 32 bytes each */
+  int32_t tail_rows;         /* of the last strips */
+  int32_t x_columns;         /* that are loaded: 64, or of X by columns only those that there are */
+  /* Of 8 bits, as in bsrg_kmajor_params; others have their type as output. */
+  int32_t out;
+  const float *block_scales, *a_scale, *x_scale;
 } bsrg_narrow_tma_params;
 
 /* ---- sm90/narrow_cluster.cuh ----------------------------------------------------------------- */

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
+from bsrgemm._matmul import product
 from cases import FLOOR, ROUNDOFF, Problem, normal, numpy_dtype, problem, relative_error
 from spaces import Space
 
@@ -66,6 +67,7 @@ def check(
     out_columns: bool = False,
     beta: float = 0.0,
     sum_error: float = 0.0,
+    family: str = "auto",
 ) -> None:
     """Multiplies 8-bit operands into poisoned memory and compares all of it with float64.
 
@@ -86,10 +88,10 @@ def check(
         else space.poisoned(shape, out_dtype)
     )
     given_x = space.column_major(x) if columns else space.array(x)
-    options = {"a_scale": scales.given[right], "b_scale": scales.given[not right], "out": out}
-    if c is not None:
-        options |= {"c": space.array(c), "beta": beta}
-    found = bsrgemm.matmul(*((given_x, a) if right else (a, given_x)), alpha=-0.5, **options)
+    options = {"a_scale": scales.given[right], "b_scale": scales.given[not right]}
+    given_c, given_beta = (None, None) if c is None else (space.array(c), beta)
+    operands = (given_x, a) if right else (a, given_x)
+    found = product(*operands, given_c, -0.5, given_beta, out, None, family, **options)
     assert found is out
     wide = x.astype(np.float64) * scales.x
     expected = -0.5 * (wide @ dense if right else dense @ wide)

@@ -14,15 +14,20 @@ struct Tf32 {
 };
 
 // D (+)= A * B, m64nNk8 or k32, float32 accumulators as in wgmma.cuh.
-template <typename T>
+template <typename T, int kN>
 struct WgmmaKMajor;
 
 #define BSRG_ACC_16(d, i)                                                                               \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),           \
       "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]), "+f"(d[i + 11]), \
       "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
+#define BSRG_ACC_32(d, i) BSRG_ACC_16(d, i), BSRG_ACC_16(d, i + 16)
 #define BSRG_ACC_64(d, i) \
   BSRG_ACC_16(d, i), BSRG_ACC_16(d, i + 16), BSRG_ACC_16(d, i + 32), BSRG_ACC_16(d, i + 48)
+#define BSRG_D_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define BSRG_D_32 \
+  BSRG_D_16       \
+  ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define BSRG_D_64                                                                                   \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, " \
   "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, " \
@@ -38,8 +43,7 @@ struct WgmmaKMajor;
 // COUNT = N / 2 accumulators; D, A, B and USE are the operands' numbers.
 #define BSRG_DEFINE_WGMMA(CLASS, TYPE, SHAPE, N, COUNT, ACCUMULATORS, D, A, B, USE)                         \
   template <>                                                                                               \
-  struct WgmmaKMajor<CLASS> {                                                                               \
-    static constexpr int kN = N;                                                                            \
+  struct WgmmaKMajor<CLASS, N> {                                                                            \
     static __device__ __forceinline__ void run(float (&d)[COUNT], uint64_t a, uint64_t b, int accumulate) { \
       asm volatile("{\n.reg .pred accumulate;\nsetp.ne.b32 accumulate, " USE                                \
                    ", 0;\nwgmma.mma_async.sync.aligned." SHAPE ".f32." TYPE "." TYPE " {" D "}, " A ", " B  \
@@ -54,11 +58,22 @@ BSRG_DEFINE_WGMMA(__nv_fp8_e4m3, "e4m3", "m64n128k32", 128, 64, BSRG_ACC_64(d, 0
                   "%66")
 BSRG_DEFINE_WGMMA(__nv_fp8_e5m2, "e5m2", "m64n128k32", 128, 64, BSRG_ACC_64(d, 0), BSRG_D_64, "%64", "%65",
                   "%66")
+BSRG_DEFINE_WGMMA(__nv_fp8_e4m3, "e4m3", "m64n64k32", 64, 32, BSRG_ACC_32(d, 0), BSRG_D_32, "%32", "%33",
+                  "%34")
+BSRG_DEFINE_WGMMA(__nv_fp8_e5m2, "e5m2", "m64n64k32", 64, 32, BSRG_ACC_32(d, 0), BSRG_D_32, "%32", "%33",
+                  "%34")
+BSRG_DEFINE_WGMMA(__nv_fp8_e4m3, "e4m3", "m64n32k32", 32, 16, BSRG_ACC_16(d, 0), BSRG_D_16, "%16", "%17",
+                  "%18")
+BSRG_DEFINE_WGMMA(__nv_fp8_e5m2, "e5m2", "m64n32k32", 32, 16, BSRG_ACC_16(d, 0), BSRG_D_16, "%16", "%17",
+                  "%18")
 #undef BSRG_DEFINE_WGMMA
 #undef BSRG_D_128
 #undef BSRG_D_64
+#undef BSRG_D_32
+#undef BSRG_D_16
 #undef BSRG_ACC_128
 #undef BSRG_ACC_64
+#undef BSRG_ACC_32
 #undef BSRG_ACC_16
 
 }  // namespace bsrg::ptx

@@ -58,7 +58,8 @@ struct Kernel {
   static constexpr int kSteps = kRowBytes / BSRG_KMAJOR_STEP_BYTES;
   static constexpr int kDrawBefore = 256 / kRowBytes;  // stages to be loaded, see tall_layout.cuh
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-  using Instruction = ptx::WgmmaKMajor<T>;
+  static constexpr int kInstructionN = kEight ? kTileN / 2 : kTileN;  // columns
+  using Instruction = ptx::WgmmaKMajor<T, kInstructionN>;
   using L = Layout<kRowBytes, kEight>;
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
@@ -208,7 +209,7 @@ struct Kernel {
   // kCount instructions along k from the columns `first` on, committed as one group. The count is a template argument
   // because a branch between two WGMMAs of a group makes ptxas wait for each of them.
   template <int kCount>
-  __device__ void multiply(float (&d)[Instruction::kN / 2], int strip, int stage, int first,
+  __device__ void multiply(float (&d)[kInstructionN / 2], int strip, int stage, int first,
                            bool accumulate) const {
     constexpr ptx::Swizzle kSwizzle = kRowBytes == 128  ? ptx::Swizzle::k128
                                       : kRowBytes == 64 ? ptx::Swizzle::k64
@@ -233,11 +234,11 @@ struct Kernel {
   // A stage of 8 bits: its sums, multiplied by the scale, are added to d, and it is released.
   template <int kCount>
   __device__ void add_stage(float (&d)[kTileN / 2], int strip, int stage, float scale) const {
-    constexpr int kHalf = Instruction::kN / 2;
+    constexpr int kHalf = kInstructionN / 2;
     float part[kHalf];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      multiply<kCount>(part, strip, stage, half * Instruction::kN, false);
+      multiply<kCount>(part, strip, stage, half * kInstructionN, false);
       ptx::warpgroup_wait<0>();
       ptx::hold_accumulators(part);
       if (half == 1) release_stage(stage);

@@ -1,4 +1,4 @@
-// BSR x few dense columns (up to 64), float16 and bfloat16, on Hopper (TMA, WGMMA).
+// BSR x few dense columns (up to 64), float16, bfloat16 and 8-bit floats, on Hopper (TMA, WGMMA).
 //
 //   Y^T[64 columns, strip]  =  sum over block columns  X^T[64 columns, bw] * A block^T[bw, strip]
 //
@@ -14,12 +14,17 @@
 //
 // The blocks of a transposed view lie anywhere, with a strip's rows adjacent in memory: a stage of them is that many k of 64
 // rows, which WGMMA reads as they lie, and the last stage of a block has a map of its own.
+//
+// Of 8 bits WGMMA takes K-major operands alone, so blocks are as they are stored and X is by columns. Their sums are taken over
+// a stage, and added to float32 ones multiplied by the scale of the block, as in kmajor.cuh.
 #pragma once
 
 #include "params.h"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "ptx/wgmma_attention.cuh"
+#include "ptx/wgmma_kmajor.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm80/narrow_output.cuh"
 #include "sm90/persistent.cuh"
@@ -30,30 +35,46 @@ constexpr int kColumns = 64;
 constexpr int kWarps = 4;  // that multiply
 
 // The numbers of an item's blocks, in a warp that has those of 32 at a time, and of the next 32.
+template <typename Number>
 class Numbers {
  public:
-  __device__ Numbers(const int32_t *numbers, int count, int first, int lane)
+  __device__ Numbers(const Number *numbers, int count, Number first, int lane)
       : numbers_(numbers), count_(count), lane_(lane), mine_(first) {}
-  // In the order of blocks.
-  __device__ int of(int block) {
-    if (block % 32 == 0) {
-      if (block > 0) mine_ = next_;
-      next_ = block + 32 + lane_ < count_ ? __ldg(numbers_ + block + 32 + lane_) : 0;
+  // That of block `first` + `offset`, for each `first` in its order, which must be no multiple of 32 only with offsets that stay
+  // below the next one.
+  __device__ Number of(int first, int offset = 0) {
+    if (first % 32 == 0) {
+      if (first > 0) mine_ = next_;
+      next_ = first + 32 + lane_ < count_ ? __ldg(numbers_ + first + 32 + lane_) : Number{0};
     }
-    return __shfl_sync(~0u, mine_, block % 32);
+    return __shfl_sync(~0u, mine_, (first + offset) % 32);
   }
 
  private:
-  const int32_t *const numbers_;
+  const Number *const numbers_;
   const int count_, lane_;
-  int mine_, next_ = 0;
+  Number mine_, next_ = 0;
+};
+
+// A lane's position in a ring that several lanes fill in turns.
+struct LanePosition : OpenRingPosition {
+  // lanes: no more than slots.
+  __device__ void advance(int lanes, int slots) {
+    slot += lanes;
+    if (slot < slots) return;
+    slot -= slots;
+    parity ^= 1;
+  }
 };
 
 // kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not its columns.
 template <typename T, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
 struct Kernel {
-  static constexpr int kBytesOfX = kStepK * kColumns * 2, kBytesOfA = kStrip * kStepK * 2;
-  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStrip, kStepK);
+  static constexpr int kItem = sizeof(T);
+  static constexpr bool kEight = kItem == 1;
+  static constexpr int kInstructionK = 32 / kItem;
+  static constexpr int kBytesOfX = kStepK * kColumns * kItem, kBytesOfA = kStrip * kStepK * kItem;
+  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStrip, kStepK *kItem);
   static constexpr int kMostStages = BSRG_NARROW_TMA_MOST_STAGES;
   // Floats of a line of sums in shared memory: a row or a column of Y, whichever has adjacent elements there. Lanes that
   // write accumulators or read runs of eight meet a bank twice at most.
@@ -63,6 +84,7 @@ struct Kernel {
   static_assert(kColumns * kRowPitch * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
   static_assert(kStrip <= kColumns, "by columns they are no larger");
   static_assert(!kTransposedA || kStrip == 64, "a line of 128 bytes");
+  static_assert(!kEight || (kTransposedX && !kTransposedA), "K-major");
 
   const bsrg_narrow_tma_params &p;
   const uint32_t shared;
@@ -83,88 +105,99 @@ struct Kernel {
 
   // ---- producers --------------------------------------------------------------------------------
 
-  // One lane.
+  // Lanes of a producer that ask for stages side by side: what one does for a stage takes 0.2 us, mostly its instructions'
+  // latency. No more than a quarter of the ring, as they wait for their slots together.
+  __device__ int lanes() const {
+    if (p.steps > 1) return 1;
+    return p.stages >= 32 ? 8 : p.stages >= 16 ? 4 : p.stages >= 8 ? 2 : 1;
+  }
+
+  // A warp. load(block, number, step, stage) for each stage, in its lane; number_of(first block, lane) by all of them for so
+  // many blocks.
+  template <typename NumberOf, typename Load>
+  __device__ void produce(int blocks, NumberOf number_of, Load load) const {
+    const int lanes = this->lanes();
+    LanePosition stage;
+    stage.slot = lane;
+    stage.parity = 1;
+#pragma unroll 1
+    for (int first = 0; first < blocks; first += lanes) {
+      const int block = first + lane, number = number_of(first);
+#pragma unroll 1
+      for (int step = 0; step < p.steps; ++step, stage.advance(lanes, p.stages)) {
+        if (lane >= lanes || block >= blocks) continue;
+        ptx::barrier_wait(empty(stage.slot), stage.parity);
+        load(block, number, step, stage.slot);
+      }
+    }
+  }
+
   __device__ void load_blocks(const bsrg_narrow_item &item) const {
     const int height = p.narrow.block_height;
     const bool whole = item.row_in_block + kStrip <= height;
     const bsrg_tensor_map &map = whole ? p.a : p.a_tail;
-    const int bytes = (whole ? kStrip : p.tail_rows) * kStepK * 2;
-    int row = item.first_block * height + item.row_in_block;
-    OpenRingPosition stage;
-    stage.parity = 1;
+    const int bytes = (whole ? kStrip : p.tail_rows) * kStepK * kItem;
+    const int first_row = item.first_block * height + item.row_in_block;
     const uint64_t policy = ptx::policy_evict_first();
-#pragma unroll 1
-    for (int b = 0; b < item.block_count; ++b, row += height)
-#pragma unroll 1
-      for (int step = 0; step < p.steps; ++step, stage.advance(p.stages)) {
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        ptx::barrier_arrive_expect(full(stage.slot), bytes);
-        ptx::tma_load_2d(blocks(stage.slot), map, step * kStepK, row, full(stage.slot), policy);
-      }
+    const auto none = [](int) { return 0; };
+    produce(item.block_count, none, [&](int block, int, int step, int slot) {
+      ptx::barrier_arrive_expect(full(slot), bytes);
+      ptx::tma_load_2d(blocks(slot), map, step * kStepK, first_row + block * height, full(slot), policy);
+    });
   }
 
-  // A warp, of a transposed view.
+  // Of a transposed view.
   __device__ void load_turned_blocks(const bsrg_narrow_item &item) const {
     const int32_t *const places = p.narrow.places + item.first_block;
-    Numbers numbers(places, item.block_count, lane < item.block_count ? __ldg(places + lane) : 0, lane);
-    OpenRingPosition stage;
-    stage.parity = 1;
+    Numbers<int32_t> numbers(places, item.block_count, lane < item.block_count ? __ldg(places + lane) : 0,
+                             lane);
     const uint64_t policy = ptx::policy_evict_first();
-#pragma unroll 1
-    for (int b = 0; b < item.block_count; ++b) {
-      const int first_k = numbers.of(b) * p.narrow.block_width;
-#pragma unroll 1
-      for (int step = 0; step < p.steps; ++step, stage.advance(p.stages)) {
-        if (lane != 0) continue;
-        const bool tail = step == p.steps - 1;
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        ptx::barrier_arrive_expect(full(stage.slot), (tail ? p.tail_k16 * 16 : kStepK) * kStrip * 2);
-        ptx::tma_load_2d(blocks(stage.slot), tail ? p.a_tail : p.a, item.row_in_block,
-                         first_k + step * kStepK, full(stage.slot), policy);
-      }
-    }
+    const auto place = [&](int first) { return numbers.of(first, lane); };
+    produce(item.block_count, place, [&](int, int place, int step, int slot) {
+      const bool tail = step == p.steps - 1;
+      ptx::barrier_arrive_expect(full(slot), (tail ? p.tail_steps * kInstructionK : kStepK) * kStrip * kItem);
+      ptx::tma_load_2d(blocks(slot), tail ? p.a_tail : p.a, item.row_in_block,
+                       place * p.narrow.block_width + step * kStepK, full(slot), policy);
+    });
   }
 
-  // A warp. `columns`: the item's.
+  // `columns`: the item's.
   __device__ void load_x(const bsrg_narrow_item &item, const int32_t *columns, int first_columns) const {
-    Numbers numbers(columns, item.block_count, first_columns, lane);
-    OpenRingPosition stage;
-    stage.parity = 1;
-#pragma unroll 1
-    for (int b = 0; b < item.block_count; ++b) {
-      const int row = numbers.of(b) * p.narrow.block_width;
-#pragma unroll 1
-      for (int step = 0; step < p.steps; ++step, stage.advance(p.stages)) {
-        if (lane != 0) continue;
-        const bool tail = step == p.steps - 1;
-        // By columns whole stages come, with k of what lies behind the block, which is not multiplied.
-        const int k = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK, at = row + step * kStepK;
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        ptx::barrier_arrive_expect(full(stage.slot), k * p.x_columns * 2);
-        ptx::tma_load_2d(rows_of_x(stage.slot), tail ? p.x_tail : p.x, kTransposedX ? at : 0,
-                         kTransposedX ? 0 : at, full(stage.slot));
-      }
-    }
+    Numbers<int32_t> numbers(columns, item.block_count, first_columns, lane);
+    const auto column = [&](int first) { return numbers.of(first, lane); };
+    produce(item.block_count, column, [&](int, int column, int step, int slot) {
+      const bool tail = step == p.steps - 1;
+      // By columns whole stages come, with k of what lies behind the block, which is not multiplied.
+      const int k = tail && !kTransposedX ? p.tail_steps * kInstructionK : kStepK;
+      const int at = column * p.narrow.block_width + step * kStepK;
+      ptx::barrier_arrive_expect(full(slot), k * p.x_columns * kItem);
+      ptx::tma_load_2d(rows_of_x(slot), tail ? p.x_tail : p.x, kTransposedX ? at : 0, kTransposedX ? 0 : at,
+                       full(slot));
+    });
   }
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // One stage of kSteps k16 instructions. K-major operands have rows of a stage's k, X by rows and the blocks of a transposed
-  // view 64 elements for each k. Descriptors count 16 bytes: to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes.
+  // One stage of kSteps instructions. K-major operands have rows of a stage's k, X by rows and the blocks of a transposed
+  // view 64 elements for each k. Descriptors count 16 bytes: to the next instruction's k it is 32 bytes of a row, or 16 rows of
+  // 128 bytes. Of 8 bits `sums` are the stage's alone.
   template <int kSteps>
   __device__ void multiply(float (&sums)[kStrip / 2], int slot) const {
-    constexpr ptx::Swizzle kSwizzleK = kStepK == 64   ? ptx::Swizzle::k128
-                                       : kStepK == 32 ? ptx::Swizzle::k64
-                                                      : ptx::Swizzle::k32;
+    constexpr int kRowBytes = kStepK * kItem;
+    constexpr ptx::Swizzle kSwizzleK = kRowBytes == 128  ? ptx::Swizzle::k128
+                                       : kRowBytes == 64 ? ptx::Swizzle::k64
+                                                         : ptx::Swizzle::k32;
     constexpr int kNextX = kTransposedX ? 2 : 128;
-    const uint64_t x = ptx::matrix_descriptor(rows_of_x(slot), 16, kTransposedX ? 8 * kStepK * 2 : 1024,
+    const uint64_t x = ptx::matrix_descriptor(rows_of_x(slot), 16, kTransposedX ? 8 * kRowBytes : 1024,
                                               kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
-    const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, kTransposedA ? 1024 : 8 * kStepK * 2,
+    const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, kTransposedA ? 1024 : 8 * kRowBytes,
                                               kTransposedA ? ptx::Swizzle::k128 : kSwizzleK);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      if constexpr (kTransposedA)
+      if constexpr (kEight)
+        ptx::WgmmaKMajor<T, kStrip>::run(sums, x + 2 * k, a + 2 * k, k > 0);
+      else if constexpr (kTransposedA)
         ptx::Wgmma<T, kStrip, !kTransposedX, true>::run(sums, x + kNextX * k, a + 128 * k, true);
       else
         ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums, x + kNextX * k, a + 2 * k);
@@ -172,7 +205,7 @@ struct Kernel {
     ptx::warpgroup_commit();
   }
 
-  template <int kSteps = kStepK / 16>
+  template <int kSteps = kStepK / kInstructionK>
   __device__ void multiply_up_to(float (&sums)[kStrip / 2], int slot, int steps) const {
     if (kSteps == 1 || steps == kSteps)
       multiply<kSteps>(sums, slot);
@@ -183,7 +216,7 @@ struct Kernel {
   __device__ void release(int slot) const { ptx::barrier_arrive_if(empty(slot), lane == 0); }
 
   __device__ void accumulate(float (&sums)[kStrip / 2], int count) const {
-    const int steps = __shfl_sync(~0u, p.steps, 0), tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);
+    const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
     const int stages = __shfl_sync(~0u, p.stages, 0);
     OpenRingPosition stage;
     int in_flight = -1, left = steps;  // the slot that the last committed group reads; stages of this block
@@ -192,12 +225,90 @@ struct Kernel {
       const bool tail = --left == 0;
       if (tail) left = steps;
       ptx::barrier_wait(full(stage.slot), stage.parity);
-      multiply_up_to(sums, stage.slot, tail ? tail_k16 : kStepK / 16);
+      multiply_up_to(sums, stage.slot, tail ? tail_steps : kStepK / kInstructionK);
       ptx::warpgroup_wait<1>();
       if (in_flight >= 0) release(in_flight);
       in_flight = stage.slot;
     }
     ptx::warpgroup_wait<0>();
+  }
+
+  // ---- 8 bits -----------------------------------------------------------------------------------
+
+  // Stages that are multiplied side by side, each into sums of its own: one after the other a stage took 0.24 us.
+  static constexpr int kAtOnce = 2;
+
+  // An item's stages in their order.
+  class Stages {
+   public:
+    __device__ Stages(const bsrg_narrow_tma_params &p, const bsrg_narrow_item &item, int lane)
+        : steps_(__shfl_sync(~0u, p.steps, 0)),
+          tail_steps_(__shfl_sync(~0u, p.tail_steps, 0)),
+          scaled_(p.block_scales != nullptr),
+          scales_(p.block_scales + item.first_block, item.block_count,
+                  scaled_ && lane < item.block_count ? __ldg(p.block_scales + item.first_block + lane) : 0.f,
+                  lane) {}
+    // Returns how many instructions the next one has; `scale` becomes that of its block.
+    __device__ int next() {
+      if (step_ == 0 && scaled_) scale = scales_.of(block_);
+      if (++step_ < steps_) return kStepK / kInstructionK;
+      step_ = 0;
+      ++block_;
+      return tail_steps_;
+    }
+    float scale = 1.f;
+
+   private:
+    const int steps_, tail_steps_;
+    const bool scaled_;
+    Numbers<float> scales_;
+    int block_ = 0, step_ = 0;
+  };
+
+  template <int kCount>
+  __device__ void add_stages(float (&sums)[kStrip / 2], Stages &of, OpenRingPosition &stage,
+                             int stages) const {
+    float part[kCount][kStrip / 2], scale[kCount];
+    int slot[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i, stage.advance(stages)) {
+      const int instructions = of.next();
+      scale[i] = of.scale;
+      slot[i] = stage.slot;
+      ptx::barrier_wait(full(slot[i]), stage.parity);
+      multiply_up_to(part[i], slot[i], instructions);
+    }
+    add_parts<kCount>(sums, part, scale, slot);
+  }
+
+  template <int kCount, int kFirst = 0>
+  __device__ void add_parts(float (&sums)[kStrip / 2], float (&part)[kCount][kStrip / 2],
+                            const float (&scale)[kCount], const int (&slot)[kCount]) const {
+    ptx::warpgroup_wait<kCount - 1 - kFirst>();
+    ptx::hold_accumulators(part[kFirst]);
+    release(slot[kFirst]);
+#pragma unroll
+    for (int i = 0; i < kStrip / 2; ++i) sums[i] = fmaf(part[kFirst][i], scale[kFirst], sums[i]);
+    if constexpr (kFirst + 1 < kCount) add_parts<kCount, kFirst + 1>(sums, part, scale, slot);
+  }
+
+  __device__ void accumulate_promoted(float (&sums)[kStrip / 2], const bsrg_narrow_item &item) const {
+    const int stages = __shfl_sync(~0u, p.stages, 0);
+    Stages of(p, item, lane);
+    OpenRingPosition stage;
+    int left = item.block_count * p.steps;
+#pragma unroll 1
+    for (; left >= kAtOnce; left -= kAtOnce) add_stages<kAtOnce>(sums, of, stage, stages);
+#pragma unroll 1
+    for (; left > 0; --left) add_stages<1>(sums, of, stage, stages);
+  }
+
+  // What all sums are multiplied by, pieces' as well.
+  __device__ float scale_of_all() const {
+    float scale = 1.f;
+    if (p.a_scale != nullptr) scale *= __ldg(p.a_scale);
+    if (p.x_scale != nullptr) scale *= __ldg(p.x_scale);
+    return scale;
   }
 
   // ---- output -----------------------------------------------------------------------------------
@@ -230,6 +341,7 @@ struct Kernel {
     }
   }
 
+  template <typename Out>
   __device__ void write_runs(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
     constexpr int kRuns = kStrip * kColumns / 8, kThreads = 32 * kWarps;
@@ -242,12 +354,12 @@ struct Kernel {
       if (row >= item.rows || column >= narrow.n) continue;
       float run[8];
       load_run(run, memory + place(row, column, by_columns));
-      narrow::store_run<T, 8>(narrow, static_cast<int64_t>(item.y_row) + row, column, run);
+      narrow::store_run<Out, 8>(narrow, static_cast<int64_t>(item.y_row) + row, column, run);
     }
   }
 
   // One by one, neighbours in memory by neighbouring threads.
-  template <bool kFused>
+  template <typename Out, bool kFused>
   __device__ void write_elements(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
 #pragma unroll 1
@@ -255,28 +367,51 @@ struct Kernel {
       const int row = by_columns ? i % kStrip : i / kColumns;
       const int column = by_columns ? i / kStrip : i % kColumns;
       if (row < item.rows && column < narrow.n)
-        narrow::store_element<T, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
-                                         memory[place(row, column, by_columns)]);
+        narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
+                                           memory[place(row, column, by_columns)]);
     }
   }
 
-  __device__ void write(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
+  template <typename Out>
+  __device__ void write_as(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
-    const bool runs =
-        narrow.vector_y && !narrow.output.given && (!by_columns || (item.y_row | item.rows) % 8 == 0);
-    if (runs)
-      write_runs(item, memory, by_columns);
-    else if (narrow.output.given)
-      write_elements<true>(item, memory, by_columns);
+    const bool fused = !kEight && narrow.output.given;
+    const bool runs = narrow.vector_y && !fused && (!by_columns || (item.y_row | item.rows) % 8 == 0);
+    if constexpr (sizeof(Out) == 2) {
+      if (runs) {
+        write_runs<Out>(item, memory, by_columns);
+        return;
+      }
+    }
+    if (fused)
+      write_elements<Out, true>(item, memory, by_columns);
     else
-      write_elements<false>(item, memory, by_columns);
+      write_elements<Out, false>(item, memory, by_columns);
+  }
+
+  __device__ void write(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
+    if constexpr (!kEight)
+      write_as<T>(item, memory, by_columns);
+    else if (p.out == BSRG_KMAJOR_F32)
+      write_as<float>(item, memory, by_columns);
+    else if (p.out == BSRG_KMAJOR_F16)
+      write_as<__half>(item, memory, by_columns);
+    else
+      write_as<__nv_bfloat16>(item, memory, by_columns);
   }
 
   __device__ void consume(const bsrg_narrow_item &item, float *memory) const {
     const bsrg_narrow_params &narrow = p.narrow;
     const bool by_columns = item.slot < 0 && narrow.y_row_stride == 1;
     float sums[kStrip / 2] = {};
-    accumulate(sums, item.block_count * p.steps);
+    if constexpr (kEight) {
+      const float all = scale_of_all();  // on its way meanwhile
+      accumulate_promoted(sums, item);
+#pragma unroll
+      for (int i = 0; i < kStrip / 2; ++i) sums[i] *= all;
+    } else {
+      accumulate(sums, item.block_count * p.steps);
+    }
     // All have read the ring, in which no copy is under way any more.
     ptx::named_barrier_sync(1, 32 * kWarps);
 #pragma unroll
@@ -307,7 +442,7 @@ struct Kernel {
     } else if (warp == kWarps) {
       if constexpr (kTransposedA)
         load_turned_blocks(item);
-      else if (lane == 0)
+      else
         load_blocks(item);
     } else {
       if (narrow.columns_stride == 0) {
@@ -343,3 +478,8 @@ __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, TRANSPOSED_A, _tx, true) \
   BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, TRANSPOSED_A, , false)   \
   BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, TRANSPOSED_A, _tx, true)
+// Of 8 bits; the same bytes of a stage.
+#define BSRG_NARROW_TMA_KERNELS_8(NAME, T, STRIP)            \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 128, false, , true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, false, , true)  \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, false, , true)

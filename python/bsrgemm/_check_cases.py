@@ -318,6 +318,7 @@ FAMILIES: tuple[tuple[str, tuple[int, int], int, tuple[str, ...]], ...] = (
     ("regroup", (24, 40), 256, HALF),
     ("align", (64, 64), 333, HALF),
     ("narrow", (32, 32), 16, HALF),
+    ("narrow", (64, 32), 24, EIGHT_BIT_DTYPES),
     ("portable", (20, 12), 100, ACCEPTED_DTYPES),
     ("kmajor", (64, 32), 200, EIGHT_BIT_DTYPES),
 )

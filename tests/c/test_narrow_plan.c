@@ -137,7 +137,8 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       const bool high = (many || (cases[i].mapped && cases[i].by_columns)) && plan->high.strip &&
                         view->nnzb > 0 && view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
-      const bsrg_narrow_kind kind = bsrg_narrow_kind_of(view, plan, cases[i].chip->sm_arch, &cases[i].x);
+      const bsrg_narrow_kind kind =
+          bsrg_narrow_kind_of(view, plan, cases[i].chip->sm_arch, BSRG_F16, &cases[i].x);
       CHECK(bsrg_narrow_list_of(plan, kind) == list);
       CHECK((kind == BSRG_NARROW_PLAIN) == !(many || high));
       const bool by_cluster =
@@ -148,6 +149,27 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       CHECK(candidate.l2_bytes ==
             2 * list->item_blocks * (double)structure->view.block_width * ((double)n + rows));
     }
+  }
+}
+
+/* 8-bit floats go by TMA alone, and those by rows are copied first, which takes time. */
+static void check_eight_bits(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
+  const bsrg_structure_view *view = &structure->view;
+  const bsrg_chip hopper = bsrg_chip_h200();
+  const bool suits = !view->order && view->nnzb > 0 && view->block_width % 32 == 0 && view->block_height > 16;
+  CHECK((bsrg_narrow_family.obstacle(view, BSRG_F8_E4M3, 90) == NULL) == suits);
+  CHECK(bsrg_narrow_family.obstacle(view, BSRG_F8_E5M2, 80) != NULL);
+  for (int64_t n = 1; suits && n <= BSRG_NARROW_MAX_N; n += 9) {
+    bsrg_candidate by_columns = {0}, by_rows = {0};
+    bsrg_matmul_args args = {
+        .a = structure, .dtype = BSRG_F8_E4M3, .x = {NULL, view->cols, n, 1, view->cols}};
+    CHECK(bsrg_narrow_kind_of(view, plan, 90, args.dtype, &args.x) == BSRG_NARROW_BY_TMA);
+    args.x.col_stride = bsrg_ceil_div(view->cols, 16) * 16;
+    bsrg_narrow_predict(&args, plan, &hopper, &by_columns);
+    args.x = (bsrg_dense){NULL, view->cols, n, n + 1, 1};
+    bsrg_narrow_predict(&args, plan, &hopper, &by_rows);
+    CHECK(by_columns.seconds > 0 && by_rows.seconds > by_columns.seconds && by_rows.seconds < 1);
+    CHECK(by_rows.hbm_bytes - by_columns.hbm_bytes == 2.0 * (double)(view->cols * n));
   }
 }
 
@@ -171,6 +193,7 @@ static int32_t check_plan(bsrg_structure *structure) {
   CHECK((plan->places != NULL) == (view.order != NULL));
   for (int64_t b = 0; view.order && b < view.nnzb; ++b) CHECK(plan->places[b] == view.order[b]);
   check_predictions(structure, plan);
+  check_eight_bits(structure, plan);
   const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
   return splits;

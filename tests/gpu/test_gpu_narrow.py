@@ -334,7 +334,7 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
 
     refuse((16, 16), 65, "float16", "at most 64 columns")
     refuse((16, 12), 8, "float16", "width that is a multiple of 8")
-    refuse((16, 16), 8, "float32", "float16 or bfloat16")
+    refuse((16, 16), 8, "float32", "float16, bfloat16 or 8-bit floats")
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -1,0 +1,156 @@
+"""The narrow family with 8-bit floats: up to 64 columns of blocks as they are stored, on Hopper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bsrgemm
+import cases
+import numpy as np
+import pytest
+from bsrgemm._matmul import product
+from device_cases import random_problem, relative_error, repeats
+from precision_cases import EIGHT, RESULTS, SUM_ERROR, check
+from spaces import Torch
+from test_gpu_narrow import in_pieces, one_an_sm, three_an_sm, two_an_sm, uncut
+from test_gpu_precision import PATTERNS
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper", "torch")]
+
+SPACE = Torch("cuda:0")
+COLUMNS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64)
+
+
+def compute(
+    rng: np.random.Generator,
+    mask: np.ndarray,
+    blocksize: tuple[int, int],
+    n: int,
+    dtype: str,
+    **options: Any,
+) -> None:
+    check(SPACE, rng, mask, blocksize, n, dtype, sum_error=SUM_ERROR, family="narrow", **options)
+
+
+def forms(rng: np.random.Generator) -> dict[str, Any]:
+    """Some layout of X and Y, dtype of Y, scales, and C or not."""
+    return {
+        "columns": bool(rng.integers(2)),
+        "out_columns": bool(rng.integers(2)),
+        "out_dtype": str(rng.choice(RESULTS)),
+        "how": str(rng.choice(("none", "numbers", "one", "blocks"))),
+        "beta": float(rng.integers(2)),
+    }
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("width", [32, 64, 96, 128, 160, 256, 288])
+@pytest.mark.parametrize("height", [17, 24, 32, 40, 64, 96, 128, 200])
+def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -> None:
+    for rows, cols in ((1, 1), (3, 5), (6, 13)):
+        mask = cases.uniform(0.5)(rng, rows, cols)
+        mask[-1, -1] = True
+        for n in rng.permutation(COLUMNS)[:5]:
+            compute(rng, mask, (height, width), int(n), dtype, **forms(rng))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_patterns(rng: np.random.Generator, dtype: str, pattern: str) -> None:
+    mask = PATTERNS[pattern](rng, 13, 70)
+    if not mask.any():
+        mask[5, 7] = True  # these kernels need a block
+    for blocksize in ((32, 32), (64, 64), (128, 128), (64, 160)):
+        for n in rng.permutation(COLUMNS)[:3]:
+            compute(rng, mask, blocksize, int(n), dtype, **forms(rng))
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("height", [32, 64, 128])
+def test_crowds(torch: Any, rng: np.random.Generator, height: int, dtype: str) -> None:
+    """As many CTAs as each form of the kernels is for, strips in pieces, and every ring again."""
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    for mask in (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm):
+        width = int(rng.choice((32, 64, 128)))
+        p = random_problem(torch, mask(rng, (height, width), sms), (height, width), dtype)
+        scales = torch.rand(p.matrix.nnzb, device="cuda") + 0.5
+        tiles = p.dense.view(p.dense.shape[0] // height, height, -1, width)
+        rows = np.repeat(np.arange(tiles.shape[0]), np.diff(p.matrix.indptr))
+        at = torch.from_numpy(rows), slice(None), torch.from_numpy(p.matrix.indices), slice(None)
+        tiles[at] *= scales.double()[:, None, None]
+        for n in rng.permutation(COLUMNS)[:3]:
+            x = torch.randn(int(n), p.dense.shape[1], device="cuda").to(p.matrix.dtype).T
+            expected = p.dense @ x.double()
+            for out_dtype in RESULTS:
+                kind = getattr(torch, out_dtype)
+                out = torch.full(expected.shape, torch.nan, device="cuda", dtype=kind)
+                product(p.matrix, x, None, 1.0, None, out, None, "narrow", a_scale=scales)
+                allowed = SUM_ERROR + 1.2 * cases.ROUNDOFF[out_dtype]
+                assert relative_error(torch, out, expected) <= allowed, (mask, width, n, out_dtype)
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_edges(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    """Matrices that end within a block, X in no layout that maps describe, memory around Y."""
+    kind = getattr(torch, dtype)
+    for shape, block in (((300, 500), (128, 128)), ((95, 130), (32, 64)), ((1, 33), (64, 32))):
+        dense = torch.randn(*shape, device="cuda").to(kind)
+        a = bsrgemm.bsr_array(dense, blocksize=block)
+        for n in (1, 5, 64):
+            memory = torch.randn(2 * shape[1], 3 * n, device="cuda").to(kind)
+            for x in (memory[::2, ::3], memory[: shape[1], :n], memory.T[:n].T[1::2, :n]):
+                x = x[: shape[1]]
+                expected = dense.double() @ x.double()
+                out = torch.full((shape[0] + 2, n + 3), torch.nan, device="cuda")
+                product(a, x, None, 1.0, None, out[1:-1, 1 : n + 1], None, "narrow")
+                error = (out[1:-1, 1 : n + 1] - expected).norm() / expected.norm()
+                assert error <= SUM_ERROR
+                out[1:-1, 1 : n + 1] = torch.nan
+                assert out.isnan().all()
+
+
+def test_is_chosen(torch: Any, rng: np.random.Generator) -> None:
+    a = random_problem(torch, cases.uniform(0.25)(rng, 64, 64), (128, 128), "float16").matrix
+    data = torch.randn(a.data.shape, device="cuda").to(torch.float8_e4m3fn)
+    a = bsrgemm.bsr_array((data, a.indices, a.indptr), a.shape)
+    for n in (1, 16, 64):
+        assert a.plan(n).choice == "narrow"
+    assert a.plan(1024).choice == "kmajor"
+
+
+def test_same_bits(torch: Any, rng: np.random.Generator) -> None:
+    """Again and again, and in a graph, where strips are in pieces and X is copied."""
+    mask = in_pieces(rng, (64, 64), 132)
+    data = torch.randn(int(mask.sum()), 64, 64, device="cuda").to(torch.float8_e4m3fn)
+    indices, indptr = np.nonzero(mask)[1], np.concatenate([[0], mask.sum(1).cumsum()])
+    a = bsrgemm.bsr_array((data, indices, indptr), (64 * mask.shape[0], 64 * mask.shape[1]))
+    x = torch.randn(a.shape[1], 24, device="cuda").to(torch.float8_e4m3fn)
+
+    def multiply() -> Any:
+        return product(a, x, None, 1.0, None, None, None, "narrow")
+
+    first = multiply()
+    for _ in repeats(20):
+        assert torch.equal(multiply(), first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = multiply()
+    for _ in range(3):
+        x.copy_(torch.randn(x.shape, device="cuda").to(x.dtype))
+        found.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(found, multiply())
+
+
+def test_says_what_it_needs(torch: Any) -> None:
+    def refuse(blocksize: tuple[int, int], message: str, transposed: bool = False) -> None:
+        data = torch.ones(1, *blocksize, device="cuda").to(torch.float8_e5m2)
+        a = bsrgemm.bsr_array((data, np.zeros(1, np.int32), np.arange(2)))
+        a = a.T if transposed else a
+        x = torch.ones(a.shape[1], 4, device="cuda").to(torch.float8_e5m2)
+        with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
+            product(a, x, None, 1.0, None, None, None, "narrow")
+
+    refuse((64, 48), "multiple of 32 for 8-bit floats")
+    refuse((16, 32), "height of more than 16")
+    refuse((64, 64), "not those of a transposed view", transposed=True)
