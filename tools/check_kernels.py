@@ -29,6 +29,7 @@ from build_kernels import Image, KernelBuildError
 REQUIRED = {
     "sm90/attention_e4m3": "QGMMA",
     "sm90/kmajor_e": "QGMMA",
+    "sm90/narrow_tma_e": "QGMMA",
     "sm90/narrow_tma": "HGMMA",
     "sm90/narrow_": "HMMA",
     "sm90/": "HGMMA",
