@@ -2,6 +2,8 @@
 
 #include <stdlib.h>
 
+#include "attention_topk.h"
+
 void bsrg_attention_free_lists(void *plan) {
   bsrg_attention_lists *lists = plan;
   free(lists->tile_begin);
@@ -64,14 +66,16 @@ static void list_tiles(const bsrg_structure_view *mask, int64_t first, int64_t c
 static void list_all(const bsrg_attention_args *args, int64_t tile_rows, int64_t *at,
                      bsrg_attention_lists *lists) {
   const int64_t queries = args->q.rows, masks = args->mask_batch * args->mask_heads;
-  lists->rows = lists->tile_count = lists->word_count = 0;
+  lists->rows = lists->tile_count = lists->word_count = lists->longest = 0;
   for (int64_t m = 0; m < masks; ++m) {
     const bsrg_structure_view *mask = &args->masks[m]->view;
     for (int64_t query = 0; query < queries; query += tile_rows, ++lists->rows) {
       const int64_t first = query / mask->block_height;
       const int64_t last = (bsrg_min(query + tile_rows, queries) - 1) / mask->block_height;
-      if (lists->tile_begin) lists->tile_begin[lists->rows] = lists->tile_count;
+      const int64_t begin = lists->tile_count;
+      if (lists->tile_begin) lists->tile_begin[lists->rows] = begin;
       list_tiles(mask, first, last - first + 1, at, lists);
+      lists->longest = bsrg_max(lists->longest, lists->tile_count - begin);
     }
   }
   if (lists->tile_begin) lists->tile_begin[lists->rows] = lists->tile_count;
@@ -99,4 +103,40 @@ void *bsrg_attention_make_lists(const bsrg_attention_args *args, const int64_t *
   if (ready) return lists;
   bsrg_attention_free_lists(lists);
   return NULL;
+}
+
+static bsrg_status upload_lists(const bsrg_attention_args *args, int64_t tile_rows, bsrg_gpu gpu,
+                                bsrg_attention_tile_lists *out, int64_t *longest, bsrg_error *error) {
+  /* The number of tiles does not follow from the mask, whose blocks may be higher than a tile. Whichever kernels a plan
+   * is for, it is known by the portable ones. */
+  const int64_t options[BSRG_MASK_OPTIONS] = {tile_rows, bsrg_ceil_div(args->q.rows, tile_rows)};
+  bsrg_mask_plan *plan;
+  bsrg_status status = bsrg_mask_plan_get(args, BSRG_PORTABLE, options, bsrg_attention_make_lists,
+                                          bsrg_attention_free_lists, &plan, error);
+  if (status != BSRG_OK) return status;
+  const bsrg_attention_lists *lists = plan->plan;
+  enum { BEGIN, TILES, WORDS, PARTS };
+  const bsrg_upload_part parts[PARTS] = {
+      [BEGIN] = {lists->tile_begin, sizeof(*lists->tile_begin) * (size_t)(lists->rows + 1)},
+      [TILES] = {lists->tiles, sizeof(*lists->tiles) * (size_t)lists->tile_count},
+      [WORDS] = {lists->words, sizeof(*lists->words) * (size_t)lists->word_count}};
+  const CUdeviceptr *uploads;
+  status = bsrg_uploads_get_in(&plan->uploads, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  const int64_t *begin = (const int64_t *)(uintptr_t)uploads[BEGIN];
+  *out = (bsrg_attention_tile_lists){.tile_begin = begin,
+                                     .tile_end = begin + 1, /* lists lie one behind the other */
+                                     .tiles = (const bsrg_attention_tile *)(uintptr_t)uploads[TILES],
+                                     .words = (const uint64_t *)(uintptr_t)uploads[WORDS]};
+  *longest = lists->longest;
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_attention_get_lists(const bsrg_attention_args *args, int64_t tile_rows, bsrg_gpu gpu,
+                                     bsrg_attention_tile_lists *out, int64_t *longest, CUdeviceptr *scratch,
+                                     bsrg_error *error) {
+  *scratch = 0;
+  if (!args->topk) return upload_lists(args, tile_rows, gpu, out, longest, error);
+  *longest = bsrg_topk_most_tiles(args->topk, args->k.rows, tile_rows, BSRG_ATTENTION_KEYS);
+  return bsrg_topk_list_words(args, tile_rows, gpu, out, scratch, error);
 }

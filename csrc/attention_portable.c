@@ -1,6 +1,5 @@
 /* Attention by the portable kernels, kernels/sm80/attention.cuh. */
 #include "attention_lists.h"
-#include "attention_topk.h"
 
 typedef struct kernel_size {
   int64_t size, tile_rows;
@@ -19,30 +18,6 @@ const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, co
     return "needs head sizes of at most 256";
   if (args->q.rows > most || args->k.rows > most) return "needs at most 2**30 queries and as many keys";
   return NULL;
-}
-
-static bsrg_status set_masks(const bsrg_attention_args *args, int64_t tile_rows, bsrg_gpu gpu,
-                             bsrg_attention_portable_params *p, bsrg_error *error) {
-  /* The number of tiles does not follow from the mask, whose blocks may be higher than a tile. */
-  const int64_t options[BSRG_MASK_OPTIONS] = {tile_rows, p->query_tiles};
-  bsrg_mask_plan *plan;
-  bsrg_status status = bsrg_mask_plan_get(args, BSRG_PORTABLE, options, bsrg_attention_make_lists,
-                                          bsrg_attention_free_lists, &plan, error);
-  if (status != BSRG_OK) return status;
-  const bsrg_attention_lists *lists = plan->plan;
-  enum { BEGIN, TILES, WORDS, PARTS };
-  const bsrg_upload_part parts[PARTS] = {
-      [BEGIN] = {lists->tile_begin, sizeof(*lists->tile_begin) * (size_t)(lists->rows + 1)},
-      [TILES] = {lists->tiles, sizeof(*lists->tiles) * (size_t)lists->tile_count},
-      [WORDS] = {lists->words, sizeof(*lists->words) * (size_t)lists->word_count}};
-  const CUdeviceptr *uploads;
-  status = bsrg_uploads_get_in(&plan->uploads, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
-  if (status != BSRG_OK) return status;
-  p->tile_begin = (const int64_t *)(uintptr_t)uploads[BEGIN];
-  p->tile_end = p->tile_begin + 1; /* lists lie one behind the other */
-  p->tiles = (const bsrg_attention_tile *)(uintptr_t)uploads[TILES];
-  p->words = (const uint64_t *)(uintptr_t)uploads[WORDS];
-  return BSRG_OK;
 }
 
 bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error) {
@@ -93,8 +68,13 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
     p.mask_head_stride = args->mask_heads == 1 ? 0 : 1;
     /* A block may be higher than there are queries: then all of them are in it. */
     p.mask_height = (int32_t)bsrg_min(bsrg_attention_block_shape(args).height, INT32_MAX);
-    status = args->topk ? bsrg_topk_list_words(args, tile_rows, gpu, &p, &scratch, error)
-                        : set_masks(args, tile_rows, gpu, &p, error);
+    bsrg_attention_tile_lists lists = {0};
+    int64_t longest;
+    status = bsrg_attention_get_lists(args, tile_rows, gpu, &lists, &longest, &scratch, error);
+    p.tile_begin = lists.tile_begin;
+    p.tile_end = lists.tile_end;
+    p.tiles = lists.tiles;
+    p.words = lists.words;
   }
   int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_PORTABLE_ATTENTION_F16_D32
                                       : BSRG_KERNEL_PORTABLE_ATTENTION_BF16_D32;

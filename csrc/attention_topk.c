@@ -67,17 +67,18 @@ bsrg_status bsrg_topk_list_tiles(const bsrg_attention_args *args, const bsrg_att
 }
 
 bsrg_status bsrg_topk_list_words(const bsrg_attention_args *args, int64_t tile_rows, bsrg_gpu gpu,
-                                 bsrg_attention_portable_params *p, CUdeviceptr *scratch, bsrg_error *error) {
+                                 bsrg_attention_tile_lists *out, CUdeviceptr *scratch, bsrg_error *error) {
   const bsrg_topk_mask *mask = args->topk;
-  const int64_t lists = mask->batch * mask->heads * p->query_tiles;
+  const int64_t query_tiles = bsrg_ceil_div(args->q.rows, tile_rows);
+  const int64_t lists = mask->batch * mask->heads * query_tiles;
   const int64_t capacity = bsrg_topk_most_tiles(mask, args->k.rows, tile_rows, BSRG_ATTENTION_KEYS);
   const int64_t tile_words = rows_of_tile(mask->block_height, tile_rows);
   int64_t tiles, words;
   if (!bsrg_mul_ok(lists, capacity, &tiles) || !bsrg_mul_ok(tiles, tile_words, &words) || words > INT32_MAX)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
-        "block_mask can have %lld lists of up to %lld tiles of %lld block rows, but the portable "
-        "kernels take fewer than 2^31 block rows of tiles in all",
+        "block_mask can have %lld lists of up to %lld tiles of %lld block rows, but these kernels "
+        "take fewer than 2^31 block rows of tiles in all",
         (long long)lists, (long long)capacity, (long long)tile_words);
   const size_t bound_bytes = aligned(sizeof(int64_t) * (size_t)lists);
   const size_t tile_bytes = aligned(sizeof(bsrg_attention_tile) * (size_t)tiles);
@@ -88,9 +89,9 @@ bsrg_status bsrg_topk_list_words(const bsrg_attention_args *args, int64_t tile_r
   bsrg_topk_words_params words_p = {
       .shape = bsrg_topk_shape_of(mask),
       .columns = mask->columns,
-      .queries = p->queries,
-      .keys = p->keys,
-      .query_tiles = p->query_tiles,
+      .queries = (int32_t)args->q.rows,
+      .keys = (int32_t)args->k.rows,
+      .query_tiles = (int32_t)query_tiles,
       .tile_rows = (int32_t)tile_rows,
       .capacity = (int32_t)capacity,
       .tile_words = (int32_t)tile_words,
@@ -98,10 +99,7 @@ bsrg_status bsrg_topk_list_words(const bsrg_attention_args *args, int64_t tile_r
       .tile_end = (int64_t *)(uintptr_t)(*scratch + bound_bytes),
       .tiles = (bsrg_attention_tile *)(uintptr_t)(*scratch + 2 * bound_bytes),
       .words = (uint64_t *)(uintptr_t)(*scratch + 2 * bound_bytes + tile_bytes)};
-  p->tile_begin = words_p.tile_begin;
-  p->tile_end = words_p.tile_end;
-  p->tiles = words_p.tiles;
-  p->words = words_p.words;
+  *out = (bsrg_attention_tile_lists){words_p.tile_begin, words_p.tile_end, words_p.tiles, words_p.words};
   return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_TOPK_WORDS, lists, 1, (CUstream)args->stream, &words_p,
                      error);
 }

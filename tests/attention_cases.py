@@ -187,9 +187,9 @@ def operands(rng: np.random.Generator, case: Case, dtype: str) -> list[np.ndarra
     return [q * factor, k * factor, v]
 
 
-def call(case: Case, arrays: list[Any], **options: Any) -> Any:
-    mask = None
-    if case.blocks is not None:
+def call(case: Case, arrays: list[Any], *, mask: Any = None, **options: Any) -> Any:
+    """``mask``: another object for the case's blocks."""
+    if case.blocks is not None and mask is None:
         mask = bsrgemm.BlockMask.from_dense(case.blocks, case.block_shape)
     return bsrgemm.attention(
         *arrays,

@@ -89,6 +89,8 @@ def attentions() -> Iterator[Row]:
         "`BlockMask.topk`": {"mask": "topk"},
         "1 query, 4096 keys": {"queries": 1, "length": 4096},
         "1 query, 4096 keys, `block_mask`": {"queries": 1, "length": 4096, "mask": "shared"},
+        "1 query, 4096 keys, `BlockMask.topk`": {"queries": 1, "length": 4096, "mask": "topk"},
+        "16 queries, `block_mask` for each head": {"queries": 16, "length": 4096, "mask": "heads"},
         "size 128, of values 64": {"size": 128, "value_size": 64},
         "size 80": {"size": 80},
         "size 72": {"size": 72},

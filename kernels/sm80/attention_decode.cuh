@@ -10,19 +10,23 @@
 #pragma once
 
 #include <cfloat>
+#include <type_traits>
 
 #include "params.h"
+#include "params_decode.h"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
+#include "sm80/decode_list.cuh"
 
 namespace bsrg::decode {
 
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
-// A head of K and V with its rows of q and out. Neighbouring rows are heads of one query.
+// A head of K and V with its rows of q and out. Neighbouring rows are heads of one query. Where masks tell the heads of
+// q apart, a head of q.
 template <typename T>
 struct Unit {
   __device__ __forceinline__ Unit(const bsrg_decode_params &params, int index)
@@ -34,8 +38,9 @@ struct Unit {
            static_cast<int64_t>(head * p.group + row % p.group) * operand.head_stride +
            query(row) * operand.row_stride;
   }
-  __device__ __forceinline__ const T *keys_of(const bsrg_attention_operand &operand) const {
-    return static_cast<const T *>(operand.data) + batch * operand.batch_stride + head * operand.head_stride;
+  __device__ __forceinline__ const T *keys_of(const bsrg_attention_operand &operand, int key_head) const {
+    return static_cast<const T *>(operand.data) + batch * operand.batch_stride +
+           key_head * operand.head_stride;
   }
 
   // The result of eight elements of a row. The maximum is in units of log(2), as everywhere in these kernels.
@@ -71,7 +76,8 @@ __device__ __forceinline__ void store_chunk(float *to, const float (&sums)[8]) {
   *reinterpret_cast<float4 *>(to + 4) = make_float4(sums[4], sums[5], sums[6], sums[7]);
 }
 
-template <typename T, int kSize, int kRows>
+// kMasked: the keys are those of a list.
+template <typename T, int kSize, int kRows, bool kMasked>
 class Kernel {
  public:
   __device__ __forceinline__ Kernel(const bsrg_decode_params &p, unsigned char *shared)
@@ -86,6 +92,21 @@ class Kernel {
     const int each = p.tiles / p.splits, longer = p.tiles % p.splits;
     first_key_ = p.first_key + (split_ * each + min(split_, longer)) * kKeys;
     steps_ = each + (split_ < longer);
+  }
+
+  __device__ __forceinline__ Kernel(const bsrg_masked_decode_params &p, unsigned char *shared,
+                                    ListMemory &list)
+      : p_(p.decode),
+        shared_(shared),
+        unit_(p.decode, static_cast<int>(blockIdx.x) / p.decode.splits),
+        split_(static_cast<int>(blockIdx.x) % p.decode.splits),
+        lane_(threadIdx.x % 32),
+        row_warp_(ptx::warp_index() % kRowWarps),
+        key_warp_(ptx::warp_index() / kRowWarps),
+        first_key_(0),
+        key_head_(unit_.head / p.key_group),
+        list_(p, list) {
+    steps_ = list_.find(unit_.batch, unit_.head, split_);
   }
 
   __device__ __forceinline__ void run() {
@@ -120,10 +141,11 @@ class Kernel {
 
   __device__ __forceinline__ void walk_keys(float (&out)[kSize / 8][4], float (&maximum)[2],
                                             float (&total)[2]) {
-    const int row = threadIdx.x / kChunks, element = threadIdx.x % kChunks * 8;
-    k_ = unit_.keys_of(p_.k) + (first_key_ + row) * p_.k.row_stride + element;
-    v_ = unit_.keys_of(p_.v) + (first_key_ + row) * p_.v.row_stride + element;
-#pragma unroll
+    if constexpr (!kMasked) {
+      k_ = copied_from(p_.k, unit_.head, first_key_);
+      v_ = copied_from(p_.v, unit_.head, first_key_);
+    }
+#pragma unroll (kMasked ? 1 : kStages - 1)
     for (int i = 0; i < kStages - 1; ++i) load_stage(i, i * kStageBytes);
     uint32_t q[kSize / 16][4];
     load_queries(q);
@@ -133,14 +155,18 @@ class Kernel {
       ptx::cp_async_wait<kStages - 2>();
       __syncthreads();  // the stage is there for all, and nobody reads the one before it any more
       load_stage(i + kStages - 1, free_stage);
-      const int first = first_key_ + i * kKeys;
+      const StageKeys keys = keys_of_step(i);
+      const int first = keys.first;
       const bool partial = is_partial(first);
 #pragma unroll 1
       for (int key = key_warp_ * kWarpKeys; key < (key_warp_ + 1) * kWarpKeys; key += kStepKeys) {
+        if (kMasked && !(keys.seen >> key & low_bits(kStepKeys))) continue;
         float scores[kStepKeys / 8][4] = {};
         multiply_keys(q, stage + key * kRowBytes, scores);
         scale(scores);
         if (partial) exclude(scores, first + key);
+        if constexpr (kMasked)
+          if (keys.words >= 0) hide(scores, keys.words, first + key);
         absorb(scores, out, maximum, total);
         multiply_values(scores, stage + (kKeys + key) * kRowBytes, out);
       }
@@ -150,29 +176,63 @@ class Kernel {
     __syncthreads();  // the ring is free for what warps share
   }
 
+  __device__ __forceinline__ StageKeys keys_of_step(int step) const {
+    if constexpr (kMasked) return list_.stage(step);
+    return {first_key_ + step * kKeys, -1, 0};
+  }
+
+  // The thread's chunk of the first row that it copies of a stage.
+  __device__ __forceinline__ const T *copied_from(const bsrg_attention_operand &operand, int key_head,
+                                                  int first_key) const {
+    const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
+    return unit_.keys_of(operand, key_head) + (first_key + row) * operand.row_stride + chunk * 8;
+  }
+
   // Also where there is no such step: waiting counts groups.
   __device__ __forceinline__ void load_stage(int step, int stage) {
     if (step < steps_) {
-      const int count = p_.end_key - first_key_ - step * kKeys;
-      copy_rows(stage, k_, p_.k.row_stride, count, p_.size);
-      copy_rows(stage + kKeys * kRowBytes, v_, p_.v.row_stride, count, p_.value_size);
-      k_ += kKeys * p_.k.row_stride;
-      v_ += kKeys * p_.v.row_stride;
+      const int to_v = stage + kKeys * kRowBytes;
+      if constexpr (kMasked) {
+        const StageKeys keys = list_.stage(step);
+        const uint64_t seen = keys.seen & low_bits(p_.end_key - keys.first);
+        copy_rows(stage, copied_from(p_.k, key_head_, keys.first), p_.k.row_stride, Some{seen}, p_.size);
+        copy_rows(to_v, copied_from(p_.v, key_head_, keys.first), p_.v.row_stride, Some{seen}, p_.value_size);
+        list_.go_on(step);
+      } else {
+        const int count = p_.end_key - first_key_ - step * kKeys;
+        copy_rows(stage, k_, p_.k.row_stride, First{count}, p_.size);
+        copy_rows(to_v, v_, p_.v.row_stride, First{count}, p_.value_size);
+        k_ += kKeys * p_.k.row_stride;
+        v_ += kKeys * p_.v.row_stride;
+      }
     }
     ptx::cp_async_commit();
   }
 
-  // kKeys rows, zeros in those from `count` on and in elements beyond the size. `source` is the thread's own chunk.
-  __device__ __forceinline__ void copy_rows(int to, const T *source, int64_t stride, int count,
+  // Which rows of a stage are copied: those before one, or those whose bits are set.
+  struct First {
+    int count;
+    __device__ __forceinline__ First from(int row) const { return {count - row}; }
+    __device__ __forceinline__ bool has(int row) const { return row < count; }
+  };
+  struct Some {
+    uint64_t rows;
+    __device__ __forceinline__ Some from(int row) const { return {rows >> row}; }
+    __device__ __forceinline__ bool has(int row) const { return rows >> row & 1; }
+  };
+
+  // kKeys rows, zeros in those that `present` has not and in elements beyond the size. `source` is the thread's own chunk.
+  template <typename Rows>
+  __device__ __forceinline__ void copy_rows(int to, const T *source, int64_t stride, Rows present,
                                             int size) const {
     const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
-    const int rows = chunk * 8 < size ? count - row : 0;
+    const Rows rows = chunk * 8 < size ? present.from(row) : Rows{};
     const uint32_t base = ptx::shared_address(shared_) + to + row * kRowBytes;
     const uint32_t swizzled = (chunk ^ row % 8) << 4;
 #pragma unroll
     for (int i = 0; i < kKeys / kRowStep; ++i) {
       ptx::cp_async_stream(base + i * kRowStep * kRowBytes + (swizzled ^ (i * kRowStep % 8) << 4), source,
-                           i * kRowStep < rows);
+                           rows.has(i * kRowStep));
       source += kRowStep * stride;
     }
   }
@@ -268,6 +328,18 @@ class Kernel {
     }
   }
 
+  // What the mask hides of scores from key `first` on, in an entry with words.
+  __device__ __forceinline__ void hide(float (&scores)[kStepKeys / 8][4], int words, int first) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int query = unit_.query(min(tile_row(half), p_.rows - 1));
+      const uint64_t seen = list_.seen_by(query, words, first) >> lane_ % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < kStepKeys / 4; ++i)
+        if (!(seen >> (i / 2 * 8 + i % 2) & 1)) scores[i / 2][half * 2 + i % 2] = -INFINITY;
+    }
+  }
+
   // Turns scores into weights and brings out and total to the new maximum. The maximum is never infinite, so that
   // differences of scores that are all -infinity are not NaN.
   __device__ __forceinline__ void absorb(float (&scores)[kStepKeys / 8][4], float (&out)[kSize / 8][4],
@@ -350,7 +422,9 @@ class Kernel {
   const Unit<T> unit_;
   const int split_, lane_, row_warp_, key_warp_;
   int first_key_, steps_;
-  const T *k_, *v_;  // the thread's chunk of the next tile's first row
+  const T *k_, *v_;  // not kMasked: the thread's chunk of the next tile's first row
+  int key_head_;     // kMasked
+  std::conditional_t<kMasked, KeyList<kKeys>, NoList> list_;
 };
 
 // One row of the results: warps deal the splits among themselves, lanes the chunks.
@@ -394,7 +468,17 @@ __device__ __forceinline__ void combine(const bsrg_decode_params &p, float *shar
       prefix##_d##size##_r##rows(const __grid_constant__ bsrg_decode_params params) { \
     bsrg::ptx::follow_grid_before();                                                  \
     extern __shared__ __align__(128) unsigned char shared_memory[];                   \
-    bsrg::decode::Kernel<type, size, rows>(params, shared_memory).run();              \
+    bsrg::decode::Kernel<type, size, rows, false>(params, shared_memory).run();       \
+  }
+
+// The same over the lists of masks.
+#define BSRG_MASKED_DECODE_KERNEL(prefix, type, size, rows, ctas)                            \
+  extern "C" __global__ void __launch_bounds__(BSRG_DECODE_THREADS(size, rows), ctas)        \
+      prefix##_d##size##_r##rows(const __grid_constant__ bsrg_masked_decode_params params) { \
+    bsrg::ptx::follow_grid_before();                                                         \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                          \
+    __shared__ bsrg::decode::ListMemory list;                                                \
+    bsrg::decode::Kernel<type, size, rows, true>(params, shared_memory, list).run();         \
   }
 
 // The second pass, for keys in several splits: a CTA a row of the results.

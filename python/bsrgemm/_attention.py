@@ -55,7 +55,8 @@ def attention(
     on when, or by how many threads, it is computed.
 
     Keys that no query of a tile of some 50 to 128 may see cost nothing, whether a mask, a window or
-    causality excludes them. A query that may see no key at all gets zeros.
+    causality excludes them; of few queries, with ``'decode'``, those that none of all may see. A
+    query that may see no key at all gets zeros.
 
     Parameters
     ----------

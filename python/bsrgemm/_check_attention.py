@@ -27,6 +27,8 @@ CALLS: tuple[Call, ...] = (
 )
 MASKED: Call = ("block mask", (1, 2, 256, 64), 2, 384, {})
 TOP: Call = ("top-k mask", (1, 2, 256, 64), 2, 384, {})
+FEW_MASKED: Call = ("few queries, block mask", (2, 8, 1, 128), 2, 1280, {})
+FEW_TOP: Call = ("few queries, top-k mask", (2, 8, 1, 128), 2, 1280, {})
 PACKED = "packed sequences"
 LENGTHS = (70, 1, 130)
 BLOCK = (64, 64)
@@ -35,7 +37,7 @@ BLOCK = (64, 64)
 def attention_cases(place: Place) -> Iterator[Case]:
     group = "attention"
     dtypes = ACCEPTED_DTYPES if place.gpu is None else HALF
-    for call in (*CALLS, MASKED, TOP):
+    for call in (*CALLS, MASKED, TOP, FEW_MASKED, FEW_TOP):
         for dtype in (*dtypes, "float8_e4m3fn"):
             # The GPU's top-k mask and its other masks meet the same 8-bit kernels.
             missing = _missing(place, dtype, hopper=dtype == "float8_e4m3fn")
@@ -71,17 +73,17 @@ def _attend(
         before, after = options["window"]
         seen &= (at >= own - before) & (at <= own + after)
     mask = None
-    grid = queries // BLOCK[0], keys // BLOCK[1]
-    if call is MASKED:
+    grid = -(-queries // BLOCK[0]), keys // BLOCK[1]
+    if call in (MASKED, FEW_MASKED):
         blocks = rng.random(grid) < 0.5
         mask = BlockMask.from_dense(blocks, BLOCK)
-    if call is TOP:
+    if call in (TOP, FEW_TOP):
         # No two scores are equal, so that there is one answer.
         scores = rng.permutation(grid[0] * grid[1]).reshape(grid).astype(np.float32)
-        mask = BlockMask.topk(place.array(scores), 3, BLOCK)
+        mask = BlockMask.topk(place.array(scores), 3, BLOCK, queries=queries)
         blocks = scores >= np.sort(scores, axis=1)[:, -3:-2]
     if mask is not None:
-        seen &= blocks.repeat(BLOCK[0], axis=0).repeat(BLOCK[1], axis=1)
+        seen &= blocks.repeat(BLOCK[0], axis=0).repeat(BLOCK[1], axis=1)[:queries]
     out = place.poison(q_shape, "bfloat16" if dtype == "float8_e4m3fn" else dtype)
     attention(
         *map(place.array, (q, k, v)), block_mask=mask, enable_gqa=True, out=out, backend=backend,

@@ -78,6 +78,8 @@ const operation kOperations[] = {
     {"hopper 8 bits", ATTENTION, BSRG_ATTENTION_HOPPER, BSRG_F8_E4M3, ON_GPU | SCALES, 4, 4, 64, 64, 4, 64},
     {"hopper top-k", ATTENTION, BSRG_ATTENTION_HOPPER, BSRG_F16, ON_GPU | BY_TOPK, 4, 4, 64, 64, 4, 64},
     {"decode", ATTENTION, BSRG_ATTENTION_DECODE, BSRG_F16, ON_GPU, 1, 64, 16, 64, 1, 64},
+    {"decode lists", ATTENTION, BSRG_ATTENTION_DECODE, BSRG_BF16, ON_GPU | MASKS, 1, 64, 16, 64, 40, 64},
+    {"decode top-k", ATTENTION, BSRG_ATTENTION_DECODE, BSRG_F16, ON_GPU | BY_TOPK, 1, 64, 16, 64, 40, 64},
     {"portable attention", ATTENTION, BSRG_PORTABLE, BSRG_F16, ON_GPU | MASKS, 9, 9, 24, 40, 4, 72},
     {"portable top-k", ATTENTION, BSRG_PORTABLE, BSRG_F16, ON_GPU | BY_TOPK, 9, 9, 24, 40, 4, 72},
     {"top-k", TOPK, BSRG_AUTO, BSRG_F32, ON_GPU, 9, 9, 16, 16, 4, 0},

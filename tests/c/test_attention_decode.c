@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "attention.h"
-#include "check.h"
+#include "structures.h"
 
 enum { SMS = 132 };
 
@@ -73,13 +73,11 @@ static void judge(int line, const bsrg_attention_args *args, const char *text) {
   } while (0)
 
 static void test_obstacles(void) {
-  bsrg_structure *const masks[] = {NULL};
   JUDGE((void)0, NULL);
   JUDGE(args.q.rows = 16, NULL);
   JUDGE(args.q.rows = 17, "at most 64 rows");
   JUDGE(args.q.rows = INT64_C(1) << 62, "at most 64 rows");
   JUDGE(args.dtype = BSRG_F8_E4M3, "float16 or bfloat16");
-  JUDGE(args.masks = masks, "without block_mask");
   JUDGE(args.q.size = 100, "multiples of 8");
   JUDGE(args.v.size = 264, "at most 256");
   JUDGE(args.v.size = 256, NULL);
@@ -89,6 +87,54 @@ static void test_obstacles(void) {
   JUDGE(args.k.element_stride = 2, "neighbouring elements");
   JUDGE(args.out.data = memory + 1, "multiples of 16 bytes");
   JUDGE(args.k.batch = INT64_C(1) << 25, "heads of k");
+}
+
+/* A mask of one block, larger than all. */
+static bsrg_structure *whole_mask(void) {
+  int64_t *indptr = calloc(2, sizeof *indptr), *indices = calloc(1, sizeof *indices);
+  indptr[1] = 1;
+  return make_structure(1, 1, 8192, 8192, indptr, indices);
+}
+
+/* Heads of q are together where they share their masks, and one by one else, up to 64 queries. */
+static void test_masks(void) {
+  enum { HEADS = 32 };
+  bsrg_structure *one = whole_mask(), *other = whole_mask(), *masks[HEADS];
+  for (int i = 0; i < HEADS; ++i) masks[i] = one;
+  const bsrg_topk_mask topk = {.batch = 1, .heads = HEADS, .block_height = 64, .block_width = 64};
+#define SUITS(change, expected)                                   \
+  do {                                                            \
+    bsrg_attention_args args = call_of(16, HEADS, 8, 1);          \
+    args.masks = masks, args.mask_batch = 1, args.mask_heads = 1; \
+    change;                                                       \
+    CHECK(bsrg_attention_decode_obstacle(&args, &gpu) == NULL);   \
+    CHECK(bsrg_attention_decode_suits(&args, &gpu) == expected);  \
+  } while (0)
+  SUITS((void)0, true);
+  SUITS(args.mask_heads = HEADS, true);
+  /* 128 units of 32 rows, or 512 of as many rows as there are queries. */
+  SUITS(args.q.rows = 16, true);
+  SUITS((args.q.rows = 16, args.mask_heads = HEADS), true);
+  SUITS(args.q.rows = 17, false);
+  SUITS((args.topk = &topk, args.masks = NULL, args.mask_heads = HEADS, args.q.rows = 16), true);
+  SUITS((args.topk = &topk, args.masks = NULL, args.mask_heads = HEADS, args.q.rows = 17), false);
+  SUITS((args.topk = &topk, args.masks = NULL, args.q.rows = 16), true);
+  /* More units than SMs, of 20 or of 20 x 4 rows, or of each head. */
+  SUITS((args.q.batch = args.k.batch = 17, args.q.rows = 5), true);
+  SUITS((args.q.batch = args.k.batch = 17, args.q.rows = 20), false);
+  SUITS((args.q.batch = args.k.batch = 17, args.q.rows = 5, args.mask_heads = HEADS), true);
+  masks[HEADS - 1] = other;
+  SUITS((args.q.batch = args.k.batch = 17, args.q.rows = 5, args.mask_heads = HEADS), true);
+#undef SUITS
+#define MASKED (args.masks = masks, args.mask_batch = 1, args.mask_heads = 1)
+  JUDGE((MASKED, args.q.rows = 64), NULL);
+  JUDGE((MASKED, args.q.rows = 65), "at most 64 queries");
+  JUDGE((MASKED, args.k.rows = 0), NULL);
+  JUDGE((MASKED, args.q.size = 100), "multiples of 8");
+  JUDGE((MASKED, args.k.batch = INT64_C(1) << 25), "heads of q");
+#undef MASKED
+  bsrg_structure_destroy(one);
+  bsrg_structure_destroy(other);
 }
 
 /* Few rows always; more of them only where heads do not fill the GPU. */
@@ -110,6 +156,7 @@ int main(void) {
   test_splits();
   test_obstacles();
   test_suits();
+  test_masks();
   if (failures > 0) fprintf(stderr, "%d failures\n", failures);
   return failures > 0;
 }

@@ -67,6 +67,10 @@ static void check_masks(int64_t queries, int64_t keys, int64_t height, int64_t w
   bsrg_attention_lists *lists = bsrg_attention_make_lists(&args, (int64_t[]){tile_rows, tiles});
   CHECK(lists != NULL && lists->rows == MASKS * tiles);
   CHECK(lists->tile_begin[0] == 0 && lists->tile_begin[lists->rows] == lists->tile_count);
+  int64_t longest = 0;
+  for (int64_t row = 0; row < lists->rows; ++row)
+    longest = bsrg_max(longest, lists->tile_begin[row + 1] - lists->tile_begin[row]);
+  CHECK(lists->longest == longest);
   for (int64_t row = 0; row < lists->rows; ++row) {
     const int64_t first = row % tiles * tile_rows;
     check_row(lists, row, &masks[row / tiles]->view, first, bsrg_min(first + tile_rows, queries) - 1, keys);

@@ -49,7 +49,7 @@ def backend(request: pytest.FixtureRequest, gpu: dict[str, Any]) -> str:
 def general(backend: str) -> str:
     """A backend for any number of queries, with masks."""
     if backend == "decode":
-        pytest.skip("few queries and no masks, see the decode tests")
+        pytest.skip("few queries, see the decode tests")
     return backend
 
 
@@ -379,12 +379,6 @@ def test_decode_says_what_it_needs(
     with pytest.raises(ValueError, match=text):
         check(SPACE, case, "float16", rng, backend="decode")
     check(SPACE, case, "float16", rng)
-
-
-def test_decode_takes_no_mask(torch: Any, rng: np.random.Generator) -> None:
-    case = masked(rng, Case(2, 700), (16, 16))
-    with pytest.raises(ValueError, match="needs a call without block_mask"):
-        check(SPACE, case, "float16", rng, backend="decode")
 
 
 def cache(torch: Any) -> list[Any]:
