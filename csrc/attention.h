@@ -28,7 +28,7 @@ enum {
   BSRG_DECODE_SPLIT_KEYS = 256, /* of a split, at least, but for rounding to tiles */
   BSRG_DECODE_SLOT_SPLITS = 4   /* splits in all for each CTA that fits the GPU, about, at most */
 };
-/* How many CTAs share the keys of each of `units` heads of k: the GPU has `slots` of them at a time. */
+/* How many CTAs share the keys of each of `units` heads: the GPU has `slots` of them at a time. */
 int64_t bsrg_attention_decode_splits(int64_t units, int64_t keys, int64_t tile_keys, int64_t slots);
 
 /* attention.c: query i may see the keys i + first .. i + last, as far as there are such; both are from -queries to

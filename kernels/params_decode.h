@@ -1,5 +1,5 @@
-/* What host code and the decode kernels of attention with masks agree on. Beside params_attention.h, so that other kernels need
- * not be compiled anew. */
+/* What host code and the decode kernels of attention with masks agree on. Not included by params.h: other kernels have nothing
+ * to do with it. */
 #ifndef BSRG_PARAMS_DECODE_H
 #define BSRG_PARAMS_DECODE_H
 
@@ -15,10 +15,10 @@ typedef struct bsrg_attention_tile_lists {
 
 enum { BSRG_DECODE_TURN = 32 }; /* entries that a CTA fetches at a time */
 
-/* attention_decode_mask_f16_d<size>_r<rows> and attention_decode_mask_bf16_..., in the order of BSRG_DECODE_TILES. All
- * queries have one list. A unit is the head of k that `decode.heads` counts where the heads of q that share it share their
- * list too; else it is a head of q, and decode.group is 1. decode.tiles and its first key do not count: the splits of a
- * unit share out the entries of its list. */
+/* attention_decode_mask_f16_d<size>_r<rows> and attention_decode_mask_bf16_..., with the rows of BSRG_DECODE_TILES. All
+ * queries of a head have one list. Units, which decode.heads counts in a batch, are the heads of k where those of q that
+ * share one share their list too; else they are the heads of q, and decode.group is 1. Splits share out the entries of a
+ * unit's list, so that decode.tiles does not count. */
 typedef struct bsrg_masked_decode_params {
   bsrg_decode_params decode; /* also what the second kernel gets */
   bsrg_attention_tile_lists lists;

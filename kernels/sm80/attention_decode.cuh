@@ -3,7 +3,8 @@
 // The queries of all heads that share a head of K and V are the rows of one tile, so that head is read once. Its keys
 // are split over CTAs. A CTA copies its part through a ring of stages of K and V; a warp has 16 of the rows and some
 // keys of every stage to itself, with their softmax kept online, and the warps are merged at the end. With several
-// splits their sums go to memory and a second kernel merges them. Both merges are in the order of the keys.
+// splits their sums go to memory and a second kernel merges them. Both merges are in the order of the keys. Under masks
+// the keys are those of a list, decode_list.cuh.
 //
 // Shared memory: the ring, rows of K and V in 16-byte chunks permuted so that eight rows of one chunk lie in different
 // banks; afterwards the sums of the warps, rows padded for the same reason.
@@ -145,7 +146,7 @@ class Kernel {
       k_ = copied_from(p_.k, unit_.head, first_key_);
       v_ = copied_from(p_.v, unit_.head, first_key_);
     }
-#pragma unroll (kMasked ? 1 : kStages - 1)
+#pragma unroll(kMasked ? 1 : kStages - 1)
     for (int i = 0; i < kStages - 1; ++i) load_stage(i, i * kStageBytes);
     uint32_t q[kSize / 16][4];
     load_queries(q);
