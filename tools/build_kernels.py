@@ -44,7 +44,8 @@ TARGETS = {
 }
 
 FLAGS = ["-fatbin", "-std=c++17", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v"]
-FLAGS += ["-Xfatbin", "-compress-all"]
+# Wheels are to stay below 20 MB.
+FLAGS += ["-Xfatbin", "-compress-all", "--compress-mode=size"]
 
 # ptxas reports as mere information that it waits after every wgmma.
 SERIALISED = re.compile(r"C75\d\d|Potential Performance Loss")
