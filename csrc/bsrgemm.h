@@ -198,7 +198,7 @@ typedef struct bsrg_vector {
 
 /* What becomes of a product before it is rounded to Y's dtype:
  *   activation(row_scale[i] * col_scale[j] * product[i][j] + row_bias[i] + col_bias[j] + beta * C[i][j])
- * Rows and columns are Y's. Zeros: nothing. */
+ * Rows and columns are Y's. The vectors are of Y's dtype or, where that has 16 bits, perhaps float32. Zeros: nothing. */
 typedef struct bsrg_epilogue {
   bsrg_vector row_scale, col_scale, row_bias, col_bias;
   bsrg_activation activation;

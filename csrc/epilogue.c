@@ -42,11 +42,13 @@ static bsrg_status check_vector(const named_vector *named, const bsrg_matmul_arg
                      " %s, for each of which it must "
                      "have one",
                      named->name, v->size, expected, named->of_rows ? "rows" : "columns");
-  const bool half = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
-  if (v->dtype == args->dtype || (half && v->dtype == BSRG_F32)) return BSRG_OK;
-  return bsrg_fail(error, BSRG_ERR_TYPE, "%s has dtype %s, but must have dtype %s%s, as the operands are %s",
-                   named->name, bsrg_dtype_name(v->dtype), bsrg_dtype_name(args->dtype),
-                   half ? " or float32" : "", bsrg_dtype_name(args->dtype));
+  const bsrg_dtype result = bsrg_out_dtype(args);
+  const bool half = result == BSRG_F16 || result == BSRG_BF16;
+  if (v->dtype == result || (half && v->dtype == BSRG_F32)) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_TYPE, "%s has dtype %s, but must have dtype %s%s, as %s %s", named->name,
+                   bsrg_dtype_name(v->dtype), bsrg_dtype_name(result), half ? " or float32" : "",
+                   bsrg_is_8_bit(args->dtype) ? "the result is" : "the operands are",
+                   bsrg_dtype_name(result));
 }
 
 bsrg_status bsrg_epilogue_check(const bsrg_matmul_args *args, bsrg_error *error) {
@@ -54,12 +56,6 @@ bsrg_status bsrg_epilogue_check(const bsrg_matmul_args *args, bsrg_error *error)
   if ((int)activation < 0 || activation >= BSRG_ACTIVATION_COUNT)
     return bsrg_fail(error, BSRG_ERR_VALUE, "activation is %d, but activations are numbered 0 to %d",
                      (int)activation, BSRG_ACTIVATION_COUNT - 1);
-  if (bsrg_is_8_bit(args->dtype) && bsrg_epilogue_of(args) != NULL)
-    return bsrg_fail(
-        error, BSRG_ERR_TYPE,
-        "bias, activation, row_scale or col_scale is given, but the operands have dtype %s: only "
-        "products of float16, bfloat16, float32 and float64 have them",
-        bsrg_dtype_name(args->dtype));
   named_vector vectors[VECTORS];
   name_vectors(&args->epilogue, vectors);
   for (int i = 0; i < VECTORS; ++i) {

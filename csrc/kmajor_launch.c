@@ -1,4 +1,5 @@
 #include "dense.h"
+#include "epilogue.h"
 #include "kmajor.h"
 #include "tensor_map.h"
 #include "uploads.h"
@@ -152,7 +153,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                           .keep_a = v->nnzb * v->block_height * v->block_width * item <= keep_a_bytes,
                           .out = bsrg_kmajor_out(args),
                           .alpha = (float)args->alpha,
-                          .beta = (float)args->beta};
+                          .beta = (float)args->beta,
+                          .output = bsrg_output_of(args)};
 
   const bsrg_map_shape a = {2,
                             {(uint64_t)v->block_width, (uint64_t)(v->nnzb * v->block_height), 0},

@@ -30,7 +30,6 @@ const char *bsrg_kmajor_columns_obstacle(int64_t n) {
 
 const char *bsrg_kmajor_layout_obstacle(const bsrg_matmul_args *args) {
   if (args->dtype == BSRG_F32 && args->precision != BSRG_TF32) return "needs precision 'tf32' for float32";
-  if (bsrg_epilogue_of(args)) return "has no bias, activation or scales of rows and columns";
   if (!args->a->view.order && (uintptr_t)args->values % 16)
     return "needs a.data to start at a multiple of 16 bytes";
   return NULL;

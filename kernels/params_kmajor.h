@@ -54,6 +54,7 @@ typedef struct bsrg_kmajor_params {
   int32_t out;     /* BSRG_KMAJOR_F16, ... */
   int32_t y_order; /* BSRG_KMAJOR_ELEMENTS, ... */
   float alpha, beta;
+  bsrg_output_params output;
 } bsrg_kmajor_params;
 
 /* ---- sm80/turn.cu ---------------------------------------------------------------------------- */

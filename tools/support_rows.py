@@ -45,6 +45,10 @@ class Operands:
             return make((*shape[:-2], shape[-1], shape[-2]), dtype).swapaxes(-1, -2)
         return make((*shape[:-1], 2 * shape[-1]), dtype)[..., ::2]
 
+    def result(self, shape: tuple[int, ...]) -> Any:
+        """Of the result's dtype."""
+        return self.dense(shape, dtype="bfloat16" if self.name in EIGHT else None)
+
     def grid(self, block: tuple[int, int]) -> tuple[int, int]:
         return max(2, self.side // block[0]), max(2, self.side // block[1])
 
@@ -164,22 +168,20 @@ def _with_tf32(rows: Iterator[Row]) -> list[Row]:
 # Arguments of matmul beyond operands and out, for a result of a shape and the matrix a.
 OPTIONS: dict[str, Callable[[Operands, tuple[int, ...], Any], dict[str, Any]]] = {
     "`alpha`, `beta`, `c`": lambda o, shape, a: {
-        "c": o.dense(shape, dtype="bfloat16" if o.name in EIGHT else None),
+        "c": o.result(shape),
         "alpha": 0.5,
         "beta": 2.0,
     },
-    "`c` of one row, broadcast": lambda o, shape, a: {
-        "c": o.dense(shape[-1:], dtype="bfloat16" if o.name in EIGHT else None)
-    },
-    "`bias` of columns": lambda o, shape, a: {"bias": o.dense((shape[1],))},
-    "`bias` of rows": lambda o, shape, a: {"bias": o.dense((shape[0], 1))},
+    "`c` of one row, broadcast": lambda o, shape, a: {"c": o.result(shape[-1:])},
+    "`bias` of columns": lambda o, shape, a: {"bias": o.result((shape[1],))},
+    "`bias` of rows": lambda o, shape, a: {"bias": o.result((shape[0], 1))},
     "`bias` of float32": lambda o, shape, a: {"bias": o.dense((shape[1],), dtype="float32")},
     '`activation="relu"`': lambda o, shape, a: {"activation": "relu"},
     '`activation="gelu"`': lambda o, shape, a: {"activation": "gelu"},
     '`activation="gelu_tanh"`': lambda o, shape, a: {"activation": "gelu_tanh"},
     '`activation="silu"`': lambda o, shape, a: {"activation": "silu"},
-    "`row_scale`": lambda o, shape, a: {"row_scale": o.dense(shape[:1])},
-    "`col_scale`": lambda o, shape, a: {"col_scale": o.dense(shape[1:])},
+    "`row_scale`": lambda o, shape, a: {"row_scale": o.result(shape[:1])},
+    "`col_scale`": lambda o, shape, a: {"col_scale": o.result(shape[1:])},
     "`a_scale`, a number": lambda o, shape, a: {"a_scale": 2.0},
     "`a_scale`, an element": lambda o, shape, a: {"a_scale": o.dense((1,), dtype="float32")},
     "`a_scale`, one a block": lambda o, shape, a: {"a_scale": o.dense((a.nnzb,), dtype="float32")},

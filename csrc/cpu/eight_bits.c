@@ -47,7 +47,7 @@ static bsrg_dense widen_dense(const bsrg_dense *x, const float *table, float *ta
   return (bsrg_dense){target, x->rows, x->cols, turned ? 1 : x->cols, turned ? x->rows : 1};
 }
 
-/* y = alpha * sums + beta * c, in 16 bits: by as many rows and columns as the epilogue takes at once. */
+/* y = alpha * sums + beta * c and what the epilogue adds, in 16 bits: by as many rows and columns as that takes at once. */
 static void finish(const bsrg_matmul_args *args, const float *sums) {
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->out_dtype);
   const bsrg_dense *y = &args->y, *c = &args->c;
@@ -66,7 +66,10 @@ static void finish(const bsrg_matmul_args *args, const float *sums) {
                                    .c_col_stride = c->col_stride,
                                    .y = (char *)y->data + (row * y->row_stride + col * y->col_stride) * item,
                                    .y_row_stride = y->row_stride,
-                                   .y_col_stride = y->col_stride};
+                                   .y_col_stride = y->col_stride,
+                                   .epilogue = bsrg_epilogue_of(args),
+                                   .first_row = row,
+                                   .first_column = col};
       ops->finish(&run);
     }
   }
@@ -103,6 +106,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, float *memory, bsrg_er
   scaled.alpha = wide.alpha;
   wide.alpha = 1;
   wide.beta = 0;
+  wide.epilogue = (bsrg_epilogue){0};
   wide.y = (bsrg_dense){sums, args->y.rows, args->y.cols, args->y.cols, 1};
   const bsrg_status status = bsrg_cpu_matmul(&wide, error);
   if (status == BSRG_OK) finish(&scaled, sums);

@@ -305,15 +305,14 @@ class Kernel {
   template <typename Out>
   __device__ __forceinline__ void store_as(int64_t row, int64_t column, S sum) const {
     const bsrg_output_params &output = of_.output;
-    const bool given = !kEight && output.given;
     S value = static_cast<S>(of_.alpha) * sum;
-    if (given && output.scaled) value *= output::scale<Out, S>(output, row, column);
+    if (output.given && output.scaled) value *= output::scale<Out, S>(output, row, column);
     if (of_.beta != 0)
       value = fma(
           static_cast<S>(of_.beta),
           static_cast<S>(static_cast<const Out *>(of_.c)[row * of_.c_row_stride + column * of_.c_col_stride]),
           value);
-    if (given)
+    if (output.given)
       value = output::activate_exactly(output.activation, value + output::bias<Out, S>(output, row, column));
     static_cast<Out *>(of_.y)[row * of_.y_row_stride + column * of_.y_col_stride] = static_cast<Out>(value);
   }

@@ -3,6 +3,7 @@
 // pieces, and what TMA cannot address goes straight to Y.
 #pragma once
 
+#include "output.cuh"
 #include "ptx/convert.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
@@ -40,8 +41,7 @@ struct Output {
 
   // row: the strip's first.
   __device__ void store_f32(float (&d)[kTileN / 2], int row, int column) const {
-    scale(d);
-    if (p.beta != 0.f) add<float>(d, row, column);
+    finish_sums<float>(d, row, column);
     if (p.y_order == BSRG_KMAJOR_ROWS)
       store_float_pieces(d, row + warp * 16, column);
     else
@@ -50,8 +50,7 @@ struct Output {
 
   template <typename T>
   __device__ void store_16_bits(float (&d)[kTileN / 2], int row, int column) const {
-    scale(d);
-    if (p.beta != 0.f) add<T>(d, row, column);
+    finish_sums<T>(d, row, column);
     if (p.y_order == BSRG_KMAJOR_ELEMENTS) {
       store_elements<T>(d, row, column);
       return;
@@ -75,6 +74,66 @@ struct Output {
  private:
   __device__ bool leader() const { return warp == 0 && lane == 0; }
   __device__ void meet() const { ptx::named_barrier_sync(1 + strip, 128); }
+
+  // All that becomes of sums before they are rounded.
+  template <typename T>
+  __device__ void finish_sums(float (&d)[kTileN / 2], int row, int column) const {
+    scale(d);
+    const auto multiply = [](float &sum, float factor) { sum *= factor; };
+    const auto add_to = [](float &sum, float bias) { sum += bias; };
+    if (p.output.given && p.output.scaled) {
+      for_rows<T>(d, p.output.row_scale, row, 1.f, multiply);
+      for_columns<T>(d, p.output.col_scale, column, 1.f, multiply);
+    }
+    if (p.beta != 0.f) add<T>(d, row, column);
+    if (!p.output.given) return;
+    for_rows<T>(d, p.output.row_bias, row, 0.f, add_to);
+    for_columns<T>(d, p.output.col_bias, column, 0.f, add_to);
+    if (p.output.activation == BSRG_OUTPUT_RELU) {
+#pragma unroll
+      for (int i = 0; i < kTileN / 2; ++i) d[i] = output::relu(d[i]);
+    } else if (p.output.activation != BSRG_OUTPUT_IDENTITY) {
+      output::with_curve(p.output, [&](auto curve) {
+#pragma unroll
+        for (int i = 0; i < kTileN / 2; ++i) d[i] = curve(d[i]);
+      });
+    }
+  }
+
+  // apply(sum, element of the vector), of the rows of the tile.
+  template <typename T, typename Apply>
+  __device__ void for_rows(float (&d)[kTileN / 2], const bsrg_output_vector &v, int row, float otherwise,
+                           Apply apply) const {
+    if (v.data == nullptr) return;
+    int mine = warp * 16 + (lane >> 2);
+    output::settle(mine);
+    row += mine;
+    const float above = output::load<T>(v, row, otherwise), below = output::load<T>(v, row + 8, otherwise);
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) apply(d[i], i / 2 % 2 ? below : above);
+  }
+
+  // Likewise of its columns. Each lane loads every 32nd of them, all in flight together, and asks others for those that it has
+  // sums of.
+  template <typename T, typename Apply>
+  __device__ void for_columns(float (&d)[kTileN / 2], const bsrg_output_vector &v, int column,
+                              float otherwise, Apply apply) const {
+    if (v.data == nullptr) return;
+    int lane = this->lane;
+    output::settle(lane);
+    float mine[kTileN / 32];
+    output::load_strided<T>(mine, v, column + lane, otherwise);
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; i += 4) {
+      const int from = 2 * i % 32 + 2 * (lane & 3);
+      const float left = __shfl_sync(~0u, mine[i / 16], from),
+                  right = __shfl_sync(~0u, mine[i / 16], from + 1);
+      apply(d[i], left);
+      apply(d[i + 1], right);
+      apply(d[i + 2], left);
+      apply(d[i + 3], right);
+    }
+  }
 
   __device__ void scale(float (&d)[kTileN / 2]) const {
     float factor = p.alpha;

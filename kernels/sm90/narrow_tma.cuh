@@ -375,7 +375,7 @@ struct Kernel {
   template <typename Out>
   __device__ void write_as(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
-    const bool fused = !kEight && narrow.output.given;
+    const bool fused = narrow.output.given;
     const bool runs = narrow.vector_y && !fused && (!by_columns || (item.y_row | item.rows) % 8 == 0);
     if constexpr (sizeof(Out) == 2) {
       if (runs) {

@@ -12,6 +12,7 @@ import pytest
 from bsrgemm._matmul import product
 from cases import ROUNDOFF, cancellation, least_error
 from device_cases import GUARD, DeviceProblem, random_problem, relative_error, repeats, some
+from precision_cases import EIGHT, RESULTS, SUM_ERROR, TF32_ERROR
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +32,7 @@ def apply(torch: Any, activation: str | None, x: Any) -> Any:
 
 
 def vector(torch: Any, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Of the operands' dtype or, for 16-bit ones, perhaps float32; perhaps strided or unaligned."""
+    """Of the result's dtype or, for 16-bit ones, perhaps float32; perhaps strided or unaligned."""
     kind = torch.float32 if dtype.itemsize == 2 and rng.integers(2) else dtype
     size = math.prod(shape)
     whole = torch.randn(3 * size + 1, device="cuda").to(kind)
@@ -56,14 +57,19 @@ def check(
     alpha: float = 1.0,
     beta: float = 0.0,
     in_place: bool = False,
+    out_dtype: str | None = None,
+    precision: str = "ieee",
+    product_error: float = 0.0,
 ) -> None:
     """Into poisoned memory; the whole result against float64, and nothing around it changes."""
     a, dense = (p.matrix.T, p.dense.T) if transposed else (p.matrix, p.dense)
-    dtype = a.dtype
+    x = torch.randn((n, dense.shape[0]) if right else (dense.shape[1], n), device="cuda").to(
+        a.dtype
+    )
+    dtype = a.dtype if out_dtype is None else getattr(torch, out_dtype)
     name = str(dtype).removeprefix("torch.")
-    x = torch.randn((n, dense.shape[0]) if right else (dense.shape[1], n), device="cuda").to(dtype)
     shape = (n, dense.shape[1]) if right else (dense.shape[0], n)
-    keywords: dict[str, Any] = {"activation": activation}
+    keywords: dict[str, Any] = {"activation": activation, "precision": precision}
     if bias is not None:
         of = (shape[0], 1) if bias == "row" else (shape[1],)
         keywords["bias"] = vector(torch, rng, of, dtype)
@@ -85,8 +91,8 @@ def check(
     operands = (x, a) if right else (a, x)
     product(*operands, c, alpha, beta, out, None, family, **keywords)
 
-    def sums(kind: Any, part: Any = lambda value: value) -> Any:
-        """Before the activation, of a part of each value, such as its size."""
+    def scaled_product(kind: Any, part: Any = lambda value: value) -> Any:
+        """Of a part of each value, such as its size."""
 
         def of(array: Any) -> Any:
             return part(array.to(kind))
@@ -95,6 +101,15 @@ def check(
         found = part(alpha) * torch.mm(left, other)
         if scaled:
             found = found * of(keywords["row_scale"])[:, None] * of(keywords["col_scale"])
+        return found
+
+    def sums(kind: Any, part: Any = lambda value: value) -> Any:
+        """Before the activation."""
+
+        def of(array: Any) -> Any:
+            return part(array.to(kind))
+
+        found = scaled_product(kind, part)
         if bias is not None:
             found = found + of(keywords["bias"])
         if given is not None:
@@ -112,6 +127,10 @@ def check(
     # Where ReLU leaves nothing, nothing is lost.
     cancelled = cancellation(expected, sums(torch.float64, abs) * (expected != 0), count)
     allowed = slack * max(2.0 * lost, least_error(name, count, cancelled))
+    if product_error:
+        allowed += product_error * relative_error(
+            torch, scaled_product(torch.float64) + expected, expected
+        )
     what = (
         f"{a!r} n={n} right={right} by_columns={by_columns} {activation} bias={bias} "
         f"scaled={scaled} alpha={alpha} beta={beta} in_place={in_place} family={family}"
@@ -208,6 +227,43 @@ def test_tall_parts(
         assert " row tiles in " in tall["reason"]
         for n in some((8, 256, 520)):
             check_ways(torch, rng, p, n, "tall", right=right)
+
+
+@pytest.mark.parametrize("out_dtype", RESULTS)
+@pytest.mark.parametrize("dtype", EIGHT)
+def test_eight_bits(
+    torch: Any, rng: np.random.Generator, hopper: None, dtype: str, out_dtype: str
+) -> None:
+    form = {"out_dtype": out_dtype, "product_error": SUM_ERROR}
+    long_row = np.zeros((5, 64), bool)
+    long_row[[1, 3]] = True
+    for family, block, mask, n in (
+        ("kmajor", (64, 64), some_blocks(rng, 5, 6), 200),
+        ("kmajor", (128, 96), some_blocks(rng, 5, 6), 520),
+        ("narrow", (64, 32), some_blocks(rng, 5, 6), 24),
+        ("narrow", (24, 64), some_blocks(rng, 9, 6), 61),
+        ("narrow", (64, 128), long_row, 40),
+        ("portable", (16, 16), some_blocks(rng, 9, 6), 8),
+        ("portable", (7, 9), some_blocks(rng, 9, 6), 33),
+    ):
+        p = random_problem(torch, mask, block, dtype)
+        check_ways(torch, rng, p, n, family, **form)
+        check(torch, rng, p, n, family, by_columns=True, activation="relu", scaled=True, **form)
+    p = random_problem(torch, some_blocks(rng, 6, 5), (64, 128), dtype)
+    check_ways(torch, rng, p, 72, "kmajor", transposed=True, right=True, **form)
+
+
+def test_tf32(torch: Any, rng: np.random.Generator, hopper: None) -> None:
+    form = {"precision": "tf32", "product_error": TF32_ERROR}
+    for block in ((16, 16), (20, 12), (64, 64)):
+        p = random_problem(torch, some_blocks(rng, 7, 9), block, "float32")
+        for n in some((72, 256, 333)):
+            check_ways(torch, rng, p, n, "portable", **form)
+    for block in ((64, 64), (128, 40), (64, 8)):
+        p = random_problem(torch, some_blocks(rng, 5, 6), block, "float32")
+        for n in some((8, 256, 520)):
+            check_ways(torch, rng, p, n, "kmajor", **form)
+        check(torch, rng, p, 77, "kmajor", by_columns=True, activation="gelu", scaled=True, **form)
 
 
 STREAM = ((8, 16), (8, 32), (16, 16), (16, 32), (24, 16), (32, 32), (40, 32), (48, 16), (56, 64))
