@@ -50,7 +50,7 @@ static tile_choice choose_tile(bsrg_dtype dtype, bool transposed, int64_t height
 /* Fitted on an H200 to 32x32 blocks of float16 at three densities: what the list of blocks that meet takes beside the
  * products of dense operands, whose shares of the chip's rate these are, and the time of a tile without any. */
 static const double meeting_cost = 1.39, tile_seconds = 2e-6;
-static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.028;
+static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.042;
 
 void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
                                  bsrg_candidate *c) {

@@ -19,41 +19,72 @@ typedef struct portable_tile {
 
 /* Time for a row of a tile against the best tile of its list, in the order of the lists. 16 bit: full tiles on an
  * H200 reached 305 TF/s with 128 rows, 296 with 64, 242 with 48, 232 with 32 and 158 with 16; the two narrow ones
- * are for few columns. */
+ * are for few columns. tf32 on an H100: 94 with 64 rows, 72 with 32 and 52 with 16; float64: 41, 39 and 27. */
 static const double mma_cost[] = {2.0, 1.1, 1.9, 1.3, 1.26, 1.03, 1.0};
-static const double simt_cost[] = {1.3, 1.2, 1.07, 1.0};
+static const double f32_cost[] = {1.3, 1.2, 1.07, 1.0};
+static const double tf32_cost[] = {2.0, 1.8, 1.3, 1.0};
+static const double f64_cost[] = {1.7, 1.5, 1.05, 1.0};
 #define TILE_SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns, ctas},
 static const int64_t mma_shape[][3] = {BSRG_MMA_TILES(TILE_SHAPE)};
 static const int64_t f32_shape[][3] = {BSRG_SIMT_F32_TILES(TILE_SHAPE)};
+static const int64_t tf32_shape[][3] = {BSRG_SIMT_TF32_TILES(TILE_SHAPE)};
 static const int64_t f64_shape[][3] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
 #undef TILE_SHAPE
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 _Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
-_Static_assert(COUNT(simt_cost) == COUNT(f32_shape) && COUNT(simt_cost) == COUNT(f64_shape), "likewise");
+_Static_assert(COUNT(f32_cost) == COUNT(f32_shape), "likewise");
+_Static_assert(COUNT(tf32_cost) == COUNT(tf32_shape), "likewise");
+_Static_assert(COUNT(f64_cost) == COUNT(f64_shape), "likewise");
+
+/* What the kernels of a dtype are, and what they cost: fitted on an H200, float64 and tf32 on an H100. */
+typedef struct tile_list {
+  const int64_t (*shape)[3];
+  const double *cost;
+  int count, first; /* kernels of transposed views follow the others */
+  int64_t narrow;   /* tiles of no more columns are for few */
+  double share;     /* of mma_flops_per_s, that the best tile reaches */
+  double
+      elements_cost; /* the work of a tile where X, C or Y go element by element: of 16 bits with many columns 4.5 to 11, of
+                         * others with up to FEW */
+} tile_list;
+static const tile_list f16_tiles = {
+    mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_F16_M16N64, 64, 0.50, 8};
+static const tile_list bf16_tiles = {
+    mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_BF16_M16N64, 64, 0.50, 8};
+static const tile_list f32_tiles = {f32_shape, f32_cost, COUNT(f32_shape), BSRG_KERNEL_SIMT_F32_M32N32, 32,
+                                    0.057,     1.7};
+static const tile_list tf32_tiles = {
+    tf32_shape, tf32_cost, COUNT(tf32_shape), BSRG_KERNEL_SIMT_TF32_M32N32, 32, 0.145, 1.7};
+static const tile_list f64_tiles = {f64_shape, f64_cost, COUNT(f64_shape), BSRG_KERNEL_SIMT_F64_M32N32, 32,
+                                    0.063,     1.4};
+#undef COUNT
 
 static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
 
-static portable_tile choose_tile(const bsrg_structure_view *v, bsrg_dtype dtype, int64_t n) {
-  const bool half = is_half(dtype), single = dtype == BSRG_F32;
-  const int64_t (*shape)[3] = half ? mma_shape : single ? f32_shape : f64_shape;
-  const double *cost = half ? mma_cost : simt_cost;
-  const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
-  const int first = dtype == BSRG_F16    ? BSRG_KERNEL_PORTABLE_F16_M16N64
-                    : dtype == BSRG_BF16 ? BSRG_KERNEL_PORTABLE_BF16_M16N64
-                    : single             ? BSRG_KERNEL_SIMT_F32_M32N32
-                                         : BSRG_KERNEL_SIMT_F64_M32N32;
+static const tile_list *tiles_of(const bsrg_matmul_args *args) {
+  if (args->dtype == BSRG_F16) return &f16_tiles;
+  if (args->dtype == BSRG_BF16) return &bf16_tiles;
+  if (args->dtype == BSRG_F64) return &f64_tiles;
+  return args->precision == BSRG_TF32 ? &tf32_tiles : &f32_tiles;
+}
+
+static portable_tile choose_tile(const bsrg_matmul_args *args) {
+  const bsrg_structure_view *v = &args->a->view;
+  const tile_list *list = tiles_of(args);
+  const int64_t n = args->x.cols;
   portable_tile best = {-1, 0, 0, 0, 1};
   double least = INFINITY;
-  for (int i = 0; i < count; ++i) {
-    const double rows = (double)(bsrg_ceil_div(v->block_height, shape[i][0]) * shape[i][0]);
-    const double columns = (double)(bsrg_ceil_div(n, shape[i][1]) * shape[i][1]);
+  for (int i = 0; i < list->count; ++i) {
+    const int64_t *shape = list->shape[i];
+    const double rows = (double)(bsrg_ceil_div(v->block_height, shape[0]) * shape[0]);
+    const double columns = (double)(bsrg_ceil_div(n, shape[1]) * shape[1]);
     /* Narrow tiles read A more often: they must save most of the columns to be worth it. */
-    const double narrow = shape[i][1] <= 64 && n > 64 ? 2 : 1;
-    if (rows * columns * cost[i] * narrow < least) {
-      least = rows * columns * cost[i] * narrow;
-      best = (portable_tile){v->order ? first + count + i : first + i, shape[i][0], shape[i][1], cost[i],
-                             shape[i][2]};
-    }
+    const double narrow = shape[1] <= list->narrow && n > 64 ? 2 : 1;
+    const double cost = rows * columns * list->cost[i] * narrow;
+    if (cost >= least) continue;
+    least = cost;
+    best = (portable_tile){list->first + (v->order ? list->count : 0) + i, shape[0], shape[1], list->cost[i],
+                           shape[2]};
   }
   return best;
 }
@@ -78,12 +109,8 @@ static bool has_whole_chunks(const bsrg_structure_view *v, int64_t size) {
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H200: what the best tiles reach, as shares of mma_flops_per_s, and what a CTA does before its tile's
- * first product and after the last. */
-static const double portable_share = 0.50, f32_share = 0.057, f64_share = 0.028, tile_seconds = 3e-6;
-/* 16 bit: the work of a tile where X, C or Y go element by element, fitted to 333 and 8191 columns, where it was 4.5 to
- * 11. */
-static const double elements_cost = 8;
+/* What a CTA does before its tile's first product and after the last, fitted on an H200. */
+static const double tile_seconds = 3e-6;
 /* 16 bit: the work of a tile for up to FEW columns, which reads A more often, fitted to blocks from 16x16 to 128x128 as they
  * are stored. Not of others: against them the tall kernels, which are predicted too fast for so few, would be taken. */
 enum { FEW = 64, FEW_HEIGHT = 16 };
@@ -91,18 +118,14 @@ static const double few_cost = 1.35;
 
 /* 16 bit, up to FEW columns: where A goes element by element, fitted on an H100 to blocks of 12x12. */
 static const double few_elements_of_a_cost = 7;
-/* float32 and float64: the same, fitted on an H100 to up to FEW columns. */
-static const double f32_elements_cost = 1.7, f64_elements_cost = 1.4;
 
 /* What the work of a tile takes beside that of many columns that vectors copy. */
 static double layout_cost(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   if (!is_half(args->dtype))
-    return (args->x.cols <= FEW ? few_cost : 1) * (has_vectors(args)         ? 1
-                                                   : args->dtype == BSRG_F32 ? f32_elements_cost
-                                                                             : f64_elements_cost);
+    return (args->x.cols <= FEW ? few_cost : 1) * (has_vectors(args) ? 1 : tiles_of(args)->elements_cost);
   if (args->x.cols <= FEW && !has_whole_chunks(v, 2)) return few_elements_of_a_cost;
-  if (!has_vectors(args)) return elements_cost;
+  if (!has_vectors(args)) return tiles_of(args)->elements_cost;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
 }
 
@@ -111,7 +134,7 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   const bsrg_dtype dtype = args->dtype;
   const int64_t n = args->x.cols;
   const double size = (double)bsrg_dtype_size(dtype);
-  const portable_tile tile = choose_tile(v, dtype, n);
+  const portable_tile tile = choose_tile(args);
   const double row_tiles = (double)bsrg_ceil_div(v->block_height, tile.rows);
   const double column_tiles = (double)bsrg_ceil_div(n, tile.columns);
   const double columns = column_tiles * (double)tile.columns;
@@ -119,8 +142,8 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   c->mma_flops = 2 * k * row_tiles * (double)tile.rows * columns;
   c->l2_bytes = size * k * (row_tiles * columns + (double)v->block_height * column_tiles);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
-  const double share = dtype == BSRG_F64 ? f64_share : dtype == BSRG_F32 ? f32_share : portable_share;
-  const double work = c->mma_flops * tile.cost * layout_cost(args) / (chip->mma_flops_per_s * share);
+  const double work =
+      c->mma_flops * tile.cost * layout_cost(args) / (chip->mma_flops_per_s * tiles_of(args)->share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
   /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. Those of 16 bits are fitted as if
    * there were always as many as an SM holds. */
@@ -188,7 +211,7 @@ bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bs
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), n = args->x.cols;
-  const portable_tile tile = choose_tile(v, args->dtype, n);
+  const portable_tile tile = choose_tile(args);
   const int64_t tiles_per_block_row = bsrg_ceil_div(v->block_height, tile.rows);
   const int64_t row_tiles = v->block_rows * tiles_per_block_row;
   /* The kernels count row tiles and k of a block in 32 bits; the margins keep rounding up to a tile in range. */

@@ -43,7 +43,7 @@ static void predict_hopper(const bsrg_sampled_args *args, const bsrg_sampled_pla
  * fitted on an H200 to 32x32 blocks; the others, and those of the other dtypes, not fitted. */
 static const double half_cost[BSRG_SAMPLED_TILES] = {5.5, 5, 2};
 static const double simt_cost[BSRG_SAMPLED_TILES] = {2, 1.5, 1.1};
-static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.028;
+static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.042;
 
 static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                              const bsrg_chip *chip, bsrg_candidate *c) {

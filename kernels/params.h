@@ -286,24 +286,32 @@ typedef struct bsrg_portable_params {
   X(48, 256, 1, 4, 32, 4, 2) \
   X(64, 256, 1, 4, 64, 2, 2) \
   X(128, 128, 2, 2, 64, 3, 2)
-/* simt_f32_m<rows>n<columns> and simt_f64_...; a stage has 64 bytes of k. A thread keeps a sum and a total of
- * each of its elements, which leaves registers for two or three CTAs of the large tiles. */
+/* simt_f32_m<rows>n<columns>, simt_tf32_... and simt_f64_...; a stage has 64 bytes of k or more. A thread keeps a sum and a
+ * total of each of its elements. Of those with matrix instructions it has few, since these want warps beside one another. */
 #define BSRG_SIMT_F32_TILES(X) \
   X(32, 32, 2, 1, 16, 4, 8)    \
   X(16, 256, 1, 4, 16, 3, 3)   \
   X(32, 128, 2, 2, 16, 3, 3)   \
   X(64, 128, 2, 2, 16, 3, 2)
+#define BSRG_SIMT_TF32_TILES(X) \
+  X(32, 32, 2, 1, 16, 4, 8)     \
+  X(16, 256, 1, 8, 32, 2, 2)    \
+  X(32, 128, 1, 4, 16, 3, 4)    \
+  X(64, 128, 2, 4, 32, 3, 2)
 #define BSRG_SIMT_F64_TILES(X) \
   X(32, 32, 2, 1, 8, 4, 8)     \
-  X(16, 256, 1, 4, 8, 3, 2)    \
-  X(32, 128, 2, 2, 8, 3, 2)    \
-  X(64, 64, 2, 2, 8, 3, 2)
+  X(16, 256, 1, 8, 16, 2, 2)   \
+  X(32, 128, 2, 4, 16, 3, 2)   \
+  X(64, 64, 4, 2, 16, 3, 2)
 
 /* Dynamic shared memory: the stages, and two tables of k entries of 16 bytes. */
 #define BSRG_MMA_SHARED_BYTES(rows, columns, k, stages) \
   ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
 #define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
-  ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 2 * 16 * (k))
+  ((stages) * BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) + 2 * 16 * (k))
+/* A and X, and what pads their rows. */
+#define BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) \
+  ((size) * (k) * ((rows) + (columns)) + ((size) == 8 ? 32 : 16) * (rows) + 32 * (k))
 
 /* ---- sm80/few.cuh ---------------------------------------------------------------------------- */
 

@@ -103,6 +103,6 @@ enum { BSRG_SAMPLED_FEW = 32, BSRG_SAMPLED_MANY = 128 };
 #define BSRG_SAMPLED_MMA_BYTES(rows, columns, k, stages) \
   ((stages) * 2 * (k) * ((rows) + (columns)) + 16 * (columns))
 #define BSRG_SAMPLED_SIMT_BYTES(size, rows, columns, k, stages) \
-  ((stages) * ((size) * (k) * ((rows) + (columns)) + 16 * (rows)) + 16 * (columns))
+  ((stages) * BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) + 16 * (columns))
 
 #endif

@@ -36,6 +36,13 @@ REQUIRED = {
     "sm80/portable": "HMMA",
     "sm80/narrow_": "HMMA",
     "sm80/attention_decode": "HMMA",
+    "sm80/simt_tf32": "HMMA",
+    "sm80/simt_transposed_tf32": "HMMA",
+    "sm80/simt_f64": "DMMA",
+    "sm80/simt_transposed_f64": "DMMA",
+    "sm80/sampled_f64": "DMMA",
+    "sm80/pairs_f64": "DMMA",
+    "sm80/pairs_transposed_f64": "DMMA",
     "sm80/sampled_f16": "HMMA",
     "sm80/sampled_bf16": "HMMA",
 }
@@ -274,7 +281,7 @@ def inspect(image: Image) -> list[Kernel]:
 
 
 def table(kernels: list[Kernel]) -> str:
-    opcodes = ("HGMMA", "QGMMA", "HMMA")
+    opcodes = ("HGMMA", "QGMMA", "HMMA", "DMMA")
     rows = [("kernel", "arch", "registers", "shared", *opcodes)]
     for kernel in kernels:
         counts = ("" if kernel.opcodes is None else kernel.opcodes[opcode] for opcode in opcodes)

@@ -54,7 +54,11 @@ class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
   using Base::kColumns;
   using Base::kElementsA;
   using Base::kPitchA;
+  using Base::kPitchB;
   using Base::kRows;
+  using Base::kRowStep;
+  using Base::kRun;
+  using Base::kRunStep;
   using Base::kStageElements;
   using Base::kThreads;
   using Base::kVector;
@@ -102,7 +106,7 @@ class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
       const int k = i / kPerRow, n = i % kPerRow * kVector;
       const int64_t column = columns_.b[n];
       const bool exists = column >= 0 && k0 + k < p_.k;
-      ptx::cp_async<16>(ptx::shared_address(stage + k * kTileN + n),
+      ptx::cp_async<16>(ptx::shared_address(stage + k * kPitchB + n),
                         exists ? b + (k0 + k) * p_.b_row_stride + column : b, exists);
     }
   }
@@ -115,7 +119,7 @@ class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
       const int k = along_n ? i / kTileN : i % kStageK, n = along_n ? i % kTileN : i / kStageK;
       const int64_t column = columns_.b[n];
       const bool exists = column >= 0 && k0 + k < p_.k;
-      ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kTileN + n),
+      ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kPitchB + n),
                                exists ? b + (k0 + k) * p_.b_row_stride + column * p_.b_col_stride : b,
                                exists);
     }
@@ -126,15 +130,15 @@ class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
   __device__ __forceinline__ void store(const T (&totals)[kRows][kColumns]) const {
     const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
 #pragma unroll
-    for (int j = 0; j < kColumns; j += kVector) {
+    for (int j = 0; j < kColumns; j += kRun) {
 #pragma unroll
-      for (int v = 0; v < kVector; ++v) {
-        const int column = first_column_ + j * 8 + v;
+      for (int v = 0; v < kRun; ++v) {
+        const int column = first_column_ + j / kRun * kRunStep + v;
         if (columns_.b[column] < 0) continue;
         const int64_t place = columns_.out[column];
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
-          const int row = first_row_ + i * 4;
+          const int row = first_row_ + i * kRowStep;
           if (row >= rows_.count) continue;
           const int64_t at = place + static_cast<int64_t>(row) * p_.block_width;
           const T c = beta != 0 ? static_cast<const T *>(p_.values)[at] : T{0};

@@ -1,9 +1,11 @@
-// BSR x dense for float32 and float64 with IEEE fused multiply-adds: any block shape, N and strides.
+// BSR x dense for float32 and float64, and float32 by way of tf32: any block shape, N and strides.
 //
 // The same walk over the flattened K of a block row as portable.cuh. cp.async has 4- and 8-byte copies, so
 // operands of any alignment and stride reach shared memory without passing registers. simt_threads.cuh says how threads
 // share a tile; B there is X here.
 #pragma once
+
+#include <type_traits>
 
 #include "output.cuh"
 #include "params.h"
@@ -18,8 +20,8 @@ using portable::KEntry;
 
 // kTransposed: A is the transposed of what is stored; the copies turn it.
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages,
-          bool kTransposed>
-class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
+          bool kTransposed, bool kTf32 = false>
+class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32> {
  public:
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
       : p_(p),
@@ -54,18 +56,24 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
   }
 
  private:
-  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK>;
+  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32>;
   using Base::add_chunk;
   using Base::kChunkK;
   using Base::kColumns;
   using Base::kElementsA;
   using Base::kPitchA;
+  using Base::kPitchB;
   using Base::kRows;
+  using Base::kRowStep;
+  using Base::kRun;
+  using Base::kRunStep;
   using Base::kStageElements;
   using Base::kThreads;
   using Base::kVector;
   using Base::multiply_stage;
-  using typename Base::Vector;
+  struct alignas(kRun * sizeof(T)) Run {
+    T v[kRun];
+  };
   static constexpr int kTableBytes = 2 * kStageK * sizeof(KEntry);
 
   static_assert(kThreads % kStageK == 0, "a thread for each k");
@@ -147,7 +155,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
     const int k = threadIdx.x / kPerRow, first = threadIdx.x % kPerRow * kVector;
     const KEntry entry = entries[k];
     const T *const source = static_cast<const T *>(p_.x) + entry.x + column_ + first;
-    const uint32_t destination = ptx::shared_address(stage + k * kTileN + first);
+    const uint32_t destination = ptx::shared_address(stage + k * kPitchB + first);
     const int columns = kWhole ? kTileN : static_cast<int>(p_.n - column_) - first;
 #pragma unroll
     for (int n = 0; n < kTileN; n += kStep) {
@@ -168,7 +176,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
       const int k = along_columns ? i / kTileN : i % kStageK;
       const int64_t column = column_ + n;
       const KEntry entry = entries[k];
-      ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kTileN + n),
+      ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + k * kPitchB + n),
                                static_cast<const T *>(p_.x) + entry.x + column * p_.x_col_stride,
                                entry.a >= 0 && column < p_.n);
     }
@@ -180,23 +188,24 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
     const T alpha = static_cast<T>(p_.alpha), beta = static_cast<T>(p_.beta);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int row = first_row_ + i * 4;
+      const int row = first_row_ + i * kRowStep;
       if (row >= tile_.rows) continue;
       T *const y_row = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride;
       const T *const c_row = static_cast<const T *>(p_.c) + (tile_.y_row + row) * p_.c_row_stride;
 #pragma unroll
-      for (int j = 0; j < kColumns; j += kVector) {
-        const int64_t column = column_ + first_column_ + j * 8;
-        if (p_.vector_x && column + kVector <= p_.n) {
-          Vector y, c = {};
-          if (beta != 0) c = *reinterpret_cast<const Vector *>(c_row + column);
+      for (int j = 0; j < kColumns; j += kRun) {
+        const int64_t column = column_ + first_column_ + j / kRun * kRunStep;
+        if (p_.vector_x && column + kRun <= p_.n) {
+          Run y, c = {};
+          if (beta != 0) c = *reinterpret_cast<const Run *>(c_row + column);
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) y.v[v] = fma(beta, c.v[v], alpha * totals[i][j + v]);
+          for (int v = 0; v < kRun; ++v) y.v[v] = fma(beta, c.v[v], alpha * totals[i][j + v]);
           // An assignment would become a store of each element.
-          __stcs(reinterpret_cast<int4 *>(y_row + column), *reinterpret_cast<const int4 *>(&y));
+          using Bits = std::conditional_t<sizeof(Run) == 16, int4, int2>;
+          __stcs(reinterpret_cast<Bits *>(y_row + column), *reinterpret_cast<const Bits *>(&y));
         } else {
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) {
+          for (int v = 0; v < kRun; ++v) {
             if (column + v >= p_.n) continue;
             const T c = beta != 0 ? c_row[(column + v) * p_.c_col_stride] : T{0};
             y_row[(column + v) * p_.y_col_stride] = fma(beta, c, alpha * totals[i][j + v]);
@@ -212,7 +221,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
     output::settle(first_row);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const T of_row = output::load<T>(p_.output.row_scale, tile_.y_row + first_row + i * 4, T{1});
+      const T of_row = output::load<T>(p_.output.row_scale, tile_.y_row + first_row + i * kRowStep, T{1});
 #pragma unroll
       for (int j = 0; j < kColumns; ++j) totals[i][j] *= of_row;
     }
@@ -232,7 +241,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
          column_ += static_cast<int64_t>(gridDim.y) * kTileN)
 #pragma unroll 1
       for (int e = 0; e < kRows * kColumns; ++e) {
-        const int row = first_row_ + e / kColumns * 4;
+        const int row = first_row_ + e / kColumns * kRowStep;
         const int64_t y_row = tile_.y_row + row, column = column_of(e % kColumns);
         if (row >= tile_.rows || column >= p_.n) continue;
         T *const y = static_cast<T *>(p_.y) + y_row * p_.y_row_stride + column * p_.y_col_stride;
@@ -243,7 +252,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
 
   // Of element j of a thread's rows.
   __device__ __forceinline__ int64_t column_of(int j) const {
-    return column_ + first_column_ + j / kVector * kVector * 8 + j % kVector;
+    return column_ + first_column_ + j / kRun * kRunStep + j % kRun;
   }
 
   const bsrg_portable_params &p_;
@@ -256,15 +265,18 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
 }  // namespace bsrg::simt
 
 // One kernel, <prefix>_m<rows>n<columns>, a row of BSRG_SIMT_F32_TILES or BSRG_SIMT_F64_TILES.
-#define BSRG_SIMT_KERNEL_OF(prefix, type, transposed, rows, columns, warps_m, warps_n, stage_k, stages,   \
-                            ctas)                                                                         \
-  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                          \
-      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                 \
-    bsrg::ptx::follow_grid_before();                                                                      \
-    extern __shared__ __align__(128) unsigned char shared_memory[];                                       \
-    bsrg::simt::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed>(params,        \
-                                                                                           shared_memory) \
-        .run();                                                                                           \
+#define BSRG_SIMT_KERNEL_OF(prefix, type, transposed, tf32, rows, columns, warps_m, warps_n, stage_k, \
+                            stages, ctas)                                                             \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                      \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {             \
+    bsrg::ptx::follow_grid_before();                                                                  \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                   \
+    bsrg::simt::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed, tf32>(     \
+        params, shared_memory)                                                                        \
+        .run();                                                                                       \
   }
-#define BSRG_SIMT_KERNEL(prefix, type, ...) BSRG_SIMT_KERNEL_OF(prefix, type, false, __VA_ARGS__)
-#define BSRG_SIMT_TRANSPOSED(prefix, type, ...) BSRG_SIMT_KERNEL_OF(prefix, type, true, __VA_ARGS__)
+#define BSRG_SIMT_KERNEL(prefix, type, ...) BSRG_SIMT_KERNEL_OF(prefix, type, false, false, __VA_ARGS__)
+#define BSRG_SIMT_TRANSPOSED(prefix, type, ...) BSRG_SIMT_KERNEL_OF(prefix, type, true, false, __VA_ARGS__)
+// Of float32, by way of tf32.
+#define BSRG_TF32_KERNEL(prefix, ...) BSRG_SIMT_KERNEL_OF(prefix, float, false, true, __VA_ARGS__)
+#define BSRG_TF32_TRANSPOSED(prefix, ...) BSRG_SIMT_KERNEL_OF(prefix, float, true, true, __VA_ARGS__)

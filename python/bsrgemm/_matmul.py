@@ -108,7 +108,7 @@ def matmul(
         Factors of the product's rows and columns, for example what quantized operands were divided
         by: shape (M,) or (M, 1), and (N,) or (1, N). A result of one dimension has rows where
         ``a`` is the block-sparse operand, else columns. Like ``bias``, of the dtype of the
-        operands or, where that has 16 bits, float32; on their device.
+        result or, where that has 16 bits, float32; on the device of the operands.
     out : array, optional
         Where the result goes: the shape of the result, writable. It may be ``c`` itself and may
         overlap nothing else. Without it the result is made new.
@@ -120,9 +120,9 @@ def matmul(
         until the work is done. Ignored on the CPU.
     precision : str
         Of float32 operands. ``"tf32"`` permits to round them to the 10 bits of TensorFloat-32
-        before they are multiplied, for tensor cores; sums remain float32. It is used on Hopper, in
-        blocks whose height is a multiple of 64 and whose width is one of 8; everything else
-        computes as ``"ieee"`` does.
+        before they are multiplied, for tensor cores; sums remain float32. It is used on a GPU where
+        it gains time, which it does most on Hopper in blocks whose height is a multiple of 64 and
+        whose width is one of 8; few columns, two bsr_arrays and the CPU compute as ``"ieee"`` does.
     out_dtype : dtype, optional
         Of the result and of ``c``, where the operands are float8_e4m3fn or float8_e5m2: float16,
         bfloat16 (the default) or float32, by name or as NumPy or torch writes it.

@@ -247,7 +247,33 @@ def test_tf32_against_cublas(torch: Any, rng: np.random.Generator) -> None:
     assert relative_error(torch, found, expected) <= 2 * relative_error(torch, dense, expected)
 
 
-def test_tf32_of_other_blocks_is_float32(torch: Any, rng: np.random.Generator) -> None:
-    p = random_problem(torch, cases.uniform(0.3)(rng, 9, 7), (24, 12), "float32")
-    x = torch.randn(84, 300, device="cuda")
-    assert torch.equal(bsrgemm.matmul(p.matrix, x, precision="tf32"), p.matrix @ x)
+OTHER_BLOCKS = ((1, 1), (3, 5), (8, 8), (16, 16), (24, 12), (32, 32), (40, 7), (64, 64), (130, 20))
+
+
+@pytest.mark.parametrize("form", ["a @ x", "a.T @ x", "x @ a", "x @ a.T"])
+@pytest.mark.parametrize("blocksize", OTHER_BLOCKS, ids=str)
+def test_tf32_of_other_blocks(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], form: str
+) -> None:
+    """By the portable kernels, within the rounding of its operands; it is used."""
+    for rows, cols in ((2, 3), (9, 17)):
+        mask = cases.uniform(0.5)(rng, rows, cols)
+        mask[-1] = True
+        mask[0] = False
+        p = random_problem(torch, mask, blocksize, "float32")
+        a, dense = (p.matrix.T, p.dense.T) if ".T" in form else (p.matrix, p.dense)
+        right = form.startswith("x")
+        for n in some((300, 65, 77, 128, 1000)):
+            inner, outer = dense.shape[:: 1 if right else -1]
+            x = torch.randn((n, inner) if right else (inner, n), device="cuda")
+            if n % 2:
+                x = x.T.contiguous().T
+            expected = x.double() @ dense if right else dense @ x.double()
+            c = torch.randn(expected.shape, device="cuda")
+            beta = float(rng.integers(2))
+            out = torch.full(expected.shape, torch.nan, device="cuda")
+            operands = (x, a) if right else (a, x)
+            options = {"family": "portable", "precision": "tf32"}
+            product(*operands, c if beta else None, 1.0, beta, out, None, **options)
+            error = relative_error(torch, out, expected + beta * c.double())
+            assert 2.0**-16 < error <= TF32_ERROR, (n, beta, error)
