@@ -15,6 +15,7 @@ typedef struct portable_tile {
   int64_t rows, columns;
   double cost;  /* time for a row of a tile, against the others of its dtype */
   int64_t ctas; /* that an SM holds */
+  int64_t stage_k, stages;
 } portable_tile;
 
 /* Time for a row of a tile against the best tile of its list, in the order of the lists. 16 bit: full tiles on an
@@ -24,11 +25,11 @@ static const double mma_cost[] = {2.0, 1.1, 1.9, 1.3, 1.26, 1.03, 1.0};
 static const double f32_cost[] = {1.3, 1.2, 1.07, 1.0};
 static const double tf32_cost[] = {2.0, 1.8, 1.3, 1.0};
 static const double f64_cost[] = {1.7, 1.5, 1.05, 1.0};
-#define TILE_SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns, ctas},
-static const int64_t mma_shape[][3] = {BSRG_MMA_TILES(TILE_SHAPE)};
-static const int64_t f32_shape[][3] = {BSRG_SIMT_F32_TILES(TILE_SHAPE)};
-static const int64_t tf32_shape[][3] = {BSRG_SIMT_TF32_TILES(TILE_SHAPE)};
-static const int64_t f64_shape[][3] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
+#define TILE_SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, columns, ctas, k, stages},
+static const int64_t mma_shape[][5] = {BSRG_MMA_TILES(TILE_SHAPE)};
+static const int64_t f32_shape[][5] = {BSRG_SIMT_F32_TILES(TILE_SHAPE)};
+static const int64_t tf32_shape[][5] = {BSRG_SIMT_TF32_TILES(TILE_SHAPE)};
+static const int64_t f64_shape[][5] = {BSRG_SIMT_F64_TILES(TILE_SHAPE)};
 #undef TILE_SHAPE
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 _Static_assert(COUNT(mma_cost) == COUNT(mma_shape), "a cost for each tile");
@@ -38,7 +39,7 @@ _Static_assert(COUNT(f64_cost) == COUNT(f64_shape), "likewise");
 
 /* What the kernels of a dtype are, and what they cost: fitted on an H200, float64 and tf32 on an H100. */
 typedef struct tile_list {
-  const int64_t (*shape)[3];
+  const int64_t (*shape)[5];
   const double *cost;
   int count, first; /* kernels of transposed views follow the others */
   int64_t narrow;   /* tiles of no more columns are for few */
@@ -72,7 +73,7 @@ static portable_tile choose_tile(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   const tile_list *list = tiles_of(args);
   const int64_t n = args->x.cols;
-  portable_tile best = {-1, 0, 0, 0, 1};
+  portable_tile best = {.kernel = -1, .ctas = 1, .stage_k = 1, .stages = 2};
   double least = INFINITY;
   for (int i = 0; i < list->count; ++i) {
     const int64_t *shape = list->shape[i];
@@ -83,8 +84,13 @@ static portable_tile choose_tile(const bsrg_matmul_args *args) {
     const double cost = rows * columns * list->cost[i] * narrow;
     if (cost >= least) continue;
     least = cost;
-    best = (portable_tile){list->first + (v->order ? list->count : 0) + i, shape[0], shape[1], list->cost[i],
-                           shape[2]};
+    best = (portable_tile){.kernel = list->first + (v->order ? list->count : 0) + i,
+                           .rows = shape[0],
+                           .columns = shape[1],
+                           .cost = list->cost[i],
+                           .ctas = shape[2],
+                           .stage_k = shape[3],
+                           .stages = shape[4]};
   }
   return best;
 }
@@ -111,6 +117,9 @@ static bool has_whole_chunks(const bsrg_structure_view *v, int64_t size) {
 
 /* What a CTA does before its tile's first product and after the last, fitted on an H200. */
 static const double tile_seconds = 3e-6;
+/* Others: what memory takes for a stage, fitted on an H100 to up to FEW columns, where a CTA waits for one after the other: it
+ * has one less under way than it has room for. */
+static const double stage_seconds = 2.2e-6;
 /* 16 bit: the work of a tile for up to FEW columns, which reads A more often, fitted to blocks from 16x16 to 128x128 as they
  * are stored. Not of others: against them the tall kernels, which are predicted too fast for so few, would be taken. */
 enum { FEW = 64, FEW_HEIGHT = 16 };
@@ -153,7 +162,9 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
                          fmax(1, (double)v->nnzb * row_tiles * column_tiles);
   const double starts =
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
-  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), longest);
+  const double in_row = ceil((double)v->longest_row * (double)v->block_width / (double)tile.stage_k);
+  const double waiting = is_half(dtype) ? 0 : in_row * stage_seconds / (double)(tile.stages - 1);
+  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), fmax(longest, waiting));
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 
