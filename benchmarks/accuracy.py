@@ -103,8 +103,8 @@ def predict(case: Case, chip: dict[str, Any] | None = None) -> dict[str, Any]:
 
 
 def _is_precise(case: Case) -> bool:
-    """Whether a case is one of tf32 or of 8 bits."""
-    return case.group.startswith(("tf32", "fp8"))
+    """Whether a case is one of the suite precision."""
+    return case.group.startswith(("tf32", "fp8", "float64"))
 
 
 def _by_columns(case: Case) -> bool:

@@ -1,12 +1,14 @@
-"""Products of tf32 and of 8-bit floats on a GPU, beside cuBLAS's dense ones and our own of float16.
+"""Products of tf32, 8-bit floats and float64 on a GPU, beside cuBLAS's dense ones and our own of
+float16.
 
-The dense operand is column-major, as these products read it; in the groups that end in ``_rows`` it
-is row-major and copied at each product.
+The dense operand is column-major, as Hopper's kernels of the first two read it; in the groups that
+end in ``_rows`` it is row-major, which these copy at each product.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,7 +22,7 @@ from .gpu import add_measure_arguments, add_sustained_argument, is_complete, mea
 from .patterns import Pattern
 from .peers import Problem, Product
 from .records import Results
-from .suite import TURNS, Suite, multiply
+from .suite import TURNS, Reference, Suite, multiply
 from .timing import DeviceTimer
 
 ORDER = 8192
@@ -37,6 +39,17 @@ def precision_cases() -> Iterator[Case]:
                 yield Case(group, dtype, (side, side), count, ORDER, ORDER, ORDER)
             rows = (f"{group}_rows", dtype, (128, 128), ORDER // 128 // 8)
             yield Case(*rows, ORDER, ORDER, ORDER)
+    # Blocks that the portable kernels take.
+    for group, dtype, sides in (
+        ("tf32_small_rows", "float32", (16, 32)),
+        ("float64_rows", "float64", (16, 32, 64)),
+    ):
+        for side in sides:
+            yield Case(group, dtype, (side, side), ORDER // side // 8, ORDER, ORDER, ORDER)
+    for side in (128, 64, 32):
+        for n in (1, 16, 64):
+            few = ("fp8_columns", EIGHT[0], (side, side), ORDER // side // 4)
+            yield Case(*few, ORDER, n, ORDER, timings=("cold",))
 
 
 # ---- rivals -------------------------------------------------------------------------------------
@@ -83,9 +96,13 @@ RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, own_float16)}
 
 
 def wanted(case: Case) -> list[str]:
-    if case.group.endswith("_rows"):
+    if case.group in ("tf32_rows", "fp8_rows"):
         return []
+    if case.group == "fp8_columns":
+        return ["own_float16"]
     names = ["cublas_dense", "cublas_equal_flop", "own_float16"]
+    if case.group.endswith("_rows"):
+        return names[:2]
     # cuBLAS multiplies e5m2 by e4m3 alone.
     return names[2:] if case.dtype == "float8_e5m2" else names
 
@@ -108,8 +125,14 @@ class PrecisionSuite(Suite):
             values=p.values.to(kind),
             dense=p.dense.to(kind),
             x=x if case.group.endswith("_rows") else column_major(x),
-            out=p.out.to(self.torch.bfloat16) if case.dtype in EIGHT else p.out,
+            out=p.out.to(self.torch.bfloat16 if case.dtype in EIGHT else kind),
         )
+
+    def _reference(self, p: Problem) -> Reference:
+        reference = super()._reference(p)
+        if p.case.dtype == "float64":  # of which it is no other than the dense product
+            reference.dense_error = 2.0**-53 * (8 + math.sqrt(p.case.k) / 4)
+        return reference
 
     def _rounded_product(self, p: Problem) -> Any:
         if p.case.dtype in EIGHT:
@@ -145,7 +168,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "precision",
         RIVALS,
         select="^(tf32|fp8)/",
-        groups="tf32, fp8, tf32_rows, fp8_rows (default: the first two)",
+        groups="tf32, fp8, tf32_rows, fp8_rows, tf32_small_rows, float64_rows, fp8_columns "
+        "(default: the first two)",
     )
     add_sustained_argument(parser)
 

@@ -20,7 +20,7 @@ from .families import tally
 from .records import ROOT, Row
 from .report_cells import Made, Run, block_of, both_rates, number, obstacle, ours, rate, ratio
 from .report_host import host, training
-from .report_products import dynamic, fused, linear, products, sizes
+from .report_products import dynamic, fused, linear, portable_products, products, sizes
 
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
@@ -191,11 +191,11 @@ def _nearest_density(density: float) -> float:
     return min(CROSSOVER_DENSITIES, key=lambda nominal: abs(math.log(nominal / density)))
 
 
-def _gpu_few(runs: list[Run], group: str, slug: str) -> Made:
+def _gpu_few(runs: list[Run], group: str, slug: str, dtype: str = "float16", size: int = 2) -> Made:
     """A line for each matrix, a column for each N, and the time to read the blocks once."""
     found = [
         (run, row)
-        for run, row in ours(runs, "cold", dtype="float16")
+        for run, row in ours(runs, "cold", dtype=dtype)
         if row["case"].startswith(f"{group}/")
     ]
     matrices: dict[tuple[Any, ...], dict[int, Row]] = {}
@@ -213,7 +213,7 @@ def _gpu_few(runs: list[Run], group: str, slug: str) -> Made:
         for n in counts:
             row = by_count.get(n)
             cells.append(obstacle(row) or f"{row['us']:.1f}" if row else "-")
-        lines.append([*cells, f"{nnzb * height * width * 2 / memory * 1e6:.1f}"])
+        lines.append([*cells, f"{nnzb * height * width * size / memory * 1e6:.1f}"])
     return header, lines, [run for run, _ in found]
 
 
@@ -318,6 +318,16 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
         lambda runs: _gpu_few(runs, "rows", NEWEST_SLUG),
         NEWEST_SLUG,
         "gpu --select ^rows",
+    ),
+    "gpu-columns-8-bits": (
+        lambda runs: _gpu_few(runs, "fp8_columns", NEWEST_SLUG, "float8_e4m3fn", 1),
+        NEWEST_SLUG,
+        "precision --select ^fp8_columns",
+    ),
+    "gpu-portable": (
+        portable_products,
+        NEWEST_SLUG,
+        "precision --select ^(tf32_small|float64)_rows",
     ),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),

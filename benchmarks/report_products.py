@@ -19,6 +19,8 @@ _PRODUCTS = {
     "fp8": "A @ X, X column-major",
     "fp8_rows": "A @ X",
 }
+# Likewise, in a table of their own.
+_PORTABLE = {"tf32_small_rows": "A @ X, tf32", "float64_rows": "A @ X"}
 _RIVALS = {
     "bsrgemm_plain": "A @ X",
     "own_float16": "ours in float16",
@@ -37,9 +39,9 @@ def _in_groups(runs: list[Run], groups: Any, timing: str) -> list[tuple[Run, dic
     ]
 
 
-def products(runs: list[Run]) -> Made:
+def products(runs: list[Run], groups: dict[str, str] = _PRODUCTS) -> Made:
     """Rates of useful work, and over those of the rivals."""
-    found = _in_groups(runs, _PRODUCTS, "sustained")
+    found = _in_groups(runs, groups, "sustained")
     header = [
         "product",
         "dtype",
@@ -50,7 +52,7 @@ def products(runs: list[Run]) -> Made:
         "times the rate of",
     ]
     lines = []
-    for run, row in sorted(found, key=lambda f: list(_PRODUCTS).index(f[1]["case"].split("/")[0])):
+    for run, row in sorted(found, key=lambda f: list(groups).index(f[1]["case"].split("/")[0])):
         rivals = [
             f"{name} {ratio(row, run.rival(row, who))}"
             for who, name in _RIVALS.items()
@@ -58,7 +60,7 @@ def products(runs: list[Run]) -> Made:
         ]
         lines.append(
             [
-                _PRODUCTS[row["case"].split("/")[0]].format(**row),
+                groups[row["case"].split("/")[0]].format(**row),
                 row["dtype"],
                 block_of(row),
                 row["pattern"].replace("_", " "),
@@ -68,6 +70,11 @@ def products(runs: list[Run]) -> Made:
             ]
         )
     return header, lines, [run for run, _ in found]
+
+
+def portable_products(runs: list[Run]) -> Made:
+    """The same of what the portable kernels compute."""
+    return products(runs, _PORTABLE)
 
 
 def fused(runs: list[Run]) -> Made:

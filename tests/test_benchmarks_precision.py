@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -14,18 +15,25 @@ from benchmarks.precision import PrecisionSuite, precision_cases, wanted
 def test_cases() -> None:
     cases = list(precision_cases())
     assert len({case.name for case in cases}) == len(cases)
-    assert {case.group for case in cases} == {"tf32", "fp8", "tf32_rows", "fp8_rows"}
+    family = dict.fromkeys(("tf32", "fp8", "tf32_rows", "fp8_rows"), "kmajor")
+    family |= {"tf32_small_rows": "portable", "float64_rows": "portable", "fp8_columns": "narrow"}
+    assert {case.group for case in cases} == set(family)
     for case in cases:
         assert set(wanted(case)) <= set(precision.RIVALS)
         plan = precision.Plan(precision.predict(case, case.make_pattern()))
-        assert plan.choice == "kmajor", case.name
+        assert plan.choice == family[case.group], case.name
 
 
-@pytest.mark.parametrize("group", ["tf32", "fp8", "fp8_rows"])
-@pytest.mark.parametrize("dtype", ["float32", "float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize(
+    ("group", "dtype"),
+    [
+        ("tf32", "float32"),
+        ("tf32_small_rows", "float32"),
+        ("float64_rows", "float64"),
+        *product(("fp8", "fp8_rows", "fp8_columns"), ("float8_e4m3fn", "float8_e5m2")),
+    ],
+)
 def test_suite(group: str, dtype: str) -> None:
-    if (group == "tf32") != (dtype == "float32"):
-        pytest.skip("no such case")
     torch: Any = pytest.importorskip("torch", reason="torch is not installed")
     suite = PrecisionSuite(torch, "cpu", HostTimer(), peers=["own_float16"])
     outcome = suite.run(small(dtype, group=group))
