@@ -40,8 +40,8 @@ class Numbers {
  public:
   __device__ Numbers(const Number *numbers, int count, Number first, int lane)
       : numbers_(numbers), count_(count), lane_(lane), mine_(first) {}
-  // That of block `first` + `offset`, for each `first` in its order, which must be no multiple of 32 only with offsets that stay
-  // below the next one.
+  // That of block first + offset, by the whole warp, for ascending `first` that pass by no multiple of 32. Lanes may have offsets
+  // of their own, which are right up to the next multiple.
   __device__ Number of(int first, int offset = 0) {
     if (first % 32 == 0) {
       if (first > 0) mine_ = next_;
@@ -112,8 +112,8 @@ struct Kernel {
     return p.stages >= 32 ? 8 : p.stages >= 16 ? 4 : p.stages >= 8 ? 2 : 1;
   }
 
-  // A warp. load(block, number, step, stage) for each stage, in its lane; number_of(first block, lane) by all of them for so
-  // many blocks.
+  // A warp. number_of(first) is called by all of it, for as many blocks as there are lanes, load(block, number, step, slot) by
+  // each stage's lane.
   template <typename NumberOf, typename Load>
   __device__ void produce(int blocks, NumberOf number_of, Load load) const {
     const int lanes = this->lanes();
