@@ -309,6 +309,9 @@ typedef struct bsrg_portable_params {
   ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
 #define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
   ((stages) * BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) + 2 * 16 * (k))
+/* Of float64 and tf32 with a transposed A. */
+#define BSRG_SIMT_TURNED_BYTES(size, rows, columns, k, stages) \
+  ((stages) * ((size) * (k) * ((rows) + (columns)) + 64 * (k)) + 2 * 16 * (k))
 /* A and X, and what pads their rows. */
 #define BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) \
   ((size) * (k) * ((rows) + (columns)) + ((size) == 8 ? 32 : 16) * (rows) + 32 * (k))

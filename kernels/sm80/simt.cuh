@@ -18,10 +18,11 @@ namespace bsrg::simt {
 
 using portable::KEntry;
 
-// kTransposed: A is the transposed of what is stored; the copies turn it.
+// kTransposed: A is the transposed of what is stored. Matrix instructions read it as it is, for others copies turn it.
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages,
           bool kTransposed, bool kTf32 = false>
-class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32> {
+class Kernel
+    : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTransposed && (kTf32 || sizeof(T) == 8)> {
  public:
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
       : p_(p),
@@ -56,7 +57,8 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32> {
   }
 
  private:
-  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32>;
+  static constexpr bool kTurnedA = kTransposed && (kTf32 || sizeof(T) == 8);
+  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTurnedA>;
   using Base::add_chunk;
   using Base::kChunkK;
   using Base::kColumns;
@@ -78,7 +80,8 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32> {
 
   static_assert(kThreads % kStageK == 0, "a thread for each k");
   static_assert(kStages * kStageElements * sizeof(T) + kTableBytes ==
-                    BSRG_SIMT_SHARED_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages),
+                    (kTurnedA ? BSRG_SIMT_TURNED_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages)
+                              : BSRG_SIMT_SHARED_BYTES(sizeof(T), kTileM, kTileN, kStageK, kStages)),
                 "what the host reserves");
 
   __device__ __forceinline__ T *stage_a(int slot) const {
@@ -92,7 +95,12 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32> {
     const bool whole = column_ + kTileN <= p_.n;
     const auto load = [&](int slot, const KEntry *entries) {
       T *const a = stage_a(slot), *const x = a + kElementsA;
-      if constexpr (kTransposed)
+      if constexpr (kTurnedA) {
+        if (p_.vector_a)
+          copy_turned_a<kVector>(a, entries);
+        else
+          copy_turned_a<1>(a, entries);
+      } else if constexpr (kTransposed)
         copy_at(a, entries);
       else if (p_.vector_a)
         copy_a<kVector>(a, entries);
@@ -143,6 +151,20 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32> {
       const int64_t a = entries[k].a;
       ptx::cp_async<sizeof(T)>(ptx::shared_address(stage + row * kPitchA + k),
                                static_cast<const T *>(p_.values) + a + row, a >= 0 && row < tile_.rows);
+    }
+  }
+
+  // kWidth neighbouring rows a copy, which lie side by side as they do in memory.
+  template <int kWidth>
+  __device__ __forceinline__ void copy_turned_a(T *stage, const KEntry *entries) const {
+    constexpr int kPerK = kTileM / kWidth;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kPerK * kStageK; i += kThreads) {
+      const int row = i % kPerK * kWidth, k = i / kPerK;
+      const int64_t a = entries[k].a;
+      ptx::cp_async<kWidth * sizeof(T)>(ptx::shared_address(stage + k * kPitchA + row),
+                                        static_cast<const T *>(p_.values) + a + row,
+                                        a >= 0 && row < tile_.rows);
     }
   }
 

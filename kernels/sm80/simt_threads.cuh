@@ -12,7 +12,8 @@
 // totals. The relative error grows like sqrt(chunk + K / chunk) instead of sqrt(K); with chunks of 128 it is
 // at most 1.2 times that of OpenBLAS and MKL up to a K of 100,000.
 //
-// Shared memory of a stage: A [tile rows][stage k + 16 bytes], of float64 32 bytes, then B [stage k][tile columns + 32 bytes].
+// Shared memory of a stage: A [tile rows][stage k + 16 bytes], of float64 32 bytes, or kTurnedA, which only matrix instructions
+// take, [stage k][tile rows + 32 bytes]; then B [stage k][tile columns + 32 bytes].
 #pragma once
 
 #include "ptx/mma_sync.cuh"
@@ -20,7 +21,8 @@
 
 namespace bsrg::simt {
 
-template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, bool kTf32 = false>
+template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, bool kTf32 = false,
+          bool kTurnedA = false>
 struct Threads {
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kVector = 16 / sizeof(T);
@@ -31,14 +33,16 @@ struct Threads {
   static constexpr int kRun = kByMma ? 2 : kVector, kRunStep = kByMma ? 8 : 8 * kVector;
   static constexpr int kRows = kTileM / (kRowStep * kWarpsM);
   static constexpr int kColumns = kTileN / (kRunStep / kRun * kWarpsN);
-  static constexpr int kPitchA = kStageK + (sizeof(T) == 8 ? 2 : 1) * kVector;
+  static constexpr int kPitchA =
+      kTurnedA ? kTileM + 2 * kVector : kStageK + (sizeof(T) == 8 ? 2 : 1) * kVector;
   static constexpr int kPitchB = kTileN + 2 * kVector;
-  static constexpr int kElementsA = kTileM * kPitchA;
+  static constexpr int kElementsA = (kTurnedA ? kStageK : kTileM) * kPitchA;
   static constexpr int kStageElements = kElementsA + kStageK * kPitchB;
 
   static_assert(kColumns % kRun == 0 && kStageK % kVector == 0, "whole runs and vectors");
   static_assert(kChunkK % kStageK == 0, "whole stages");
   static_assert(!kByMma || (kRows % 2 == 0 && kStageK % 8 == 0), "whole instructions");
+  static_assert(kByMma || !kTurnedA, "multiply-adds read rows");
 
   struct alignas(16) Vector {
     T v[kVector];
@@ -72,7 +76,8 @@ struct Threads {
   static __device__ __forceinline__ void multiply_by_mma(const T *stage, int first_row, int first_column,
                                                          T (&sums)[kRows][kColumns]) {
     const int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
-    const T *const a_stage = stage + first_row * kPitchA + q;
+    const T *const a_stage = stage + (kTurnedA ? q * kPitchA + first_row : first_row * kPitchA + q);
+    constexpr int kOfRow = kTurnedA ? 1 : kPitchA, kOfK = kTurnedA ? kPitchA : 1;  // to the next one
     const T *const b_stage = stage + kElementsA + q * kPitchB + first_column - q * kRun + g;
 #pragma unroll
     for (int k = 0; k < kStageK; k += 8) {
@@ -84,9 +89,9 @@ struct Threads {
       }
 #pragma unroll
       for (int i = 0; i < kRows; i += 2) {
-        const T *const row = a_stage + i * 8 * kPitchA + k;
-        const T a[4] = {rounded(row[0]), rounded(row[8 * kPitchA]), rounded(row[4]),
-                        rounded(row[8 * kPitchA + 4])};
+        const T *const row = a_stage + i * 8 * kOfRow + k * kOfK;
+        const T a[4] = {rounded(row[0]), rounded(row[8 * kOfRow]), rounded(row[4 * kOfK]),
+                        rounded(row[8 * kOfRow + 4 * kOfK])};
 #pragma unroll
         for (int j = 0; j < kColumns / 2; ++j)
           ptx::mma_m16n8k8(sums[i][2 * j], sums[i][2 * j + 1], sums[i + 1][2 * j], sums[i + 1][2 * j + 1], a,
