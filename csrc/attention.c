@@ -113,12 +113,21 @@ static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *er
   return BSRG_OK;
 }
 
-static bsrg_status check_leading(const bsrg_tensor *q, int64_t batch, int64_t heads, bsrg_error *error) {
-  if ((batch == 1 || batch == q->batch) && (heads == 1 || heads == q->heads)) return BSRG_OK;
+static bsrg_status check_leading(const bsrg_attention_args *args, int64_t batch, int64_t heads,
+                                 bsrg_error *error) {
+  const int64_t q_batch = args->q.batch, q_heads = args->q.heads, k_heads = args->k.heads;
+  if ((batch == 1 || batch == q_batch) && (heads == 1 || heads == k_heads || heads == q_heads))
+    return BSRG_OK;
+  if (k_heads == 1 || k_heads == q_heads)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "block_mask has leading dimensions (%" PRId64 ", %" PRId64
+                     "), but must have (1 or %" PRId64 ", 1 or %" PRId64 "), the batch and heads of q",
+                     batch, heads, q_batch, q_heads);
   return bsrg_fail(error, BSRG_ERR_VALUE,
                    "block_mask has leading dimensions (%" PRId64 ", %" PRId64
-                   "), but must have (1 or %" PRId64 ", 1 or %" PRId64 "), the batch and heads of q",
-                   batch, heads, q->batch, q->heads);
+                   "), but must have (1 or %" PRId64 ", 1 or %" PRId64 " or %" PRId64
+                   "), the batch of q and the heads of k or q",
+                   batch, heads, q_batch, k_heads, q_heads);
 }
 
 static bsrg_status wrong_block_count(const bsrg_attention_args *args, int64_t block_rows, int64_t block_cols,
@@ -136,7 +145,7 @@ static bsrg_status wrong_block_count(const bsrg_attention_args *args, int64_t bl
 static bsrg_status check_masks(const bsrg_attention_args *args, bsrg_error *error) {
   if (args->masks == NULL) return BSRG_OK;
   const bsrg_tensor *q = &args->q;
-  const bsrg_status leading = check_leading(q, args->mask_batch, args->mask_heads, error);
+  const bsrg_status leading = check_leading(args, args->mask_batch, args->mask_heads, error);
   if (leading != BSRG_OK) return leading;
   for (int64_t i = 0; i < args->mask_batch * args->mask_heads; ++i) {
     if (args->masks[i] == NULL)
@@ -168,13 +177,12 @@ static bsrg_status check_topk(const bsrg_attention_args *args, bsrg_error *error
                      "block_mask is on a GPU and q on cpu, but both must be on one device");
   const bsrg_status status = bsrg_topk_check(mask, error);
   if (status != BSRG_OK) return status;
-  const bsrg_tensor *q = &args->q;
-  const int64_t block_rows = bsrg_ceil_div(q->rows, mask->block_height);
+  const int64_t block_rows = bsrg_ceil_div(args->q.rows, mask->block_height);
   const int64_t block_cols = bsrg_ceil_div(args->k.rows, mask->block_width);
   if (mask->block_rows != block_rows || mask->block_cols != block_cols)
     return wrong_block_count(args, mask->block_rows, mask->block_cols,
                              (bsrg_block_shape){mask->block_height, mask->block_width}, error);
-  return check_leading(q, mask->batch, mask->heads, error);
+  return check_leading(args, mask->batch, mask->heads, error);
 }
 
 static bsrg_view view_of(const char *name, const bsrg_tensor *t, int64_t item) {

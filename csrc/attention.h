@@ -86,11 +86,16 @@ static inline bsrg_block_shape bsrg_attention_block_shape(const bsrg_attention_a
   return (bsrg_block_shape){args->masks[0]->view.block_height, args->masks[0]->view.block_width};
 }
 
-/* The mask of a batch and head; NULL without masks. */
+/* How many neighbouring heads of q share a mask. Only where it is masked. */
+static inline int64_t bsrg_attention_mask_group(const bsrg_attention_args *args) {
+  return args->q.heads / args->mask_heads;
+}
+
+/* The mask of a batch and a head of q; NULL without masks. */
 static inline const bsrg_structure_view *bsrg_attention_mask(const bsrg_attention_args *args, int64_t batch,
                                                              int64_t head) {
   if (args->masks == NULL) return NULL;
-  const int64_t b = args->mask_batch == 1 ? 0 : batch, h = args->mask_heads == 1 ? 0 : head;
+  const int64_t b = args->mask_batch == 1 ? 0 : batch, h = head / bsrg_attention_mask_group(args);
   return &args->masks[b * args->mask_heads + h]->view;
 }
 

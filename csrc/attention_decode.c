@@ -17,10 +17,10 @@ typedef struct decode_units {
 
 /* Whether the heads of q that share a head of k share their masks, too. */
 static bool groups_share_masks(const bsrg_attention_args *args, int64_t group) {
-  if (args->mask_heads == 1 || group == 1) return true;
+  if (bsrg_attention_mask_group(args) >= group) return true;
   if (args->topk) return false; /* the GPU knows whether they are equal */
   for (int64_t i = 0; i < args->mask_batch * args->mask_heads; ++i)
-    if (args->masks[i] != args->masks[i - i % group]) return false; /* mask_heads are whole groups */
+    if (args->masks[i] != args->masks[i - i % group]) return false; /* one for each head of q */
   return true;
 }
 
@@ -109,7 +109,7 @@ static bsrg_status set_lists(const bsrg_attention_args *args, const decode_units
   if (status != BSRG_OK) return status;
   *keys = bsrg_max(0, bsrg_min(longest, tiles_between)) * tile_keys;
   p->list_batch_stride = args->mask_batch == 1 ? 0 : (int32_t)args->mask_heads;
-  p->list_head_stride = args->mask_heads == 1 ? 0 : (int32_t)units->group;
+  p->list_group = (int32_t)bsrg_attention_mask_group(args);
   p->key_group = (int32_t)(units->heads / args->k.heads);
   p->mask_height = (int32_t)bsrg_min(height, INT32_MAX); /* then all queries are in one block row */
   p->block_rows = (int32_t)bsrg_ceil_div(args->q.rows, height);

@@ -213,7 +213,7 @@ static bool order_tiles(builder *b, const bsrg_attention_args *args) {
   for (int64_t t = 0; t < b->plan->tile_count; ++t) {
     const bsrg_attention_position at = bsrg_attention_tile_position(order, (int32_t)t);
     const int64_t batch = args->mask_batch == 1 ? 0 : at.head / b->key->heads;
-    const int64_t head = args->mask_heads == 1 ? 0 : at.head % b->key->heads;
+    const int64_t head = at.head % b->key->heads / (b->key->heads / args->mask_heads);
     tiles[t] = b->lists[(batch * args->mask_heads + head) * order->query_tiles + at.query_tile];
     tiles[t].head = at.head;
     length[t] = tiles[t].steps;

@@ -47,6 +47,7 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
                                       .lse = args->lse,
                                       .heads = (int32_t)q->heads,
                                       .group = k->heads == 0 ? 1 : (int32_t)(q->heads / k->heads),
+                                      .mask_group = 1,
                                       .mask_height = 1,
                                       .query_tiles = (int32_t)query_tiles,
                                       .queries = (int32_t)q->rows,
@@ -65,7 +66,7 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
   bsrg_status status = BSRG_OK;
   if (bsrg_attention_is_masked(args)) {
     p.mask_batch_stride = args->mask_batch == 1 ? 0 : (int32_t)args->mask_heads;
-    p.mask_head_stride = args->mask_heads == 1 ? 0 : 1;
+    p.mask_group = (int32_t)bsrg_attention_mask_group(args);
     /* A block may be higher than there are queries: then all of them are in it. */
     p.mask_height = (int32_t)bsrg_min(bsrg_attention_block_shape(args).height, INT32_MAX);
     bsrg_attention_tile_lists lists = {0};

@@ -369,7 +369,7 @@ typedef struct bsrg_factors {
  * How many blocks a row has does not depend on the scores, only which ones: so a GPU can choose them, and attention can
  * be put on its stream behind that, while the host waits for nothing. */
 typedef struct bsrg_topk_mask {
-  int64_t batch, heads; /* of patterns; each 1 (shared) or q's */
+  int64_t batch, heads; /* of patterns, as mask_batch and mask_heads of bsrg_attention_args */
   int64_t block_rows, block_cols, block_height, block_width;
   int64_t k;
   int causal;
@@ -411,9 +411,10 @@ typedef struct bsrg_attention_args {
   bsrg_factors q_descale, k_descale, v_descale; /* BSRG_F8_E4M3: what is stored times these is meant */
   double scale, softcap; /* softcap > 0: scores become softcap * tanh(score / softcap) before the mask */
   int64_t diagonal, left, right;
-  /* NULL, or mask_batch x mask_heads patterns of q.rows x k.rows, rounded up to whole blocks of the pattern. */
+  /* NULL, or mask_batch x mask_heads patterns of q.rows x k.rows, rounded up to whole blocks of the pattern. Head i of
+   * q has those of head i / (q.heads / mask_heads): one for all, one for all that share a head of k, or its own. */
   bsrg_structure *const *masks;
-  int64_t mask_batch, mask_heads; /* each 1 (shared) or q's */
+  int64_t mask_batch, mask_heads; /* 1 or q's; 1, k's or q's */
   /* NULL, or in place of masks one on the device. Its patterns are of q.rows x k.rows, rounded up likewise. */
   const bsrg_topk_mask *topk;
   const bsrg_sequences *sequences; /* or NULL; not together with masks of either kind */

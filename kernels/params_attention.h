@@ -425,9 +425,9 @@ typedef struct bsrg_attention_portable_params {
   const int64_t *tile_begin, *tile_end;
   const bsrg_attention_tile *tiles;
   const uint64_t *words;
-  int32_t heads, group;                        /* of q, and how many of them share a head of k and v */
-  int32_t mask_batch_stride, mask_head_stride; /* in masks; 0: shared */
-  int32_t mask_height;                         /* of its blocks */
+  int32_t heads, group;                  /* of q, and how many of them share a head of k and v */
+  int32_t mask_batch_stride, mask_group; /* in masks, 0: shared; how many heads of q share a mask */
+  int32_t mask_height;                   /* of its blocks */
   int32_t query_tiles;
   int32_t queries, keys, size, value_size;
   int32_t band_first, band_last;            /* query i sees keys i + band_first .. i + band_last */

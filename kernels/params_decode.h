@@ -22,10 +22,10 @@ enum { BSRG_DECODE_TURN = 32 }; /* entries that a CTA fetches at a time */
 typedef struct bsrg_masked_decode_params {
   bsrg_decode_params decode; /* also what the second kernel gets */
   bsrg_attention_tile_lists lists;
-  int32_t list_batch_stride, list_head_stride; /* in lists, by units; 0: shared */
-  int32_t key_group;                           /* units that share a head of k */
-  int32_t mask_height;                         /* of the mask's blocks */
-  int32_t block_rows;                          /* of the mask: words of an entry that has some */
+  int32_t list_batch_stride, list_group; /* in lists, 0: shared; how many heads of q share a list */
+  int32_t key_group;                     /* units that share a head of k */
+  int32_t mask_height;                   /* of the mask's blocks */
+  int32_t block_rows;                    /* of the mask: words of an entry that has some */
   int32_t narrowed; /* whether lists may have tiles outside decode.first_key .. end_key - 1 */
 } bsrg_masked_decode_params;
 

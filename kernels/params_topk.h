@@ -53,7 +53,7 @@ typedef struct bsrg_topk_lists_params {
   bsrg_attention_order order;
   bsrg_attention_bounds bounds;
   int32_t batch, heads;           /* of q */
-  int32_t mask_batch, mask_heads; /* each 1 or q's */
+  int32_t mask_batch, mask_heads; /* 1 or q's, and 1, k's or q's */
   int32_t tile_keys;              /* of an entry; pairs have their own */
   int32_t capacity;               /* entries of a list, at most; lists begin that far apart */
   bsrg_attention_item *tiles;

@@ -12,7 +12,8 @@ from spaces import Space, Torch
 
 
 class Case(NamedTuple):
-    """A call of attention. ``blocks`` are truth values (batch or 1, heads or 1, rows, columns)."""
+    """A call of attention. ``blocks`` are truth values (batch or 1; 1, ``kv_heads`` or
+    ``heads``; rows, columns)."""
 
     queries: int
     keys: int
@@ -84,7 +85,8 @@ def allowed(case: Case) -> np.ndarray:
     if case.blocks is None:
         return seen
     height, width = case.block_shape
-    elements = case.blocks.repeat(height, axis=2).repeat(width, axis=3)
+    blocks = case.blocks.repeat(case.heads // case.blocks.shape[1], axis=1)
+    elements = blocks.repeat(height, axis=2).repeat(width, axis=3)
     return seen & elements[:, :, : case.queries, : case.keys]
 
 
@@ -336,6 +338,12 @@ def masks(rng: np.random.Generator) -> dict[str, Case]:
         "window": masked(rng, Case(300, 280, window=(50, 30)), (32, 64)),
         "shared heads": masked(
             rng, Case(260, 260, batch=2, heads=4, kv_heads=2), (64, 64), lead=(2, 4)
+        ),
+        "for each head of k": masked(
+            rng, Case(260, 260, batch=2, heads=6, kv_heads=3, causal=True), (64, 64), lead=(2, 3)
+        ),
+        "for each head of k, shared": masked(
+            rng, Case(260, 300, batch=2, heads=8, kv_heads=2), (128, 128), lead=(1, 2)
         ),
         "bshd": masked(rng, Case(260, 200, placed="bshd"), (64, 64)),
         "softcap": masked(rng, Case(200, 200, softcap=3.0, spread=2.0), (64, 16)),

@@ -148,6 +148,17 @@ CALLS = (
         ValueError,
         ("leading dimensions (1, 3), but must have (1 or 2, 1 or 4)",),
     ),
+    Bad(
+        "mask of other heads than k and q",
+        lambda: call(
+            k=x(2, 2, 8, 16),
+            v=x(2, 2, 8, 5),
+            enable_gqa=True,
+            block_mask=BlockMask.from_dense(np.ones((1, 3, 2, 2), bool), (4, 4)),
+        ),
+        ValueError,
+        ("leading dimensions (1, 3), but must have (1 or 2, 1 or 2 or 4), the batch of q and the",),
+    ),
     Bad("out of another shape", lambda: call(out=x(2, 4, 6, 6)), ValueError, ("out has shape",)),
     Bad(
         "out of another dtype",

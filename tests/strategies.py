@@ -95,7 +95,8 @@ def attention_calls(
         return case, draw(st.sampled_from(dtypes)), seed
     sides = st.one_of(st.integers(1, 40), st.sampled_from((16, 32, 64, 128, 256)))
     height, width = draw(sides), draw(sides)
-    lead = draw(st.sampled_from((1, case.batch))), draw(st.sampled_from((1, case.heads)))
+    heads = st.sampled_from((1, kv_heads, case.heads))
+    lead = draw(st.sampled_from((1, case.batch))), draw(heads)
     shape = (*lead, -(-case.queries // height), -(-case.keys // width))
     blocks = np.random.default_rng(seed).random(shape) < draw(st.floats(0, 1))
     case = case._replace(block_shape=(height, width), blocks=blocks)

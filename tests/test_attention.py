@@ -133,6 +133,29 @@ def test_one_mask_for_several_lengths(rng: np.random.Generator) -> None:
         assert np.allclose(found, bsrgemm.attention(q, k, v), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("group", [2, 4, 8])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_masks_of_heads_of_k(group: int, dtype: str, rng: np.random.Generator) -> None:
+    """As the same masks said for each head of q."""
+    for queries, batch, top in ((1, 1, 0), (16, 2, 0), (300, 2, 1)):
+        q, k, v = (
+            normal(rng, (2, heads, n, 16), dtype)
+            for heads, n in ((2 * group, queries), (2, 200), (2, 200))
+        )
+        grid = -(-queries // 16), -(-200 // 24)
+        if top:
+            scores = rng.standard_normal((batch, 2, *grid)).astype(np.float32)
+            mask = bsrgemm.BlockMask.topk(scores, 3, (16, 24), queries=queries, keys=200)
+        else:
+            mask = bsrgemm.BlockMask.from_dense(rng.random((batch, 2, *grid)) < 0.4, (16, 24))
+        each = bsrgemm.BlockMask.from_dense(mask.to_dense().repeat(group, axis=1), (16, 24))
+        options = {"enable_gqa": True, "is_causal": True, "return_lse": True}
+        found, expected = (
+            bsrgemm.attention(q, k, v, block_mask=m, softcap=5.0, **options) for m in (mask, each)
+        )
+        assert all(np.array_equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
 def test_bsr_array_as_mask(rng: np.random.Generator) -> None:
     blocks = rng.random((5, 4)) < 0.5
     dense = np.kron(blocks, np.ones((16, 16)))

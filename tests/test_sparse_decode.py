@@ -34,6 +34,17 @@ SCRIPT = """
         assert launched(q, k, device) == ("attention_decode_mask_f16_d128_r16", 2), lead
         rows = 64 if lead[1] == 1 else 16
         assert launched(many, k, host) == (f"attention_decode_mask_f16_d128_r{rows}", 1), lead
+    # One for each head of k: the rows of its whole group share it, but for more than 64 of them.
+    more = array(2, 16, 16, 128)
+    for batch in (1, 2):
+        host, device = masks((batch, 2), 3)
+        for mask, lists in ((host, 0), (device, 1)):
+            found = launched(many, k, mask)
+            assert found == ("attention_decode_mask_f16_d128_r64", 1 + lists), batch
+            found = launched(more, k, mask, backend="decode")
+            assert found == ("attention_decode_mask_f16_d128_r16", 1 + lists), batch
+            found = launched(more, k, mask, backend="portable")
+            assert found == ("portable_attention_f16_d128", 1 + lists), batch
     one = BlockMask.from_dense(np.eye(1, 64, dtype=bool)[None, None].repeat(8, axis=1), BLOCK)
     assert launched(many, k, one) == ("attention_decode_mask_f16_d128_r64", 1)
     # Many blocks are several parts, as far as the bound of a top-k mask goes.

@@ -55,6 +55,16 @@ def test_equals_the_function(name: str, masked: bool, rng: np.random.Generator) 
     assert same(attention(q, k, v, **options), bsrgemm.attention(q, k, v, **options))
 
 
+def test_masks_of_heads_of_k(rng: np.random.Generator) -> None:
+    q, k, v = operands()
+    blocks = rng.random((2, 2, 4, 4)) < 0.6
+    found, expected = (
+        attention(q, k, v, block_mask=BlockMask.from_dense(x, (32, 32)), enable_gqa=True)
+        for x in (blocks, blocks.repeat(2, axis=1))
+    )
+    assert torch.equal(found, expected)
+
+
 def test_names_of_scaled_dot_product_attention() -> None:
     q, k, v = operands(queries=120)
     options = {"is_causal": True, "scale": 0.2, "enable_gqa": True}

@@ -126,7 +126,7 @@ class Kernel {
       steps_ = end_tile - first_tile;
       return;
     }
-    const int64_t mask = static_cast<int64_t>(batch_) * p_.mask_batch_stride + head_ * p_.mask_head_stride;
+    const int64_t mask = static_cast<int64_t>(batch_) * p_.mask_batch_stride + head_ / p_.mask_group;
     const int64_t list = mask * p_.query_tiles + query_tile_;
     const int64_t begin = __ldg(p_.tile_begin + list), end = __ldg(p_.tile_end + list);
     first_step_ = lower_bound(begin, end, first_tile);

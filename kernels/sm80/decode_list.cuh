@@ -37,7 +37,8 @@ class KeyList {
 
   // By all threads, first of all. How many stages the split has.
   __device__ __forceinline__ int find(int batch, int head, int split) const {
-    const int64_t list = static_cast<int64_t>(batch) * p_.list_batch_stride + head * p_.list_head_stride;
+    const int q_head = head * p_.decode.group;  // the unit's first
+    const int64_t list = static_cast<int64_t>(batch) * p_.list_batch_stride + q_head / p_.list_group;
     const int64_t begin = __ldg(p_.lists.tile_begin + list);
     const int2 *tiles = reinterpret_cast<const int2 *>(p_.lists.tiles) + begin;
     int count = static_cast<int>(__ldg(p_.lists.tile_end + list) - begin);

@@ -45,8 +45,8 @@ struct HopperList {
 
   // For every head that has this pattern.
   __device__ __forceinline__ void describe(bsrg_attention_item item) const {
-    const int heads = p.mask_heads == 1 ? p.heads : 1, batches = p.mask_batch == 1 ? p.batch : 1;
-    const int first_head = pattern % p.mask_heads, first_batch = pattern / p.mask_heads;
+    const int heads = p.heads / p.mask_heads, batches = p.mask_batch == 1 ? p.batch : 1;
+    const int first_head = pattern % p.mask_heads * heads, first_batch = pattern / p.mask_heads;
     item.entry_begin = begin;
     item.slot = -1;
     for (int i = threadIdx.x; i < heads * batches; i += BSRG_TOPK_THREADS) {

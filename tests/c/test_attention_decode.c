@@ -119,6 +119,10 @@ static void test_masks(void) {
   SUITS((args.topk = &topk, args.masks = NULL, args.mask_heads = HEADS, args.q.rows = 16), true);
   SUITS((args.topk = &topk, args.masks = NULL, args.mask_heads = HEADS, args.q.rows = 17), false);
   SUITS((args.topk = &topk, args.masks = NULL, args.q.rows = 16), true);
+  /* One for each head of k: 128 units of 64 rows, or 512 of 17. */
+  SUITS((args.mask_heads = 8, args.q.rows = 16), true);
+  SUITS((args.mask_heads = 8, args.q.rows = 17), false);
+  SUITS((args.topk = &topk, args.masks = NULL, args.mask_heads = 8, args.q.rows = 16), true);
   /* More units than SMs, of 20 or of 20 x 4 rows, or of each head. */
   SUITS((args.q.batch = args.k.batch = 17, args.q.rows = 5), true);
   SUITS((args.q.batch = args.k.batch = 17, args.q.rows = 20), false);

@@ -286,8 +286,9 @@ static bsrg_status attention(fuzz_input *in, bsrg_structure *mask, bsrg_error *e
   int64_t keys = v.cols - fuzz_below(in, bsrg_min(v.block_width, 65536));
   if (kind == 7) queries = read_size(in), keys = read_size(in);
   const int64_t batch = kind == 5 ? 1 : 1 + fuzz_below(in, 3), heads = 1 + fuzz_below(in, 8);
-  const int64_t shared = fuzz_below(in, 3) ? heads : 1, size = read_size(in),
-                value_size = fuzz_byte(in) % 4 ? size : read_size(in);
+  const int64_t half = heads % 2 ? heads : heads / 2,
+                shared = (const int64_t[]){1, heads, half}[fuzz_below(in, 3)];
+  const int64_t size = read_size(in), value_size = fuzz_byte(in) % 4 ? size : read_size(in);
   const bool masked = kind < 5;
   bsrg_attention_args args = {.dtype = dtype,
                               .scale = 0.125,
@@ -299,7 +300,7 @@ static bsrg_status attention(fuzz_input *in, bsrg_structure *mask, bsrg_error *e
                               .k_descale = {.all = 1},
                               .v_descale = {.all = 1},
                               .mask_batch = fuzz_byte(in) % 2 ? batch : 1,
-                              .mask_heads = fuzz_byte(in) % 2 ? heads : 1,
+                              .mask_heads = (const int64_t[]){1, heads, shared}[fuzz_byte(in) % 3],
                               .device = m.device,
                               .family = read_family(in, m.device)};
   bsrg_structure *masks[32];
