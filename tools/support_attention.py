@@ -33,7 +33,7 @@ def _attention(
     if options.get("layout") == "bshd":
         q, k, v = (np.ascontiguousarray(x.swapaxes(1, 2)) for x in (q, k, v))
     if mask is not None:
-        options["block_mask"] = _mask(mask, queries, keys, heads[0], block)
+        options["block_mask"] = _mask(mask, queries, keys, heads, block)
     if descale == "numbers":
         options |= dict.fromkeys(("q_descale", "k_descale", "v_descale"), 0.5)
     elif descale == "arrays":
@@ -42,12 +42,15 @@ def _attention(
     bsrgemm.attention(q, k, v, **options)
 
 
-def _mask(kind: str, queries: int, keys: int, heads: int, block: int) -> Any:
+def _mask(kind: str, queries: int, keys: int, heads: tuple[int, int], block: int) -> Any:
+    """``heads``: of q and k."""
     shape = (-(-queries // block), -(-keys // block))
-    if kind == "heads":
-        return bsrgemm.BlockMask.from_dense(np.ones((1, heads, *shape), bool), (block, block))
-    if kind == "topk":
-        scores = np.zeros(shape, np.float32)
+    if kind in ("heads", "key heads"):
+        count = heads[kind == "key heads"]
+        return bsrgemm.BlockMask.from_dense(np.ones((1, count, *shape), bool), (block, block))
+    if kind in ("topk", "topk of key heads"):
+        lead = () if kind == "topk" else (1, heads[1])
+        scores = np.zeros((*lead, *shape), np.float32)
         return bsrgemm.BlockMask.topk(scores, 2, (block, block))
     if kind == "bsr":
         data = np.zeros((shape[0] * shape[1], block, block), np.float32)
@@ -66,12 +69,13 @@ def _packed(o: Operands, **options: Any) -> None:
 
 def _packed_masked(o: Operands) -> None:
     rows = 128 if o.device == "cpu" else 1024
-    _packed(o, block_mask=_mask("shared", rows, rows, 4, 64))
+    _packed(o, block_mask=_mask("shared", rows, rows, (4, 4), 64))
 
 
 def attentions() -> Iterator[Row]:
     for layout in LAYOUTS:
         yield Row(f"rows of q, k and v {layout}", partial(_attention, placed=layout))
+    grouped: dict[str, Any] = {"enable_gqa": True, "heads": (8, 4)}
     calls: dict[str, dict[str, Any]] = {
         '`layout="bshd"`': {"layout": "bshd"},
         "`is_causal`": {"is_causal": True},
@@ -79,14 +83,16 @@ def attentions() -> Iterator[Row]:
         "`softcap`": {"softcap": 20.0},
         "`softcap` of 10⁵": {"softcap": 1e5},
         "`scale`": {"scale": 0.5},
-        "`enable_gqa`, 8 heads of q": {"enable_gqa": True, "heads": (8, 4)},
+        "`enable_gqa`, 8 heads of q": grouped,
         "`return_lse`": {"return_lse": True},
         "`block_mask` of 64 × 64": {"mask": "shared"},
         "`block_mask` of 16 × 16": {"mask": "shared", "block": 16},
         "`block_mask` of 20 × 20": {"mask": "shared", "block": 20, "length": 100},
         "`block_mask` for each head": {"mask": "heads"},
+        "`block_mask` for each head of k": {"mask": "key heads", **grouped},
         "`block_mask`, a bsr_array": {"mask": "bsr"},
         "`BlockMask.topk`": {"mask": "topk"},
+        "`BlockMask.topk` for each head of k": {"mask": "topk of key heads", **grouped},
         "1 query, 4096 keys": {"queries": 1, "length": 4096},
         "1 query, 4096 keys, `block_mask`": {"queries": 1, "length": 4096, "mask": "shared"},
         "1 query, 4096 keys, `BlockMask.topk`": {"queries": 1, "length": 4096, "mask": "topk"},

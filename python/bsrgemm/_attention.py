@@ -68,7 +68,9 @@ def attention(
         Shape (batch, heads, keys, value size).
     block_mask : BlockMask or bsr_array, optional
         The blocks of queries and keys that are computed. Its numbers of block rows and columns are
-        the queries and keys rounded up to whole blocks. The pattern of a ``bsr_array`` counts for
+        the queries and keys rounded up to whole blocks. It has 1 batch or that of ``q``, and 1
+        head, or with ``enable_gqa`` those of ``k``, each for all heads of ``q`` that share it, or
+        those of ``q``. The pattern of a ``bsr_array`` counts for
         all batches and heads, its values do not count.
     is_causal : bool
         Whether queries see no keys after their own.

@@ -33,7 +33,8 @@ class BlockMask(Builders):
     Attributes
     ----------
     shape : tuple of int
-        ``(batch, heads, block rows, block columns)``; batch and heads may be 1 for all.
+        ``(batch, heads, block rows, block columns)``; batch and heads may be 1 for all, and heads
+        those of ``k``, each for all heads of ``q`` that share it.
     block_shape : tuple of int
         Queries and keys of a block.
     nnzb : int
