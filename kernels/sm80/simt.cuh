@@ -21,8 +21,7 @@ using portable::KEntry;
 // kTransposed: A is the transposed of what is stored. Matrix instructions read it as it is, for others copies turn it.
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages,
           bool kTransposed, bool kTf32 = false>
-class Kernel
-    : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTransposed && (kTf32 || sizeof(T) == 8)> {
+class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTransposed> {
  public:
   __device__ __forceinline__ Kernel(const bsrg_portable_params &p, unsigned char *shared)
       : p_(p),
@@ -57,8 +56,7 @@ class Kernel
   }
 
  private:
-  static constexpr bool kTurnedA = kTransposed && (kTf32 || sizeof(T) == 8);
-  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTurnedA>;
+  using Base = Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTransposed>;
   using Base::add_chunk;
   using Base::kChunkK;
   using Base::kColumns;
@@ -71,6 +69,7 @@ class Kernel
   using Base::kRunStep;
   using Base::kStageElements;
   using Base::kThreads;
+  using Base::kTurnedA;
   using Base::kVector;
   using Base::multiply_stage;
   struct alignas(kRun * sizeof(T)) Run {

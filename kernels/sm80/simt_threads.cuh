@@ -12,8 +12,8 @@
 // totals. The relative error grows like sqrt(chunk + K / chunk) instead of sqrt(K); with chunks of 128 it is
 // at most 1.2 times that of OpenBLAS and MKL up to a K of 100,000.
 //
-// Shared memory of a stage: A [tile rows][stage k + 16 bytes], of float64 32 bytes, or kTurnedA, which only matrix instructions
-// take, [stage k][tile rows + 32 bytes]; then B [stage k][tile columns + 32 bytes].
+// Shared memory of a stage: A [tile rows][stage k + 16 bytes], of float64 32 bytes, or kTurnedA, as matrix instructions take a
+// transposed one, [stage k][tile rows + 32 bytes]; then B [stage k][tile columns + 32 bytes].
 #pragma once
 
 #include "ptx/mma_sync.cuh"
@@ -22,12 +22,13 @@
 namespace bsrg::simt {
 
 template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, bool kTf32 = false,
-          bool kTurnedA = false>
+          bool kTransposed = false>
 struct Threads {
   static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   static constexpr int kVector = 16 / sizeof(T);
   static constexpr int kChunkK = 128;
   static constexpr bool kByMma = sizeof(T) == 8 || kTf32;
+  static constexpr bool kTurnedA = kTransposed && kByMma;
   // Of a thread: rows kRowStep apart, and runs of adjacent columns kRunStep apart.
   static constexpr int kRowStep = kByMma ? 8 : 4;
   static constexpr int kRun = kByMma ? 2 : kVector, kRunStep = kByMma ? 8 : 8 * kVector;
@@ -42,7 +43,6 @@ struct Threads {
   static_assert(kColumns % kRun == 0 && kStageK % kVector == 0, "whole runs and vectors");
   static_assert(kChunkK % kStageK == 0, "whole stages");
   static_assert(!kByMma || (kRows % 2 == 0 && kStageK % 8 == 0), "whole instructions");
-  static_assert(kByMma || !kTurnedA, "multiply-adds read rows");
 
   struct alignas(16) Vector {
     T v[kVector];

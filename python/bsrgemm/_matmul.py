@@ -122,7 +122,7 @@ def matmul(
         Of float32 operands. ``"tf32"`` permits to round them to the 10 bits of TensorFloat-32
         before they are multiplied, for tensor cores; sums remain float32. It is used on a GPU where
         it gains time, which it does most on Hopper in blocks whose height is a multiple of 64 and
-        whose width is one of 8; few columns, two bsr_arrays and the CPU compute as ``"ieee"`` does.
+        whose width is one of 8; products of two bsr_arrays and the CPU compute as ``"ieee"`` does.
     out_dtype : dtype, optional
         Of the result and of ``c``, where the operands are float8_e4m3fn or float8_e5m2: float16,
         bfloat16 (the default) or float32, by name or as NumPy or torch writes it.

@@ -148,6 +148,21 @@ def check_streams(torch: Any, multiply: Callable[[Any], Any], xs: list[Any]) -> 
         assert all(map(torch.equal, found, expected))
 
 
+def check_late(torch: Any, operand: Any, compute: Callable[[Any], Any]) -> None:
+    """What is computed from an operand that is late is put behind it, while the host goes on."""
+    expected = compute(operand)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        late = torch.zeros_like(operand)
+        torch.cuda._sleep(LONG)
+        late.copy_(operand)
+        found = compute(late)
+        assert not stream.query(), "a call waited for the stream"
+    stream.synchronize()
+    assert torch.equal(found, expected)
+
+
 def relative_error(torch: Any, found: Any, expected: Any) -> float:
     error = torch.linalg.norm(found.double() - expected).item()
     norm = torch.linalg.norm(expected).item()

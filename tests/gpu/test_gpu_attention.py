@@ -12,7 +12,7 @@ import pytest
 from attention_cases import Case, check, masked
 from bsrgemm import BlockMask, attention
 from cases import normal
-from device_cases import LONG, reduced, repeats
+from device_cases import LONG, check_late, reduced, repeats
 from spaces import GPU_SPACES, Space, Torch
 
 pytestmark = pytest.mark.gpu
@@ -404,17 +404,7 @@ def test_decode_same_bits_every_time(torch: Any) -> None:
 
 def test_decode_on_the_current_stream(torch: Any) -> None:
     q, k, v = cache(torch)
-    expected = attention(q, k, v, enable_gqa=True, backend="decode")
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        late = torch.zeros_like(q)
-        torch.cuda._sleep(LONG)
-        late.copy_(q)
-        found = attention(late, k, v, enable_gqa=True, backend="decode")
-        assert not stream.query(), "the call waited for the stream"
-    stream.synchronize()
-    assert torch.equal(found, expected)
+    check_late(torch, q, lambda q: attention(q, k, v, enable_gqa=True, backend="decode"))
 
 
 def test_decode_graph(torch: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from attention_cases import Case, call, check, masked, operands
 from bsrgemm import BlockMask, attention
 from cases import normal
-from device_cases import LONG, some
+from device_cases import check_late, some
 from spaces import Torch
 from topk_cases import expected_blocks
 
@@ -205,25 +205,16 @@ def test_graph(queries: int, backend: str, torch: Any) -> None:
 
 @pytest.mark.parametrize("queries", [1, 300])
 def test_nothing_waits(queries: int, backend: str, torch: Any) -> None:
-    """Scores that are late: mask and attention are put behind them, while the host goes on."""
+    """Mask and attention are put behind scores."""
     if backend == "decode" and queries > 64:
         pytest.skip("decode takes at most 64 queries")
     arrays, scores = grouped(torch, queries)
-    rule = {"queries": queries, "keys": 2048}
-    options = {"enable_gqa": True, "backend": backend}
-    made = BlockMask.topk(scores, 5, (64, 64), **rule)
-    expected = attention(*arrays, block_mask=made, **options)
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        late = torch.zeros_like(scores)
-        torch.cuda._sleep(LONG)
-        late.copy_(scores)
-        made = BlockMask.topk(late, 5, (64, 64), **rule)
-        found = attention(*arrays, block_mask=made, **options)
-        assert not stream.query(), "a call waited for the stream"
-    stream.synchronize()
-    assert torch.equal(found, expected)
+
+    def attend(scores: Any) -> Any:
+        made = BlockMask.topk(scores, 5, (64, 64), queries=queries, keys=2048)
+        return attention(*arrays, block_mask=made, enable_gqa=True, backend=backend)
+
+    check_late(torch, scores, attend)
 
 
 def test_refused(torch: Any, rng: np.random.Generator) -> None:

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from attention_cases import Case, check, masked
 from bsrgemm import BlockMask, attention
-from device_cases import LONG, repeats, some
+from device_cases import check_late, repeats, some
 from spaces import Torch
+from test_gpu_attention import DECODE
 from topk_cases import expected_blocks
 
 pytestmark = pytest.mark.gpu
@@ -106,31 +107,10 @@ def test_topk_masks(
         check(SPACE, drawn, dtype, rng, mask=made, backend="decode")
 
 
-OPTIONS = {
-    "64 queries": Case(64, 3000, size=128, causal=True),
+OPTIONS = DECODE | {
     "64 queries of 8 heads": Case(64, 1500, heads=8, kv_heads=1),
-    "33 queries": Case(33, 1500, size=256, causal=True),
     "20 queries": Case(20, 1500, size=64, window=(700, 3)),
-    "five heads of queries": Case(3, 3000, heads=10, kv_heads=2, causal=True),
-    "64 heads of queries": Case(1, 3000, heads=64, kv_heads=1, size=128),
-    "fills the GPU": Case(1, 700, size=128, batch=20, heads=32, kv_heads=16),
-    "top left": Case(16, 3000, causal=True, alignment="top_left"),
-    "fewer keys than queries": Case(40, 7, causal=True),
-    "fewer keys than queries, top left": Case(40, 7, causal=True, alignment="top_left"),
-    "window": Case(8, 5000, heads=4, kv_heads=2, window=(1000, 0)),
-    "window, top left": Case(8, 5000, window=(20, 700), alignment="top_left"),
-    "window of one": Case(8, 600, window=(0, 0)),
-    "window of nothing": Case(60, 20, window=(3, 3)),
     "window far back": Case(2, 9000, size=256, window=(4000, -1)),
-    "softcap": Case(4, 3000, size=128, softcap=2.0, spread=2.0),
-    "negative scale": Case(4, 3000, scale=-0.3),
-    "size 8": Case(4, 3000, size=8),
-    "size 192": Case(4, 3000, size=192, value_size=128),
-    "value size above": Case(4, 3000, size=64, value_size=256, heads=8, kv_heads=1),
-    "value size below": Case(4, 3000, size=256, value_size=8),
-    "packed": Case(4, 3000, size=64, batch=2, placed="packed"),
-    "no keys": Case(4, 0),
-    "large scores": Case(4, 3000, spread=40.0),
 }
 
 
@@ -232,23 +212,14 @@ def test_equal_masks_share_their_heads(torch: Any, rng: np.random.Generator) -> 
 
 
 def test_nothing_waits(torch: Any) -> None:
-    """Scores that are late: mask and attention are put behind them, while the host goes on."""
-    q, k, v = cache(torch)
-    scores = torch.randn(1, 16, 1, 79, device="cuda")
-    options = {"enable_gqa": True, "backend": "decode"}
-    made = BlockMask.topk(scores, 20, (16, 64), queries=1, keys=5000)
-    expected = attention(q, k, v, block_mask=made, **options)
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        late = torch.zeros_like(scores)
-        torch.cuda._sleep(LONG)
-        late.copy_(scores)
-        made = BlockMask.topk(late, 20, (16, 64), queries=1, keys=5000)
-        found = attention(q, k, v, block_mask=made, **options)
-        assert not stream.query(), "a call waited for the stream"
-    stream.synchronize()
-    assert torch.equal(found, expected)
+    """Mask and attention are put behind scores."""
+    arrays = cache(torch)
+
+    def attend(scores: Any) -> Any:
+        made = BlockMask.topk(scores, 20, (16, 64), queries=1, keys=5000)
+        return attention(*arrays, block_mask=made, enable_gqa=True, backend="decode")
+
+    check_late(torch, torch.randn(1, 16, 1, 79, device="cuda"), attend)
 
 
 def test_topk_graph(torch: Any) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bsrgemm import BlockMask, attention
 from cases import numpy_dtype
-from device_cases import LONG, reduced, repeats, some
+from device_cases import check_late, reduced, repeats, some
 from spaces import GPU_SPACES, Space, Torch
 from topk_cases import COUNTS, KINDS, expected_blocks, make_scores
 
@@ -224,22 +224,14 @@ def usual(torch: Any, block: int) -> tuple[list[Any], Any]:
 
 @pytest.mark.parametrize("block", [64, 128])
 def test_nothing_waits(block: int, backend: str, torch: Any) -> None:
-    """Scores that are late: mask and attention are put behind them, while the host goes on."""
-    (q, k, v), scores = usual(torch, block)
-    expected = attention(
-        q, k, v, block_mask=BlockMask.topk(scores, 3, (block, block)), backend=backend
-    )
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        late = torch.zeros_like(scores)
-        torch.cuda._sleep(LONG)
-        late.copy_(scores)
-        mask = BlockMask.topk(late, 3, (block, block))
-        found = attention(q, k, v, block_mask=mask, backend=backend)
-        assert not stream.query(), "a call waited for the stream"
-    stream.synchronize()
-    assert torch.equal(found, expected)
+    """Mask and attention are put behind scores."""
+    arrays, scores = usual(torch, block)
+
+    def attend(scores: Any) -> Any:
+        mask = BlockMask.topk(scores, 3, (block, block))
+        return attention(*arrays, block_mask=mask, backend=backend)
+
+    check_late(torch, scores, attend)
 
 
 @pytest.mark.parametrize("block", [64, 128])
