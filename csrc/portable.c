@@ -174,15 +174,15 @@ static bool suits_few(const bsrg_structure_view *v) {
          bsrg_max(v->block_height, v->block_width) <= BSRG_FEW_MAX_SIDE;
 }
 
-/* Whether the kernels for few columns take less time than tiles; *c is what the better ones need. */
+/* Whether the kernels for few columns take less time than tiles; *c is what the better ones need. Those for 8 bits take any
+ * number of columns. */
 static bool goes_by_few(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
-  const bsrg_structure_view *v = &args->a->view;
-  if (bsrg_is_8_bit(args->dtype)) { /* of which there are no tiles */
-    bsrg_few_predict(args, chip, c);
-    return true;
-  }
-  predict_tiles(args, chip, c);
-  if (args->x.cols > BSRG_FEW_MAX_N || !suits_few(v)) return false;
+  const bool eight = bsrg_is_8_bit(args->dtype);
+  if (eight)
+    bsrg_eight_predict(args, chip, c);
+  else
+    predict_tiles(args, chip, c);
+  if (!suits_few(&args->a->view) || (!eight && args->x.cols > BSRG_FEW_MAX_N)) return false;
   bsrg_candidate few = *c;
   bsrg_few_predict(args, chip, &few);
   if (few.seconds >= c->seconds) return false;
@@ -266,6 +266,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   chip.sm_count = gpu.device->info.sm_count;
   bsrg_candidate needed = {0};
   if (goes_by_few(args, &chip, &needed)) return bsrg_few_launch(args, &p, gpu, error);
+  if (bsrg_is_8_bit(args->dtype)) return bsrg_eight_launch(args, &p, gpu, error);
   /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the
    * column tiles that grid.y, which ends at 65535, leaves out. */
   const int64_t column_tiles = bsrg_min(bsrg_ceil_div(n, tile.columns), 65535);

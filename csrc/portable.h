@@ -22,4 +22,11 @@ void bsrg_few_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_
 bsrg_status bsrg_few_launch(const bsrg_matmul_args *args, const bsrg_portable_params *portable, bsrg_gpu gpu,
                             bsrg_error *error);
 
+/* portable_eight.c: the scales of products of 8 bits, and these in tiles. */
+bsrg_scaling bsrg_scaling_of(const bsrg_matmul_args *args);
+void bsrg_eight_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *candidate);
+/* portable: all but the row tiles. */
+bsrg_status bsrg_eight_launch(const bsrg_matmul_args *args, const bsrg_portable_params *portable,
+                              bsrg_gpu gpu, bsrg_error *error);
+
 #endif

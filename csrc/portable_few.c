@@ -129,14 +129,7 @@ bsrg_status bsrg_few_launch(const bsrg_matmul_args *args, const bsrg_portable_pa
                        .lanes_rows = l.lanes_rows,
                        .lanes_blocks = l.lanes_blocks,
                        .x_layout = x_layout(args, &l)};
-  if (bsrg_is_8_bit(args->dtype)) {
-    const bool per_block = args->values_scale_count == v->nnzb;
-    p.out = bsrg_kmajor_out(args);
-    p.block_scales = per_block ? args->values_scale : NULL;
-    p.a_scale = per_block ? NULL : args->values_scale;
-    p.x_scale = args->x_scale;
-    p.x_rows = args->x.rows;
-  }
+  if (bsrg_is_8_bit(args->dtype)) p.scaling = bsrg_scaling_of(args);
   const int64_t tiles = bsrg_ceil_div(v->block_height, l.rows);
   p.portable.tiles_per_block_row = (int32_t)tiles;
   p.portable.row_tiles = v->block_rows * tiles;

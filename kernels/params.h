@@ -304,6 +304,15 @@ typedef struct bsrg_portable_params {
   X(32, 128, 2, 4, 16, 3, 2)   \
   X(64, 64, 4, 2, 16, 3, 2)
 
+/* portable_e4m3_m<rows>n<columns> and portable_e5m2_... */
+#define BSRG_EIGHT_TILES(X)  \
+  X(16, 64, 1, 2, 64, 4, 8)  \
+  X(16, 256, 1, 4, 64, 3, 4) \
+  X(32, 256, 1, 4, 64, 3, 2) \
+  X(48, 128, 1, 4, 64, 4, 2) \
+  X(64, 128, 2, 2, 64, 4, 2) \
+  X(128, 128, 2, 4, 64, 4, 1)
+
 /* Dynamic shared memory: the stages, and two tables of k entries of 16 bytes. */
 #define BSRG_MMA_SHARED_BYTES(rows, columns, k, stages) \
   ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
@@ -315,6 +324,37 @@ typedef struct bsrg_portable_params {
 /* A and X, and what pads their rows. */
 #define BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) \
   ((size) * (k) * ((rows) + (columns)) + ((size) == 8 ? 32 : 16) * (rows) + 32 * (k))
+
+/* Of 8 bits: the stages, the scales of their chunks of 16 k and two tables of entries of 32 bytes, or in the end the sums of a
+ * tile, whose rows are padded. */
+#define BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages) \
+  ((stages) * (((rows) + (columns)) * (k) + (k) / 4) + 4 * (k))
+#define BSRG_EIGHT_SUMS_BYTES(rows, columns) (4 * (rows) * ((columns) + 4))
+#define BSRG_EIGHT_SHARED_BYTES(rows, columns, k, stages)                                   \
+  (BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages) > BSRG_EIGHT_SUMS_BYTES(rows, columns) \
+       ? BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages)                                  \
+       : BSRG_EIGHT_SUMS_BYTES(rows, columns))
+
+/* What products of 8-bit floats have beside others. */
+typedef struct bsrg_scaling {
+  const float *block_scales;      /* of each stored block; NULL: all 1 */
+  const float *a_scale, *x_scale; /* one factor each; NULL: 1 */
+  int64_t x_rows;                 /* the last block column may reach beyond them */
+  int32_t out;                    /* BSRG_KMAJOR_F16, ... */
+} bsrg_scaling;
+
+/* ---- sm80/portable_eight.cuh ----------------------------------------------------------------- */
+
+typedef struct bsrg_eight_params {
+  bsrg_portable_params
+      portable; /* K-major: elements of x along k adjacent; vector_a and vector_x are not looked at */
+  bsrg_scaling scaling;
+  int64_t a_row_stride; /* from a row of a block to the next */
+  int32_t chunks;       /* of 16 k of a block's row, the last one filled up */
+  int32_t a_bytes,
+      x_bytes; /* 16, 4 or 1: what chunks are aligned to in memory, as are their lengths but for the end of x */
+  int32_t vector_y; /* four neighbours of Y, which start at multiples of four, may be stored at once */
+} bsrg_eight_params;
 
 /* ---- sm80/few.cuh ---------------------------------------------------------------------------- */
 
@@ -339,10 +379,7 @@ typedef struct bsrg_few_params {
   bsrg_portable_params portable; /* a row tile: lanes_rows of rows; vector_a and vector_x are not looked at */
   int32_t team, lanes_k, lanes_rows, lanes_blocks;
   int32_t x_layout;
-  /* Of 8 bits, as in bsrg_kmajor_params; others have their type as output. */
-  int32_t out;
-  const float *block_scales, *a_scale, *x_scale;
-  int64_t x_rows; /* of 8 bits; the last block column may reach beyond them */
+  bsrg_scaling scaling; /* others have their type as output */
 } bsrg_few_params;
 
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -54,6 +55,33 @@ __device__ __forceinline__ uint32_t join(uint16_t low, uint16_t high) {
   uint32_t joined;
   asm("mov.b32 %0, {%1, %2};" : "=r"(joined) : "h"(low), "h"(high));
   return joined;
+}
+
+// Two neighbours of four 8-bit floats, the lower or the upper ones, as float16, which has all of their values.
+template <typename T>
+__device__ __forceinline__ uint32_t widen(uint32_t four, bool upper);
+
+// float8_e5m2 is the upper half of a float16.
+template <>
+__device__ __forceinline__ uint32_t widen<__nv_fp8_e5m2>(uint32_t four, bool upper) {
+  return __byte_perm(four, 0, upper ? 0x3424 : 0x1404);
+}
+
+template <>
+__device__ __forceinline__ uint32_t widen<__nv_fp8_e4m3>(uint32_t four, bool upper) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t wide;
+  const uint16_t two = static_cast<uint16_t>(upper ? four >> 16 : four);
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(two));
+  return wide;
+#else
+  // Its exponent counts from 7, that of float16 from 15: eight less, also for the values below the least exponent. What has
+  // all bits set would become 480, and is NaN.
+  const uint32_t bytes = __byte_perm(four, 0, upper ? 0x3424 : 0x1404);
+  const uint32_t small = (bytes & 0x7f007f00u) >> 1 | (bytes & 0x80008000u);
+  const __half2 value = __hmul2(*reinterpret_cast<const __half2 *>(&small), __float2half2_rn(256.f));
+  return *reinterpret_cast<const uint32_t *>(&value) | __hgt2_mask(__habs2(value), __float2half2_rn(448.f));
+#endif
 }
 
 template <typename T>

@@ -201,12 +201,12 @@ class Kernel {
       for (int i = 0; i < kAhead; ++i) {
         const Numbers &of = numbers[i];
         int64_t x_row = static_cast<int64_t>(of.column) * of_.block_width + of.k;
-        there[i] = of.there && (!kEight || x_row < p_.x_rows);
-        if (kEight && x_row >= p_.x_rows) x_row = 0;
+        there[i] = of.there && (!kEight || x_row < p_.scaling.x_rows);
+        if (kEight && x_row >= p_.scaling.x_rows) x_row = 0;
         at_x[i] = x + x_row * of_.x_row_stride;
         a[i] = load_run<T, kElements, true>(values + of.stored * block_elements + of.k * step);
         if constexpr (kEight)
-          scale[i] = p_.block_scales == nullptr ? 1.f : __ldg(p_.block_scales + of.stored);
+          scale[i] = p_.scaling.block_scales == nullptr ? 1.f : __ldg(p_.scaling.block_scales + of.stored);
       }
       look_up(numbers, next, end);
 #pragma unroll
@@ -291,11 +291,11 @@ class Kernel {
     if constexpr (!kEight) {
       store_as<T>(row, column, sum);
     } else {
-      if (p_.a_scale != nullptr) sum *= __ldg(p_.a_scale);
-      if (p_.x_scale != nullptr) sum *= __ldg(p_.x_scale);
-      if (p_.out == BSRG_KMAJOR_F32)
+      if (p_.scaling.a_scale != nullptr) sum *= __ldg(p_.scaling.a_scale);
+      if (p_.scaling.x_scale != nullptr) sum *= __ldg(p_.scaling.x_scale);
+      if (p_.scaling.out == BSRG_KMAJOR_F32)
         store_as<float>(row, column, sum);
-      else if (p_.out == BSRG_KMAJOR_F16)
+      else if (p_.scaling.out == BSRG_KMAJOR_F16)
         store_as<__half>(row, column, sum);
       else
         store_as<__nv_bfloat16>(row, column, sum);

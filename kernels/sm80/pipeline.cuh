@@ -82,23 +82,19 @@ class KWalker {
   int64_t stored_ = 0;  // the block's index in the values of a transposed view
 };
 
-// Calls multiply(slot) for each stage of kStageK k of the tile's block row, with load(slot, entries), which
-// starts the copies of a stage, running kStages - 1 stages ahead. tables: 2 * kStageK entries in shared
-// memory, one table read by the loads while the next is written. Tile: a RowTile, or what has a Walker of its own.
-template <int kStages, int kStageK, bool kTransposed, typename Tile, typename Load, typename Multiply>
-__device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const Tile &tile, KEntry *tables,
-                                       const Load &load, const Multiply &multiply) {
+// Calls multiply(slot) for each of `steps` stages, with load(slot, entries), which starts the copies of a stage, running
+// kStages - 1 stages ahead. A stage has kEntries entries, one of each of the first threads' walkers. tables: two of them in
+// shared memory, one read by the loads while the next is written.
+template <int kStages, int kEntries, typename Walker, typename Entry, typename Load, typename Multiply>
+__device__ __forceinline__ void walk_stages(int steps, Walker &walker, Entry *tables, const Load &load,
+                                            const Multiply &multiply) {
   static_assert(kStages >= 2, "a stage is loaded while another is multiplied");
   const int thread = threadIdx.x;
-  const int steps =
-      static_cast<int>((static_cast<int64_t>(tile.blocks) * p.block_width + kStageK - 1) / kStageK);
-
-  typename Tile::template Walker<kStageK, kTransposed> walker(p, tile, thread);
   const auto write_table = [&](int step) {
-    if (thread < kStageK) tables[step % 2 * kStageK + thread] = walker.next();
+    if (thread < kEntries) tables[step % 2 * kEntries + thread] = walker.next();
   };
   const auto start_load = [&](int step, int slot) {
-    if (step < steps) load(slot, tables + step % 2 * kStageK);
+    if (step < steps) load(slot, tables + step % 2 * kEntries);
     write_table(step + 1);
     ptx::cp_async_commit();
   };
@@ -120,6 +116,16 @@ __device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const Tile
     free_slot = slot;
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
+}
+
+// The same for the kStageK k of each stage of the tile's block row. Tile: a RowTile, or what has a Walker of its own.
+template <int kStages, int kStageK, bool kTransposed, typename Tile, typename Load, typename Multiply>
+__device__ __forceinline__ void walk_k(const bsrg_portable_params &p, const Tile &tile, KEntry *tables,
+                                       const Load &load, const Multiply &multiply) {
+  const int steps =
+      static_cast<int>((static_cast<int64_t>(tile.blocks) * p.block_width + kStageK - 1) / kStageK);
+  typename Tile::template Walker<kStageK, kTransposed> walker(p, tile, threadIdx.x);
+  walk_stages<kStages, kStageK>(steps, walker, tables, load, multiply);
 }
 
 }  // namespace bsrg::portable

@@ -1,0 +1,384 @@
+// BSR x dense of 8-bit floats for any block shape, on tensor cores of sm_80 and up.
+//
+// Tiles, the grid and the ring of stages are those of portable.cuh. Both operands are K-major: rows of A and columns of X lie
+// in shared memory as in memory, an element a byte, and become float16 between ldmatrix and mma.sync. Float16 has all values of
+// both formats, so products are exact, and their sums float32. ldmatrix gives a lane four neighbours along k, where the
+// instruction asks for two and two more eight further on: A and X have the same order, so that the right ones meet.
+//
+// A block's rows are filled up with zeros to whole chunks of 16 k, so that a chunk has one scale: where blocks have scales, the
+// sums of a chunk are multiplied by its scale before they are added.
+//
+// Shared memory of a stage: A [tile rows][stage k], then X [tile columns][stage k], chunks permuted within 128-byte lines as
+// portable.cuh does. Then the chunks' scales of all stages, and two tables of entries. In the end the tile's sums lie there, so
+// that they are stored along whichever side of Y is contiguous, in any of its dtypes.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include "output.cuh"
+#include "params.h"
+#include "ptx/convert.cuh"
+#include "ptx/cp_async.cuh"
+#include "ptx/mma_sync.cuh"
+#include "ptx/sync.cuh"
+#include "sm80/pipeline.cuh"
+
+namespace bsrg::eight {
+
+constexpr int kChunk = 16;  // k, and bytes
+
+// Where a chunk lies: its k of X's columns, and of A's first row in the tile. bytes: how many of A there are, and of X, which
+// may end before the last block does; none beyond the block row.
+struct Entry {
+  int64_t x, a;
+  int32_t block, bytes_a, bytes_x, pad;
+};
+
+// Computes the entries chunk, chunk + kStep, chunk + 2 * kStep, ... of a block row, as portable::KWalker does.
+template <int kStep>
+class Walker {
+ public:
+  __device__ __forceinline__ Walker(const bsrg_eight_params &p, const portable::RowTile &tile, int chunk)
+      : p_(p), tile_(tile), offset_(chunk) {
+    settle();
+  }
+
+  __device__ __forceinline__ Entry next() {
+    Entry entry = {};
+    if (block_ < tile_.blocks) {
+      const int width = p_.portable.block_width, k = offset_ * kChunk;
+      entry.block = stored_;
+      entry.x = static_cast<int64_t>(column_) * width + k;
+      entry.a =
+          (static_cast<int64_t>(entry.block) * p_.portable.block_height + tile_.row) * p_.a_row_stride + k;
+      entry.bytes_a = min(kChunk, width - k);
+      entry.bytes_x = static_cast<int>(
+          max(min(p_.scaling.x_rows - entry.x, static_cast<int64_t>(entry.bytes_a)), int64_t{0}));
+    }
+    offset_ += kStep;
+    settle();
+    return entry;
+  }
+
+ private:
+  __device__ __forceinline__ void settle() {
+#pragma unroll 1
+    for (; offset_ >= p_.chunks; ++block_) offset_ -= p_.chunks;
+    if (block_ >= tile_.blocks) return;
+    const int64_t block = tile_.first_block + block_;
+    column_ = __ldg(p_.portable.indices + block);
+    stored_ = static_cast<int>(p_.portable.order == nullptr ? block : __ldg(p_.portable.order + block));
+  }
+
+  const bsrg_eight_params &p_;
+  const portable::RowTile &tile_;
+  int block_ = 0, offset_, column_ = 0, stored_ = 0;
+};
+
+template <typename T, int kTileM, int kTileN, int kWarpsM, int kWarpsN, int kStageK, int kStages>
+class Kernel {
+ public:
+  __device__ __forceinline__ Kernel(const bsrg_eight_params &p, unsigned char *shared)
+      : p_(p),
+        of_(p.portable),
+        shared_(shared),
+        tile_(portable::row_tile(p.portable, kTileM)),
+        lane_(threadIdx.x % 32),
+        warp_(ptx::warp_index()) {}
+
+  __device__ __forceinline__ void run() {
+    const int64_t column_tiles = (of_.n + kTileN - 1) / kTileN;
+    for (int64_t column_tile = blockIdx.y; column_tile < column_tiles; column_tile += gridDim.y) {
+      column_ = column_tile * kTileN;
+      float sums[kFragmentsM][kFragmentsN][4] = {};
+      if (p_.scaling.block_scales == nullptr)
+        accumulate<false>(sums);
+      else
+        accumulate<true>(sums);
+      __syncthreads();  // all have read their stages
+      put_down(sums);
+      __syncthreads();
+      const bool more = of_.beta != 0 || of_.output.given;
+      if (p_.scaling.out == BSRG_KMAJOR_F32)
+        finish<float>(more);
+      else if (p_.scaling.out == BSRG_KMAJOR_F16)
+        finish<__half>(more);
+      else
+        finish<__nv_bfloat16>(more);
+      __syncthreads();  // and their sums
+    }
+  }
+
+ private:
+  static constexpr int kThreads = 32 * kWarpsM * kWarpsN;
+  static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
+  static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
+  static constexpr int kChunks = kStageK / kChunk, kRowsPerLine = 128 / kStageK;
+  static constexpr int kOffsetX = kTileM * kStageK, kStageBytes = (kTileM + kTileN) * kStageK;
+  static constexpr int kOffsetScales = kStages * kStageBytes;
+  static constexpr int kOffsetTables = kOffsetScales + kStages * kChunks * 4;
+  static constexpr int kRun = 4;                // neighbours that a thread stores
+  static constexpr int kPitch = kTileN + kRun;  // of the tile's sums
+
+  static_assert(kStageK == 64 || kStageK == 128, "a row is half a 128-byte line or one");
+  static_assert(kThreads % kChunks == 0 && kWarpM % 16 == 0 && kWarpN % 16 == 0,
+                "whole copies and fragments");
+  static_assert(kOffsetTables + 2 * kChunks * static_cast<int>(sizeof(Entry)) <=
+                        BSRG_EIGHT_SHARED_BYTES(kTileM, kTileN, kStageK, kStages) &&
+                    kTileM * kPitch * 4 <= BSRG_EIGHT_SHARED_BYTES(kTileM, kTileN, kStageK, kStages),
+                "what the host reserves");
+
+  // Byte offset of a chunk of A or X in its part of a stage.
+  __device__ static constexpr int offset(int row, int chunk) {
+    return row * kStageK + ((chunk ^ (row / kRowsPerLine % kChunks)) << 4);
+  }
+
+  template <bool kScaled>
+  __device__ __forceinline__ void accumulate(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const uint32_t scales = ptx::shared_address(shared_ + kOffsetScales);
+    const auto load = [&](int slot, const Entry *entries) {
+      const uint32_t stage = ptx::shared_address(shared_) + slot * kStageBytes;
+      copy<kTileM>(stage, tile_.rows, p_.a_bytes, static_cast<const uint8_t *>(of_.values), p_.a_row_stride,
+                   [&](int chunk) { return Place{entries[chunk].a, entries[chunk].bytes_a}; });
+      copy<kTileN>(stage + kOffsetX, of_.n - column_, p_.x_bytes,
+                   static_cast<const uint8_t *>(of_.x) + column_ * of_.x_col_stride, of_.x_col_stride,
+                   [&](int chunk) { return Place{entries[chunk].x, entries[chunk].bytes_x}; });
+      if (kScaled && threadIdx.x < kChunks)
+        ptx::cp_async<4>(scales + (slot * kChunks + threadIdx.x) * 4,
+                         p_.scaling.block_scales + entries[threadIdx.x].block,
+                         entries[threadIdx.x].bytes_a > 0);
+    };
+    const auto multiply = [&](int slot) {
+      multiply_stage<kScaled>(ptx::shared_address(shared_) + slot * kStageBytes,
+                              reinterpret_cast<const float *>(shared_ + kOffsetScales) + slot * kChunks,
+                              sums);
+    };
+    Walker<kChunks> walker(p_, tile_, threadIdx.x);
+    const int steps =
+        static_cast<int>((static_cast<int64_t>(tile_.blocks) * p_.chunks + kChunks - 1) / kChunks);
+    portable::walk_stages<kStages, kChunks>(steps, walker, reinterpret_cast<Entry *>(shared_ + kOffsetTables),
+                                            load, multiply);
+  }
+
+  // ---- loads ------------------------------------------------------------------------------------
+
+  struct Place {
+    int64_t offset;
+    int bytes;
+  };
+
+  // kRows rows of a stage, of which `existing` are there; width: bytes that are aligned in memory.
+  template <int kRows, typename Where>
+  __device__ __forceinline__ void copy(uint32_t stage, int64_t existing, int width, const uint8_t *from,
+                                       int64_t stride, const Where &where) const {
+    constexpr int kStep = kThreads / kChunks, kCopies = (kRows + kStep - 1) / kStep;
+    static_assert(kStep % (8 * kRowsPerLine) == 0 || kRows <= kStep, "rows of a thread are permuted alike");
+    const int chunk = threadIdx.x % kChunks;
+    int first = threadIdx.x / kChunks;
+    output::settle(first);  // or all that depends on it would stay in registers from stage to stage
+    const Place place = where(chunk);
+    const int count = static_cast<int>(min(existing, static_cast<int64_t>(kRows)));
+    const uint8_t *source = from + place.offset + first * stride;
+    uint32_t to = stage + offset(first, chunk);
+    if (width == 16) {
+#pragma unroll(kCopies < 4 ? kCopies : 4)
+      for (int row = first; row < kRows; row += kStep) {
+        ptx::cp_async_part(to, source, row < count ? place.bytes : 0);
+        source += kStep * stride;
+        to += kStep * kStageK;
+      }
+    } else {
+#pragma unroll 1
+      for (int row = first; row < kRows; row += kStep) {
+        copy_parts(to, source, row < count ? place.bytes : 0, width);
+        source += kStep * stride;
+        to += kStep * kStageK;
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void copy_parts(uint32_t to, const uint8_t *source, int bytes,
+                                                    int width) {
+    if (width == 4) {
+#pragma unroll 1
+      for (int i = 0; i < kChunk; i += 4)
+        ptx::cp_async_part<4>(to + i, i < bytes ? source + i : source, max(min(bytes - i, 4), 0));
+      return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < kChunk; i += 4) {
+      uint32_t word = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (i + e < bytes) word |= static_cast<uint32_t>(__ldg(source + i + e)) << 8 * e;
+      ptx::store_shared(to + i, static_cast<int>(word));
+    }
+  }
+
+  // ---- multiply ---------------------------------------------------------------------------------
+
+  template <bool kScaled>
+  __device__ __forceinline__ void multiply_stage(uint32_t stage, const float *scales,
+                                                 float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    // Chunks further along a row are reached by flipping address bits.
+    const uint32_t a0 = stage + warp_ / kWarpsN * (kWarpM * kStageK) + offset(lane_ % 16, lane_ / 16);
+    const uint32_t x0 =
+        stage + kOffsetX + warp_ % kWarpsN * (kWarpN * kStageK) + offset(lane_ % 16, lane_ / 16);
+#pragma unroll(kScaled ? 1 : kChunks / 2)
+    for (int chunk = 0; chunk < kChunks; chunk += 2) {
+      // Of rows 0 to 7 and 8 to 15 of a fragment the first chunk, then the second.
+      uint32_t a[kFragmentsM][4], x[kFragmentsN / 2][4];
+#pragma unroll
+      for (int i = 0; i < kFragmentsM; ++i)
+        ptx::load_matrix_x4(a[i], (a0 ^ (chunk << 4)) + i * (16 * kStageK));
+#pragma unroll
+      for (int j = 0; j < kFragmentsN / 2; ++j)
+        ptx::load_matrix_x4(x[j], (x0 ^ (chunk << 4)) + j * (16 * kStageK));
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float scale = kScaled ? scales[chunk + half] : 1.f;
+        uint32_t wide[kFragmentsM][4];
+#pragma unroll
+        for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) wide[i][r] = ptx::widen<T>(a[i][2 * half + r % 2], r / 2);
+#pragma unroll
+        for (int j = 0; j < kFragmentsN; ++j) {
+          const uint32_t four = x[j / 2][2 * half + j % 2];
+          const uint32_t low = ptx::widen<T>(four, false), high = ptx::widen<T>(four, true);
+          if constexpr (kScaled) {
+            float of_chunk[kFragmentsM][4];
+#pragma unroll
+            for (int i = 0; i < kFragmentsM; ++i) ptx::multiply_m16n8k16(of_chunk[i], wide[i], low, high);
+#pragma unroll
+            for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+              for (int e = 0; e < 4; ++e) sums[i][j][e] = fmaf(scale, of_chunk[i][e], sums[i][j][e]);
+            if (j % 2)
+              __syncwarp();  // or ptxas would gather sums of more chunks than there are registers for
+          } else {
+#pragma unroll
+            for (int i = 0; i < kFragmentsM; ++i) ptx::mma_m16n8k16<__half>(sums[i][j], wide[i], low, high);
+          }
+        }
+      }
+    }
+  }
+
+  // ---- output -----------------------------------------------------------------------------------
+
+  __device__ __forceinline__ float *sums_at(int row, int column) const {
+    return reinterpret_cast<float *>(shared_) + row * kPitch + column;
+  }
+
+  __device__ __forceinline__ void put_down(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const int row = warp_ / kWarpsN * kWarpM + lane_ / 4, column = warp_ % kWarpsN * kWarpN + lane_ % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kFragmentsM; ++i)
+#pragma unroll
+      for (int j = 0; j < kFragmentsN; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<float2 *>(sums_at(row + i * 16 + half * 8, column + j * 8)) =
+              make_float2(sums[i][j][2 * half], sums[i][j][2 * half + 1]);
+  }
+
+  // more: C, or what output.cuh does, and not only factors.
+  template <typename Out>
+  __device__ __forceinline__ void finish(bool more) const {
+    const float a_scale = p_.scaling.a_scale == nullptr ? 1.f : __ldg(p_.scaling.a_scale);
+    const float x_scale = p_.scaling.x_scale == nullptr ? 1.f : __ldg(p_.scaling.x_scale);
+    const auto multiplied = [&](float sum) {
+      return static_cast<float>(of_.alpha) * (sum * a_scale * x_scale);
+    };
+    if (more) {
+      for (int i = threadIdx.x; i < kTileM * kTileN; i += kThreads) {
+        const Position at = position<1>(i);
+        if (at.row >= tile_.rows || column_ + at.column >= of_.n) continue;
+        float *const sum = sums_at(at.row, at.column);
+        *sum = completed<Out>(multiplied(*sum), tile_.y_row + at.row, column_ + at.column);
+      }
+      __syncthreads();
+      store<Out>([](float sum) { return sum; });
+    } else {
+      store<Out>(multiplied);
+    }
+  }
+
+  // Of run i of kCount neighbours of Y, so that neighbouring threads have neighbouring runs.
+  struct Position {
+    int row, column;
+  };
+  template <int kCount>
+  __device__ __forceinline__ Position position(int i) const {
+    if (along_columns()) return {i / (kTileN / kCount), i % (kTileN / kCount) * kCount};
+    return {i % (kTileM / kCount) * kCount, i / (kTileM / kCount)};
+  }
+  __device__ __forceinline__ bool along_columns() const { return of_.y_row_stride != 1; }
+
+  template <typename Out>
+  __device__ __forceinline__ float completed(float value, int64_t row, int64_t column) const {
+    const bsrg_output_params &output = of_.output;
+    if (output.given && output.scaled) value *= output::scale<Out, float>(output, row, column);
+    if (of_.beta != 0)
+      value = fmaf(static_cast<float>(of_.beta),
+                   static_cast<float>(
+                       static_cast<const Out *>(of_.c)[row * of_.c_row_stride + column * of_.c_col_stride]),
+                   value);
+    if (output.given)
+      value =
+          output::activate_exactly(output.activation, value + output::bias<Out, float>(output, row, column));
+    return value;
+  }
+
+  template <typename Out, typename Last>
+  __device__ __forceinline__ void store(const Last &last) const {
+    const bool across = along_columns();
+    for (int i = threadIdx.x; i < kTileM * kTileN / kRun; i += kThreads) {
+      const Position at = position<kRun>(i);
+      const int64_t left_rows = tile_.rows - at.row, left_columns = of_.n - column_ - at.column;
+      if (left_rows <= 0 || left_columns <= 0) continue;
+      Out *const y = static_cast<Out *>(of_.y) + (tile_.y_row + at.row) * of_.y_row_stride +
+                     (column_ + at.column) * of_.y_col_stride;
+      const float *const from = sums_at(at.row, at.column);
+      float value[kRun];
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) value[e] = last(from[across ? e : e * kPitch]);
+      if (p_.vector_y && (across ? left_columns : left_rows) >= kRun) {
+        store_run(y, value);
+        continue;
+      }
+      const int64_t step = across ? of_.y_col_stride : of_.y_row_stride;
+#pragma unroll
+      for (int e = 0; e < kRun; ++e)
+        if (e < (across ? left_columns : left_rows)) y[e * step] = static_cast<Out>(value[e]);
+    }
+  }
+
+  __device__ __forceinline__ static void store_run(float *y, const float (&v)[kRun]) {
+    __stcs(reinterpret_cast<float4 *>(y), make_float4(v[0], v[1], v[2], v[3]));
+  }
+  template <typename Out>
+  __device__ __forceinline__ static void store_run(Out *y, const float (&v)[kRun]) {
+    __stcs(reinterpret_cast<uint2 *>(y), make_uint2(ptx::pack<Out>(v[0], v[1]), ptx::pack<Out>(v[2], v[3])));
+  }
+
+  const bsrg_eight_params &p_;
+  const bsrg_portable_params &of_;
+  unsigned char *const shared_;
+  const portable::RowTile tile_;
+  const int lane_, warp_;
+  int64_t column_ = 0;
+};
+
+}  // namespace bsrg::eight
+
+// One kernel, <prefix>_m<rows>n<columns>, a row of BSRG_EIGHT_TILES.
+#define BSRG_EIGHT_KERNEL(prefix, type, rows, columns, warps_m, warps_n, stage_k, stages, ctas)        \
+  extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                       \
+      prefix##_m##rows##n##columns(const __grid_constant__ bsrg_eight_params params) {                 \
+    bsrg::ptx::follow_grid_before();                                                                   \
+    extern __shared__ __align__(128) unsigned char shared_memory[];                                    \
+    bsrg::eight::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages>(params, shared_memory) \
+        .run();                                                                                        \
+  }
