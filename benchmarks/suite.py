@@ -26,13 +26,20 @@ TURNS = 3
 IN_TURNS = {"bsrgemm", "bsrgemm_plain", "bsrgemm_dense", "cublas_equal_flop", "cublas_dense"}
 IN_TURNS |= {"flash3", "flex", "own_float16", *FUSED}
 
+# From this density on every case of the crossover is timed in turns with the dense product.
+OWN_DENSE = 0.45
+
 
 def is_new(seen: set[Any], case: Case, who: str) -> bool:
     """False for a dense product that has been measured already, for another case.
 
-    Products of zeros take less power, and so less time: as many of them have to be in it."""
+    Products of zeros take less power, and so less time: as many of them have to be in it. Where few
+    are, both take about as long, and the clock drifts by more than they differ from one minute to
+    the next: there each case has its own."""
     if who == "cublas_dense":
         key: tuple[Any, ...] = (who, case.dtype, case.m, case.n, case.k, f"{case.density:.2g}")
+        if case.group == "crossover" and case.density >= OWN_DENSE:
+            key += (case.block,)
     elif who == "cublas_layer":
         key = (who, case.dtype, case.m, case.n, case.k)
     elif who == "cublas_equal_flop":
