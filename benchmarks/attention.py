@@ -12,7 +12,7 @@ from .cases import select
 from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .records import Results
 from .suite import TURNS
-from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
+from .timing import BURST_IDLE, COLD_LAUNCHES, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
 BACKENDS = ("auto", "hopper", "decode", "portable")
 
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "attention",
         RIVALS,
         select="",
-        groups="dense, fp8, varlen, decode, masks, topk (default: all)",
+        groups="dense, fp8, varlen, decode, masks, topk, sparse_decode (default: all)",
     )
     add_sustained_argument(parser)
     parser.add_argument(
@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
             DeviceTimer(torch, *args.sustained),
             peers=args.peers,
             families=args.backends,
+            l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
             turns=TURNS,
         )
 
@@ -62,9 +63,16 @@ def dry_run(cases: list[AttentionCase], peers: list[str]) -> None:
     for case in cases:
         rivals = [name for name in wanted(case) if name in peers]
         print(f"{case.name}: {case.useful_flops / 1e9:.0f} GF; {' '.join(rivals)}")
-        idle = BURST_IDLE + SUSTAINED_WARM + SUSTAINED_MEASURED
-        total += (1 + len(rivals)) * (idle + 40 * case.useful_flops / 400e12) + 0.3
+        total += (1 + len(rivals)) * _seconds(case) + 0.3
     print(f"{len(cases)} cases, about {total:.0f} s and the compilation of FlexAttention")
+
+
+def _seconds(case: AttentionCase) -> float:
+    """About what one of those measured takes, if it reads all keys where they are cold."""
+    if "cold" in case.timings:
+        return COLD_LAUNCHES * case.cache_bytes / 2.4e12
+    idle = BURST_IDLE + SUSTAINED_WARM + SUSTAINED_MEASURED
+    return idle + 40 * case.useful_flops / 400e12
 
 
 def _dotted(version: int | None) -> str:

@@ -2,7 +2,8 @@
 
 A name is ``group/dtype/batch x heads x keys x size/block/density/seen``, the block and its density
 for masks only. Heads are 32:8 where 32 of q share 8 of k and v. Sequences of different lengths have
-256-8192 for keys, the shortest and the longest.
+256-8192 for keys, the shortest and the longest. Few queries under masks have their number and that
+of heads with a mask of their own behind it, as in ``q4/m8``.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class AttentionCase:
     def grid(self) -> tuple[int, int]:
         """Block rows and block columns."""
         height, width = self.block or (1, 1)
-        return self.q_shape[2] // height, self.keys // width
+        # The last ones may reach beyond the queries: a few are less than a block row.
+        return -(-self.q_shape[2] // height), -(-self.keys // width)
 
     @property
     def nnzb(self) -> float:
@@ -91,6 +93,16 @@ class AttentionCase:
     def score_bytes(self) -> int:
         """What all scores take in memory."""
         return self.batch * self.heads * self.q_shape[2] * self.keys * ITEM_BYTES[self.dtype]
+
+    @property
+    def cache_bytes(self) -> int:
+        """All keys and values."""
+        return 2 * int(np.prod(self.k_shape)) * ITEM_BYTES[self.dtype]
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the mask is made anew for each call, from scores."""
+        return self.group == "topk"
 
     @property
     def density(self) -> float:
@@ -136,12 +148,12 @@ class AttentionCase:
             fields["shortest"] = min(self.lengths)
         if self.queries == 1:
             # Keys and values, which such a call reads once: it is as fast as memory at best.
-            fields["bytes"] = 2 * int(np.prod(self.k_shape)) * ITEM_BYTES[self.dtype]
+            fields["bytes"] = self.cache_bytes
         return fields
 
     def make_blocks(self) -> np.ndarray:
-        """The mask, one truth value a block: [rows, columns], or [heads, rows, columns] where each
-        head has its own."""
+        """The mask, one truth value a block: [rows, columns], [heads, rows, columns] where each
+        head has its own, or [batch, heads, rows, columns]."""
         # Both masks with the diagonal have the same blocks.
         name = "causal" if self.pattern in DIAGONAL else self.pattern
         rng = np.random.default_rng([SEED, *self.block, self.count, *name.encode()])
@@ -151,6 +163,53 @@ class AttentionCase:
         pattern = make(rng, *self.grid, self.count)
         blocks = np.zeros(self.grid, bool)
         blocks[pattern.rows, pattern.indices] = True
+        return blocks
+
+
+@dataclass(frozen=True)
+class SparseDecodeCase(AttentionCase):
+    """A few queries against a long cache, of which ``count`` blocks are read. Every batch has other
+    blocks, and so has each of ``mask_heads``: 1, or heads of k or of q. The pattern "topk" has the
+    blocks of "uniform", chosen on the GPU."""
+
+    mask_heads: int = 1
+    # Calls in a row would find what a short list keeps of the cache in L2.
+    timings: tuple[str, ...] = ("cold",)
+
+    @property
+    def visible(self) -> float:
+        """Not the rows of a block that has no more queries."""
+        return self.q_shape[2] * self.count * self.block[1]
+
+    @property
+    def is_chosen(self) -> bool:
+        return self.pattern == "topk"
+
+    @property
+    def name(self) -> str:
+        return f"{super().name}/q{self.queries}/m{self.mask_heads}"
+
+    @property
+    def needed_bytes(self) -> int:
+        """Keys and values that some query sees: each once for all heads of q that share them."""
+        kv_heads = self.k_shape[1]
+        blocks = self.make_blocks().any(axis=2)
+        if self.mask_heads > kv_heads:
+            blocks = blocks.reshape(self.batch, kv_heads, -1, self.grid[1]).any(axis=2)
+        share = kv_heads // blocks.shape[1]
+        keys = int(blocks.sum()) * share * self.block[1]
+        return 2 * keys * self.size * ITEM_BYTES[self.dtype]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return super().fields | {"mask_heads": self.mask_heads, "bytes": self.needed_bytes}
+
+    def make_blocks(self) -> np.ndarray:
+        shape = self.batch, self.mask_heads, *self.grid
+        rng = np.random.default_rng([SEED, *shape, self.count])
+        pattern = PATTERNS["uniform"](rng, int(np.prod(shape[:3])), self.grid[1], self.count)
+        blocks = np.zeros(shape, bool)
+        blocks.reshape(-1, self.grid[1])[pattern.rows, pattern.indices] = True
         return blocks
 
 
@@ -219,11 +278,33 @@ def gpu_attention_cases() -> Iterator[AttentionCase]:
     # The mask is made anew for each call, from scores.
     for block in (128, 64):
         yield replace(_masked(16384, block, 0.125), group="topk")
+    yield from _sparse_decode()
 
 
 def cpu_attention_cases(dtypes: list[str]) -> Iterator[AttentionCase]:
     if "float32" in dtypes:
         yield AttentionCase("dense", "float32", 1, 8, 2048, 64, timings=("rounds",))
+
+
+def _sparse_decode() -> Iterator[SparseDecodeCase]:
+    """Blocks are chosen once for all heads of q that share a head of k, as methods do that do."""
+    for batch, keys, queries, density, pattern in (
+        (16, 32768, 4, 1 / 8, "uniform"),
+        (16, 32768, 1, 1 / 8, "uniform"),
+        (40, 8192, 8, 1 / 4, "uniform"),
+        (1, 131072, 4, 1 / 16, "uniform"),
+        (16, 32768, 4, 1 / 8, "topk"),
+    ):
+        block, kv_heads = (16, 64), 8
+        yield SparseDecodeCase(
+            *("sparse_decode", "bfloat16", batch, 32, keys, 128),
+            queries=queries,
+            kv_heads=kv_heads,
+            block=block,
+            count=round(density * keys / block[1]),
+            pattern=pattern,
+            mask_heads=kv_heads,
+        )
 
 
 def _masked(

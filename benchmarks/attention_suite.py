@@ -6,13 +6,14 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from bsrgemm import BlockMask, attention
+from bsrgemm import attention
 
 from . import attention_peers
 from .attention_cases import AttentionCase
-from .attention_peers import Problem, packed
+from .attention_peers import Problem, make_mask, mask_of_call, packed
 from .peers import Product
 from .records import Row
 from .suite import ALLOWED, Reference, Suite, describe, our_name, rates, relative_error
@@ -64,6 +65,13 @@ class AttentionSuite(Suite):
             return [*rows, *chosen], f"{rates(rows)}{note}, error {error:.1e}"
         return rows, f"{rates(rows)}{note}, error {error:.1e}"
 
+    def _copies(self, p: Problem) -> list[Problem]:
+        size = p.case.fields["bytes"]  # keys and values that a call reads
+        return [
+            replace(p, **{name: getattr(p, name).clone() for name in ("q", "k", "v", "out")})
+            for _ in range(math.ceil(3 * self.l2_bytes / size) + 1)
+        ]
+
     def _rival(self, p: Problem, reference: Reference, who: str) -> tuple[list[Row], str]:
         # torch says in warnings why it has no kernel for a call.
         with warnings.catch_warnings(record=True) as said:
@@ -98,23 +106,15 @@ def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, 
         out = torch.empty_like(q, dtype=torch.bfloat16)
         names = ("q_descale", "k_descale", "v_descale")
         factors = {name: torch.rand(case.k_shape[:2], device=device) + 0.5 for name in names}
-    if case.group == "topk":  # other scores for each head, but the same blocks
-        scores = torch.rand(1, case.heads, *case.grid, device=device)
+    if case.is_chosen:  # other scores for each head, if all have the same blocks, too
+        lead = blocks.shape[:2] if blocks.ndim == 4 else (1, case.heads)
+        scores = torch.rand(*lead, *case.grid, device=device)
         scores += torch.from_numpy(blocks).to(device)
     return Problem(torch, case, q, k, v, blocks, out, cache, factors, scores, ends)
 
 
-def make_mask(p: Problem) -> BlockMask | None:
-    if p.blocks is None:
-        return None
-    if p.scores is not None:
-        return BlockMask.topk(p.scores, p.case.count, p.case.block)
-    blocks = p.blocks if p.blocks.ndim == 2 else p.blocks[None]  # [1, heads, rows, columns]
-    return BlockMask.from_dense(blocks, p.case.block)
-
-
 def our_call(p: Problem, family: str) -> Product:
-    """Ours, with a mask of its own; in the group topk with one that each call makes anew."""
+    """Ours, with a mask of its own; where it is chosen from scores each call makes it anew."""
     options: dict[str, Any] = {
         "is_causal": p.case.causal,
         "enable_gqa": p.case.kv_heads is not None,
@@ -129,11 +129,10 @@ def our_call(p: Problem, family: str) -> Product:
             return p.out
 
         return Product(call_packed, p.case.useful_flops)
-    mask = make_mask(p)
+    mask = mask_of_call(p)
 
     def call() -> Any:
-        current = mask if p.scores is None else make_mask(p)
-        return attention(p.q, p.k, p.v, block_mask=current, out=p.out, **options)
+        return attention(p.q, p.k, p.v, block_mask=mask(), out=p.out, **options)
 
     return Product(call, p.case.useful_flops)
 
@@ -156,7 +155,7 @@ def make_reference(p: Problem) -> Reference:
         )
         for first in range(0, queries, step):
             rows = slice(first, min(first + step, queries))
-            seen = _seen(p, rows, queries, keys)
+            seen = _seen(p, i, rows, queries, keys)
             place = slice(first_query + rows.start, first_query + rows.stop)
             for into, work in ((expected, torch.float64), (same_precision, torch.float32)):
                 rounded = work if into is expected else p.q.dtype
@@ -196,7 +195,7 @@ def _attend(
     return result / (unit * total.where(total > 0, torch.ones_like(total)))
 
 
-def _seen(p: Problem, rows: slice, queries: int, keys: int) -> Any:
+def _seen(p: Problem, batch: int, rows: slice, queries: int, keys: int) -> Any:
     """Which of the keys these queries see: [rows, keys] or [heads, rows, keys], or None for all."""
     torch, device = p.torch, p.q.device
     query = torch.arange(rows.start, rows.stop, device=device)[:, None]
@@ -204,7 +203,10 @@ def _seen(p: Problem, rows: slice, queries: int, keys: int) -> Any:
     seen = None
     if p.blocks is not None:
         height, width = p.case.block
-        seen = torch.from_numpy(p.blocks).to(device)[..., query // height, key // width]
+        blocks = p.blocks
+        if blocks.ndim == 4:
+            blocks = blocks[batch].repeat(p.case.heads // blocks.shape[1], axis=0)
+        seen = torch.from_numpy(blocks).to(device)[..., query // height, key // width]
     if p.case.causal:
         before = key <= query + keys - queries
         seen = before if seen is None else seen & before

@@ -55,6 +55,7 @@ class Product(NamedTuple):
     call: Call  # returns the tensor that has the result
     flops: float  # useful work of a call
     expected: Call | None = None  # what it is compared with, where that is not the problem's
+    bytes: int | None = None  # that it has to read, where these are not the case's
 
 
 def cublas_dense(p: Problem) -> Product:

@@ -298,6 +298,36 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
     return header, lines, [run for run, _ in found]
 
 
+def _gpu_attention_sparse_decode(runs: list[Run]) -> Made:
+    """Few queries over blocks of a cache: by the bytes of these, which are all that such a call has
+    to read."""
+    others = {
+        "bsrgemm_dense": "all keys",
+        "bsrgemm_hopper": "Hopper's kernels",
+        "bsrgemm_portable": "portable kernels",
+        "flex_decode": "FlexAttention",
+        "torch_sdpa": "PyTorch, boolean mask",
+    }
+    found = [
+        (run, row)
+        for run, row in ours(runs, "cold", op="attention")
+        if row["case"].startswith("sparse_decode/")
+    ]
+    header = ["batch × heads × keys × size", "queries", "block", "density", "heads of the mask"]
+    header += ["K and V read, MB", "µs", "TB/s"]
+    header += [f"times faster than {name}" for name in others.values()]
+    lines = []
+    for run, row in found:
+        made = ", top-k, made at each call" if row["seen"] == "topk" else ""
+        cells = [_attention_shape(row), str(row["queries"]), block_of(row)]
+        cells += [f"{row['density']:.3g}", f"{row['mask_heads']}{made}"]
+        cells.append(number(row["bytes"] / 1e6))
+        cells.append(obstacle(row) or number(row["us"]))
+        cells.append(obstacle(row) or number(row["bytes"] / row["us"] / 1e6))
+        lines.append([*cells, *(ratio(row, run.rival(row, who), of="us") for who in others)])
+    return header, lines, [run for run, _ in found]
+
+
 def _attention_shape(row: Row) -> str:
     heads = str(row["heads"])
     if row["kv_heads"] != row["heads"]:
@@ -333,6 +363,11 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),
     "gpu-attention": (_gpu_attention, GPU_SLUG, "attention"),
     "gpu-attention-masks": (_gpu_attention_masks, GPU_SLUG, "attention"),
+    "gpu-attention-sparse-decode": (
+        _gpu_attention_sparse_decode,
+        NEWEST_SLUG,
+        "attention --select ^sparse_decode",
+    ),
     "gpu-products": (products, GPU_SLUG, "gpu|sampled|precision"),
     "gpu-fused": (fused, GPU_SLUG, "gpu --select ^fused"),
     "gpu-linear": (linear, GPU_SLUG, "gpu --select ^linear"),

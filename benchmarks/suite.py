@@ -237,6 +237,7 @@ class Suite:
     ) -> list[Row]:
         """A row for each of the case's timings. ``again`` makes the product for other operands."""
         extra = extra | ({"wrong": True} if wrong else {})
+        extra |= {} if what.bytes is None else {"bytes": what.bytes}
         if "cold" in p.case.timings:
             timings = {"cold": self.timer.cold([again(q).call for q in self._copies(p)])}
         else:
@@ -338,8 +339,8 @@ def describe(error: Exception) -> str:
 
 
 def rates(rows: list[Row]) -> str:
-    """ "s538 b612 TF/s": sustained and burst, and the bandwidth where a case names its bytes."""
+    """ "s538 b612 TF/s": sustained and burst; time and bandwidth where a case names its bytes."""
     text = " ".join(f"{row['timing'][0]}{row['tflops']:.3g}" for row in rows) + " TF/s"
     if rows[0].get("bytes"):
-        text += f" {rows[0]['bytes'] / rows[0]['us'] / 1e6:.3g} TB/s"
+        text += f" {rows[0]['us']:.4g} us {rows[0]['bytes'] / rows[0]['us'] / 1e6:.3g} TB/s"
     return text + (" WRONG" if rows[0].get("wrong") else "")

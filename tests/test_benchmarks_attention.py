@@ -18,7 +18,12 @@ from test_benchmarks_tables import write_run
 
 from benchmarks import attention_peers, attention_suite, cpu_attention, records, report
 from benchmarks.__main__ import main
-from benchmarks.attention_cases import AttentionCase, cpu_attention_cases, gpu_attention_cases
+from benchmarks.attention_cases import (
+    AttentionCase,
+    SparseDecodeCase,
+    cpu_attention_cases,
+    gpu_attention_cases,
+)
 from benchmarks.attention_suite import AttentionSuite
 from benchmarks.cases import select
 
@@ -30,7 +35,7 @@ def test_cases_are_consistent() -> None:
     assert len({case.name for case in cases}) == len(cases)
     for case in cases:
         assert case.fields == json.loads(json.dumps(case.fields))
-        if case.block is None:
+        if case.block is None or isinstance(case, SparseDecodeCase):
             continue
         blocks = case.make_blocks()
         heads = case.heads if case.pattern == "random" else 1
@@ -38,7 +43,7 @@ def test_cases_are_consistent() -> None:
         assert blocks.sum() == case.nnzb * heads, case.name
         assert np.array_equal(blocks, case.make_blocks())
         assert (case.grid[0] * case.block[0], case.grid[1] * case.block[1]) == (case.keys,) * 2
-    masks = [case for case in cases if case.block]
+    masks = select(cases, "^masks/")
     for pattern in ("uniform", "random"):
         wanted = sorted(case.density for case in select(masks, f"32768.*{pattern}"))
         assert wanted == pytest.approx([0.05, 0.125, 0.25, 0.5], rel=0.02)
@@ -56,6 +61,34 @@ def test_useful_work() -> None:
     assert full.q_shape == full.k_shape == (1, 16, sum(full.lengths), 128)
     (mask,) = select(gpu_attention_cases(), "^masks/.*16384x128/128x128/d0.125/uniform")
     assert mask.useful_flops == 4 * 16 * 128 * 16 * 128**2 * 128
+
+
+def test_few_queries_read_some_blocks() -> None:
+    cases = select(gpu_attention_cases(), "^sparse_decode/")
+    assert [case.queries for case in cases] == [4, 1, 8, 4, 4]
+    for case in cases:
+        blocks = case.make_blocks()
+        # One query, or four, are a row of blocks of 16.
+        assert case.grid == (1, case.keys // 64) and case.grid[1] * 64 == case.keys
+        assert blocks.shape == (case.batch, 8, *case.grid)
+        assert set(blocks.sum(axis=3).flat) == {case.count}
+        assert case.density == case.count / case.grid[1] in (1 / 4, 1 / 8, 1 / 16)
+        assert case.fields["bytes"] == case.density * case.cache_bytes
+        assert case.useful_flops == 4 * case.queries * case.batch * 32 * case.count * 64 * 128
+        assert len(np.unique(blocks.reshape(-1, case.grid[1]), axis=0)) == case.batch * 8
+    chosen, given = cases[4], cases[0]
+    assert chosen.is_chosen and np.array_equal(chosen.make_blocks(), given.make_blocks())
+    assert chosen.name.endswith("/topk/q4/m8") and given.name.endswith("/uniform/q4/m8")
+
+
+def test_few_queries_read_what_any_of_them_needs() -> None:
+    """By keys that a mask names for each head of q."""
+    for mask_heads in (1, 2, 6):
+        case = small_decode(heads=6, mask_heads=mask_heads, queries=17)
+        blocks = case.make_blocks()
+        assert blocks.shape == (2, mask_heads, 2, 8)
+        needed = blocks.repeat(6 // mask_heads, axis=1).reshape(2, 2, 6, 8).any(axis=2)
+        assert case.needed_bytes == needed.sum() * 32 * 2 * 32 * 4
 
 
 def test_random_mask_differs_between_heads_and_rows() -> None:
@@ -98,6 +131,12 @@ def small(**changes: Any) -> AttentionCase:
 def small_mask(pattern: str = "uniform", **changes: Any) -> AttentionCase:
     mask = {"group": "masks", "block": (32, 32), "count": 3, "pattern": pattern}
     return small(**(mask | {"causal": pattern == "causal"} | changes))
+
+
+def small_decode(**changes: Any) -> SparseDecodeCase:
+    case = {"group": "sparse_decode", "dtype": "float32", "batch": 2, "heads": 4, "keys": 256}
+    case |= {"size": 32, "queries": 3, "kv_heads": 2, "block": (16, 32), "count": 3}
+    return SparseDecodeCase(**(case | {"mask_heads": 2} | changes))
 
 
 def small_packed(**changes: Any) -> AttentionCase:
@@ -164,6 +203,9 @@ def test_reference_is_attention_in_float64(monkeypatch: pytest.MonkeyPatch) -> N
         small_mask("diagonal"),
         small_mask("random"),
         small_mask("two_full_rows", count=2),
+        small_decode(),
+        small_decode(queries=1, mask_heads=1),
+        small_decode(queries=17, mask_heads=4, dtype="bfloat16"),
     ):
         p = suite._problem(case)
         found = suite._reference(p)
@@ -173,7 +215,12 @@ def test_reference_is_attention_in_float64(monkeypatch: pytest.MonkeyPatch) -> N
         if case.causal:
             seen = seen.tril(case.keys - q.shape[2])
         if p.blocks is not None:
-            seen = seen & torch.from_numpy(p.blocks.repeat(32, axis=-2).repeat(32, axis=-1))
+            blocks = p.blocks
+            if blocks.ndim == 4:
+                blocks = blocks.repeat(case.heads // blocks.shape[1], axis=1)
+            height, width = case.block
+            blocks = blocks.repeat(height, axis=-2)[..., : q.shape[2], :].repeat(width, axis=-1)
+            seen = seen & torch.from_numpy(blocks)
         scores = (q @ k.mT / 32**0.5).masked_fill(~seen, float("-inf"))
         expected = torch.nan_to_num(scores.softmax(dim=3)) @ v
         assert torch.allclose(found.expected, expected, rtol=1e-12, atol=1e-14), case.name
@@ -281,6 +328,55 @@ def test_suite_measures_masks_from_scores() -> None:
     assert "mask alone" in outcome.notes[0] and outcome.rows[2]["tflops"] == 0
 
 
+def flex_over_lists(torch: Any) -> Any:
+    """Stands in for FlexAttention's compiled kernels, which look at keys of listed blocks alone."""
+
+    def attend(q: Any, k: Any, v: Any, mask: Any) -> Any:
+        height, width = mask.BLOCK_SIZE
+        seen = mask.to_dense().bool().repeat_interleave(width, dim=3)
+        seen = seen.repeat_interleave(height, dim=2)[:, :, : q.shape[2]]
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+    return attend
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_suite_measures_few_queries_under_masks(dtype: str) -> None:
+    suite = host_suite(l2_bytes=1e5)
+    suite.cache["flex_decode"] = flex_over_lists(suite.torch)
+    others = ["bsrgemm_dense", "flex_decode", "torch_sdpa"]
+    for case in (
+        small_decode(dtype=dtype),
+        small_decode(dtype=dtype, queries=1, mask_heads=1),
+        small_decode(dtype=dtype, batch=1, heads=2),
+    ):
+        outcome = suite.run(case)
+        assert not outcome.wrong, outcome.notes
+        assert [row["who"] for row in outcome.rows] == ["bsrgemm", *others], outcome.notes
+        assert not any("wrong" in row for row in outcome.rows)
+        assert {row["timing"] for row in outcome.rows} == {"cold"}
+        ours, dense, flex, sdpa = (row["bytes"] for row in outcome.rows)
+        assert ours == flex == case.needed_bytes and dense == sdpa == ours * 8 // 3
+        assert any("bsrgemm_hopper left out: " in note for note in outcome.notes)
+        assert " TB/s" in outcome.notes[0] and " us " in outcome.notes[0]
+        copies = suite._copies(suite._problem(case))
+        assert (len(copies) - 1) * ours >= 3e5 > (len(copies) - 2) * ours
+        assert len({copy.k.data_ptr() for copy in copies}) == len(copies)
+    # Heads of q that share keys see different blocks, as do queries of two block rows.
+    for case in (small_decode(dtype=dtype, mask_heads=4), small_decode(dtype=dtype, queries=17)):
+        outcome = suite.run(case)
+        assert not outcome.wrong and len(outcome.rows) == 2, outcome.notes
+        assert "torch_sdpa left out: ValueError: queries that share" in outcome.notes[-1]
+
+
+def test_suite_measures_few_queries_under_masks_from_scores() -> None:
+    case = small_decode(pattern="topk")
+    outcome = host_suite(l2_bytes=1e5).run(case)
+    assert not outcome.wrong, outcome.notes
+    who = [row["who"] for row in outcome.rows]
+    assert who == ["bsrgemm", "bsrgemm mask alone", "bsrgemm_dense"], outcome.notes
+
+
 def test_suite_finds_wrong_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     right = attention_suite.attention
 
@@ -297,6 +393,7 @@ def test_suite_finds_wrong_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.wrong and outcome.rows[0]["wrong"] and outcome.rows[0]["rel_err"] is None
     monkeypatch.setattr(attention_suite, "attention", without_its_mask)
     assert host_suite(peers=[]).run(small_mask()).wrong
+    assert host_suite(peers=[]).run(small_decode()).wrong
     # What ours raises is an error, not something to leave out.
     outcome = host_suite(peers=[], families=["hopper"]).run(small())
     assert outcome.wrong and "hopper" in outcome.rows[0]["error"]
@@ -368,6 +465,27 @@ def test_tables(tmp_path: Path) -> None:
         "| 1 × 16 × 16384 × 128 | 128×128 | zipf rows | 0.125 | 440 (550) | 0.80 | 6.40 | 1.20 |",
         "| 1 × 16 × 32768 × 128 | 128×128 | uniform | 0.5 | fails (fails) | - | - | - |",
     ]
+    few = select(cases, "^sparse_decode/.*32768.*q4")
+    rows = [
+        result(few[0], "bsrgemm", "cold", 105.0),
+        result(few[0], "bsrgemm_dense", "cold", 704.0),
+        result(few[0], "bsrgemm_hopper", "cold", 369.0),
+        result(few[0], "torch_sdpa", "cold", 2100.0, wrong=True),
+        result(few[1], "bsrgemm", "cold", 112.0),
+        result(few[1], "bsrgemm mask alone", "cold", 4.0),
+        result(few[1], "bsrgemm_portable", "cold", 448.0),
+    ]
+    write_run(tmp_path, "h100-80gb-hbm3", "attention", "2026-01-01", rows)
+    shape = "| 16 × 32 (8 of K and V) × 32768 × 128 | 4 | 16×64 | 0.125 |"
+    assert report.table(folder, "gpu-attention-sparse-decode").splitlines()[:4] == [
+        "| batch × heads × keys × size | queries | block | density | heads of the mask | "
+        "K and V read, MB | µs | TB/s | times faster than all keys | "
+        "times faster than Hopper's kernels | times faster than portable kernels | "
+        "times faster than FlexAttention | times faster than PyTorch, boolean mask |",
+        f"| --- |{' ---: |' * 12}",
+        f"{shape} 8 | 268 | 105 | 2.56 | 6.70 | 3.51 | - | - | wrong |",
+        f"{shape} 8, top-k, made at each call | 268 | 112 | 2.40 | - | - | 4.00 | - | - |",
+    ]
     # The tables of products pass over these rows.
     for name in ("gpu-float16", "gpu-bfloat16", "gpu-patterns", "gpu-columns", "gpu-crossover"):
         assert report.table(folder, name).startswith("*No committed measurement yet")
@@ -395,6 +513,14 @@ def test_command_line() -> None:
         [*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 2 and "nobody" in done.stderr
+
+
+def test_dry_run_of_few_queries_under_masks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["attention", "--dry-run", "--select", "^sparse_decode/"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    own = "bsrgemm_dense bsrgemm_hopper bsrgemm_portable"
+    assert lines[0].endswith(f"/d0.125/uniform/q4/m8: 4 GF; {own} flex_decode torch_sdpa")
+    assert lines[4].endswith(f"/d0.125/topk/q4/m8: 4 GF; {own}")
 
 
 def test_windows_are_sustained(capsys: pytest.CaptureFixture[str]) -> None:
