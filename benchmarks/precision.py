@@ -42,6 +42,7 @@ def precision_cases() -> Iterator[Case]:
     # Blocks that the portable kernels take.
     for group, dtype, sides in (
         ("tf32_small_rows", "float32", (16, 32)),
+        ("fp8_small_rows", EIGHT[0], (16, 32)),
         ("float64_rows", "float64", (16, 32, 64)),
     ):
         for side in sides:
@@ -168,8 +169,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "precision",
         RIVALS,
         select="^(tf32|fp8)/",
-        groups="tf32, fp8, tf32_rows, fp8_rows, tf32_small_rows, float64_rows, fp8_columns "
-        "(default: the first two)",
+        groups="tf32, fp8, tf32_rows, fp8_rows, tf32_small_rows, fp8_small_rows, float64_rows, "
+        "fp8_columns (default: the first two)",
     )
     add_sustained_argument(parser)
 

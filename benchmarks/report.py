@@ -344,11 +344,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
     "gpu-patterns-float16": (lambda runs: _gpu_patterns(runs, dtype="float16"), GPU_SLUG, "gpu"),
     "gpu-columns": (lambda runs: _gpu_few(runs, "columns", GPU_SLUG), GPU_SLUG, "gpu"),
-    "gpu-rows": (
-        lambda runs: _gpu_few(runs, "rows", NEWEST_SLUG),
-        NEWEST_SLUG,
-        "gpu --select ^rows",
-    ),
+    "gpu-rows": (lambda runs: _gpu_few(runs, "rows", GPU_SLUG), GPU_SLUG, "gpu --select ^rows"),
     "gpu-columns-8-bits": (
         lambda runs: _gpu_few(runs, "fp8_columns", NEWEST_SLUG, "float8_e4m3fn", 1),
         NEWEST_SLUG,
@@ -357,7 +353,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-portable": (
         portable_products,
         NEWEST_SLUG,
-        "precision --select ^(tf32_small|float64)_rows",
+        "precision --select ^(tf32_small|fp8_small|float64)_rows",
     ),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),
@@ -365,7 +361,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-attention-masks": (_gpu_attention_masks, GPU_SLUG, "attention"),
     "gpu-attention-sparse-decode": (
         _gpu_attention_sparse_decode,
-        NEWEST_SLUG,
+        GPU_SLUG,
         "attention --select ^sparse_decode",
     ),
     "gpu-products": (products, GPU_SLUG, "gpu|sampled|precision"),

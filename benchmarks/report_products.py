@@ -20,7 +20,11 @@ _PRODUCTS = {
     "fp8_rows": "A @ X",
 }
 # Likewise, in a table of their own.
-_PORTABLE = {"tf32_small_rows": "A @ X, tf32", "float64_rows": "A @ X"}
+_PORTABLE = {
+    "tf32_small_rows": "A @ X, tf32",
+    "fp8_small_rows": "A @ X",
+    "float64_rows": "A @ X",
+}
 _RIVALS = {
     "bsrgemm_plain": "A @ X",
     "own_float16": "ours in float16",

@@ -26,7 +26,7 @@ static const int64_t shape[][3] = {BSRG_EIGHT_TILES(TILE_SHAPE)};
 #undef TILE_SHAPE
 enum { TILES = sizeof(shape) / sizeof(shape[0]), NARROW = 64 };
 /* Time for a row of a tile against the best one. */
-static const double cost[TILES] = {1.7, 1.6, 1.2, 1.15, 1.05, 1.0};
+static const double cost[TILES] = {1.7, 1.5, 1.25, 1.25, 1.0, 1.0};
 
 static int choose_tile(const bsrg_matmul_args *args) {
   const int64_t height = args->a->view.block_height, n = args->x.cols;
@@ -125,7 +125,7 @@ static bool writes_runs(const bsrg_matmul_args *args) {
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Of mma_flops_per_s, that the best tile reaches; less where each chunk's sums are multiplied by a scale. */
-static const double share = 0.35, scaled_share = 0.25;
+static const double share = 0.30, scaled_share = 0.23;
 /* What a CTA does beside its products. */
 static const double tile_seconds = 3e-6;
 /* The share of the memory's rate that copies reach, and what each takes in any case. */

@@ -62,8 +62,10 @@ static double short_stage_overhead(const bsrg_structure_view *v) {
   if (v->block_width > 32) return 1;
   return v->block_width <= 16 ? 1.1 : v->block_height % (2 * BSRG_TALL_STRIP) ? 1.18 : 1.02;
 }
-/* Likewise: that of tiles which use nearly all block columns, since all of them walk X together. */
+/* Likewise: that of tiles which use nearly all block columns, since all of them walk X together; not in short stages, which do
+ * not wait for it. */
 static double shared_x_gain(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
+  if (v->block_width <= 32) return 1;
   return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .96 : 1;
 }
 /* Strips that may lie in different block rows ask a mask at every stage. Likewise. */

@@ -16,7 +16,8 @@ def test_cases() -> None:
     cases = list(precision_cases())
     assert len({case.name for case in cases}) == len(cases)
     family = dict.fromkeys(("tf32", "fp8", "tf32_rows", "fp8_rows"), "kmajor")
-    family |= {"tf32_small_rows": "portable", "float64_rows": "portable", "fp8_columns": "narrow"}
+    family |= dict.fromkeys(("tf32_small_rows", "fp8_small_rows", "float64_rows"), "portable")
+    family |= {"fp8_columns": "narrow"}
     assert {case.group for case in cases} == set(family)
     for case in cases:
         assert set(wanted(case)) <= set(precision.RIVALS)
@@ -30,7 +31,9 @@ def test_cases() -> None:
         ("tf32", "float32"),
         ("tf32_small_rows", "float32"),
         ("float64_rows", "float64"),
-        *product(("fp8", "fp8_rows", "fp8_columns"), ("float8_e4m3fn", "float8_e5m2")),
+        *product(
+            ("fp8", "fp8_rows", "fp8_small_rows", "fp8_columns"), ("float8_e4m3fn", "float8_e5m2")
+        ),
     ],
 )
 def test_suite(group: str, dtype: str) -> None:

@@ -136,11 +136,14 @@ class Kernel {
     const uint32_t scales = ptx::shared_address(shared_ + kOffsetScales);
     const auto load = [&](int slot, const Entry *entries) {
       const uint32_t stage = ptx::shared_address(shared_) + slot * kStageBytes;
-      const Entry &entry = entries[threadIdx.x % kChunks];
-      copy<kTileM>(stage, static_cast<const uint8_t *>(of_.values) + entry.a, p_.a_row_stride, tile_.rows,
-                   entry.there);
-      copy<kTileN>(stage + kOffsetX, static_cast<const uint8_t *>(of_.x) + entry.x + column_ * kChunk, kChunk,
-                   of_.n - column_, entry.there);
+      copy<kTileM, true>(stage, tile_.rows, p_.a_row_stride, [&](int chunk) {
+        const Entry &entry = entries[chunk];
+        return entry.there ? static_cast<const uint8_t *>(of_.values) + entry.a : nullptr;
+      });
+      copy<kTileN, false>(stage + kOffsetX, of_.n - column_, kChunk, [&](int chunk) {
+        const Entry &entry = entries[chunk];
+        return entry.there ? static_cast<const uint8_t *>(of_.x) + entry.x + column_ * kChunk : nullptr;
+      });
       if (kScaled && threadIdx.x < kChunks)
         ptx::cp_async<4>(scales + (slot * kChunks + threadIdx.x) * 4,
                          p_.scaling.block_scales + entries[threadIdx.x].block, entries[threadIdx.x].there);
@@ -159,17 +162,20 @@ class Kernel {
 
   // ---- loads ------------------------------------------------------------------------------------
 
-  // A chunk of kRows rows, of which `existing` are there; the rest is zeros.
-  template <int kRows>
-  __device__ __forceinline__ static void copy(uint32_t stage, const uint8_t *chunk, int64_t row_bytes,
-                                              int64_t existing, bool there) {
-    constexpr int kStep = kThreads / kChunks;
+  // The chunks of kRows rows, of which `existing` are there; the rest is zeros. A quarter of a warp asks L2 together, and has
+  // what lies together in memory: the chunks of a row (kAlongK), or eight rows of a chunk.
+  template <int kRows, bool kAlongK, typename Where>
+  __device__ __forceinline__ static void copy(uint32_t stage, int64_t existing, int64_t row_bytes,
+                                              const Where &where) {
+    constexpr int kStep = kThreads / kChunks, kTogether = kAlongK ? 1 : 8;
     static_assert(kStep % (8 * kRowsPerLine) == 0 || kRows <= kStep, "rows of a thread are permuted alike");
-    int row = threadIdx.x / kChunks;
+    const int chunk = threadIdx.x / kTogether % kChunks;
+    int row = threadIdx.x / (kTogether * kChunks) * kTogether + threadIdx.x % kTogether;
     output::settle(row);  // or all that depends on it would stay in registers from stage to stage
-    const int count = there ? static_cast<int>(min(existing, static_cast<int64_t>(kRows))) : 0;
-    const uint8_t *source = chunk + row * row_bytes;
-    uint32_t to = stage + offset(row, threadIdx.x % kChunks);
+    const uint8_t *source = where(chunk);
+    const int count = source == nullptr ? 0 : static_cast<int>(min(existing, static_cast<int64_t>(kRows)));
+    source += row * row_bytes;
+    uint32_t to = stage + offset(row, chunk);
 #pragma unroll 4
     for (; row < kRows; row += kStep) {
       ptx::cp_async<16>(to, source, row < count);
