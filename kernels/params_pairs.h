@@ -2,6 +2,8 @@
 #ifndef BSRG_PARAMS_PAIRS_H
 #define BSRG_PARAMS_PAIRS_H
 
+#include "params_portable.h"
+
 /* ---- sm90/pairs.cuh -------------------------------------------------------------------------- */
 
 enum {

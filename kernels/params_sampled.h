@@ -4,6 +4,7 @@
 #define BSRG_PARAMS_SAMPLED_H
 
 #include "params.h"
+#include "params_portable.h"
 
 /* ---- sm90/sampled.cuh ------------------------------------------------------------------------ */
 

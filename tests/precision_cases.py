@@ -111,6 +111,17 @@ def check(
     )
 
 
+def forms(rng: np.random.Generator) -> dict[str, Any]:
+    """Some layout of X and Y, dtype of Y, scales, and C or not: options of ``check``."""
+    return {
+        "columns": bool(rng.integers(2)),
+        "out_columns": bool(rng.integers(2)),
+        "out_dtype": str(rng.choice(RESULTS)),
+        "how": str(rng.choice(("none", "numbers", "one", "blocks"))),
+        "beta": float(rng.integers(2)),
+    }
+
+
 def widened(dtype: str) -> np.ndarray:
     """All 256 values of an 8-bit dtype."""
     return np.arange(256, dtype=np.uint8).view(numpy_dtype(dtype))

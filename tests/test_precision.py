@@ -150,16 +150,16 @@ def test_plans_of_8_bits_elsewhere(blocksize: tuple[int, int], chip: Any, needs:
     plan = matrix(blocksize, "float8_e4m3fn", 8).plan(512, chip=chip)
     assert plan.choice == "portable"
     candidates = {c["family"]: c for c in plan.candidates}
-    assert "tiles, after a copy of the dense operand" in candidates["portable"]["reason"]
+    assert "tiles, after a transposed copy" in candidates["portable"]["reason"]
     assert not candidates["kmajor"]["supported"] and needs in candidates["kmajor"]["reason"]
 
 
 @pytest.mark.parametrize(
     ("blocksize", "n", "reason"),
     [
-        ((32, 32), 1, "a copy of the dense operand"),
-        ((8, 24), 512, "a copy of both operands"),  # 24 are a chunk of 16 and half of one
-        ((64, 3), 512, "a few columns at a time"),  # chunks would be zeros for the most part
+        ((32, 32), 1, "limited by its tiles"),
+        ((16, 48), 512, "limited by its tiles, after a transposed copy"),
+        ((1, 1), 8, "a few columns at a time"),  # a chunk would be zeros but for one of 16
     ],
 )
 def test_tiles_of_8_bits(blocksize: tuple[int, int], n: int, reason: str) -> None:

@@ -62,8 +62,9 @@ def matmul(
     and allocate nothing but the result and, in stream order, scratch memory: for a copy of the
     blocks where the plan's choice is ``'stream'`` or, in other blocks, ``'regroup'``, for copies
     of dense operands, and perhaps of the blocks, where it is ``'align'`` or operands have 8 bits,
-    and for partial sums of long rows where it is ``'narrow'``; where blocks reach beyond the matrix, all choices but
-    ``'tall'``, ``'stream'`` and ``'regroup'`` may copy the dense operands. All can be captured in
+    and for partial sums of long rows where it is ``'narrow'``; where blocks reach beyond the
+    matrix, all choices but ``'tall'``, ``'stream'`` and ``'regroup'`` may copy the dense operands.
+    All can be captured in
     CUDA graphs, where scratch memory, and a counter from which tiles of unequal lengths are drawn,
     are memory nodes: CUDA lets such a graph have one executable graph at a time.
 

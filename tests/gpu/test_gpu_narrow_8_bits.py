@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from device_cases import random_problem, relative_error, repeats
-from precision_cases import EIGHT, RESULTS, SUM_ERROR, check
+from precision_cases import EIGHT, RESULTS, SUM_ERROR, check, forms
 from spaces import Torch
 from test_gpu_narrow import in_pieces, one_an_sm, three_an_sm, two_an_sm, uncut
 from test_gpu_precision import PATTERNS
@@ -30,17 +30,6 @@ def compute(
     **options: Any,
 ) -> None:
     check(SPACE, rng, mask, blocksize, n, dtype, sum_error=SUM_ERROR, family="narrow", **options)
-
-
-def forms(rng: np.random.Generator) -> dict[str, Any]:
-    """Some layout of X and Y, dtype of Y, scales, and C or not."""
-    return {
-        "columns": bool(rng.integers(2)),
-        "out_columns": bool(rng.integers(2)),
-        "out_dtype": str(rng.choice(RESULTS)),
-        "how": str(rng.choice(("none", "numbers", "one", "blocks"))),
-        "beta": float(rng.integers(2)),
-    }
 
 
 @pytest.mark.parametrize("dtype", EIGHT)

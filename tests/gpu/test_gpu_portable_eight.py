@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from device_cases import GUARD, combined, random_problem, relative_error, repeats, some
-from precision_cases import EIGHT, RESULTS, SUM_ERROR, check
+from precision_cases import EIGHT, RESULTS, SUM_ERROR, check, forms
 from spaces import OwnDevice, Space, Torch
 from test_gpu_precision import PATTERNS
 
@@ -33,17 +33,6 @@ def compute(
 ) -> None:
     """With products that are exact and sums in float32, so that the result's rounding is all."""
     check(space, rng, mask, blocksize, n, dtype, sum_error=2.0**-20, family="portable", **options)
-
-
-def forms(rng: np.random.Generator) -> dict[str, Any]:
-    """Some layout of X and Y, dtype of Y, scales, and C or not."""
-    return {
-        "columns": bool(rng.integers(2)),
-        "out_columns": bool(rng.integers(2)),
-        "out_dtype": str(rng.choice(RESULTS)),
-        "how": str(rng.choice(("none", "numbers", "one", "blocks"))),
-        "beta": float(rng.integers(2)),
-    }
 
 
 @pytest.mark.parametrize("dtype", EIGHT)

@@ -1,0 +1,140 @@
+/* What host code and the portable kernels agree on, in tiles and of few columns; included by params.h, which is what
+ * everybody includes. */
+#ifndef BSRG_PARAMS_PORTABLE_H
+#define BSRG_PARAMS_PORTABLE_H
+
+#include "params.h"
+
+/* ---- sm80/portable.cuh, sm80/simt.cuh -------------------------------------------------------- */
+
+/* A block row is seen as a dense [bh, blocks * bw] matrix times the rows of X that its block columns select:
+ * element (r, kk) of block row i is values[((indptr[i] + kk / bw) * bh + r) * bw + kk % bw], and it meets row
+ * indices[indptr[i] + kk / bw] * bw + kk % bw of X. The kernels for transposed views find the element, of a block that
+ * is stored as [bw, bh], at values[(order[indptr[i] + kk / bw] * bw + kk % bw) * bh + r]. */
+typedef struct bsrg_portable_params {
+  const void *values;
+  const int64_t *indptr;
+  const int32_t *indices;
+  const int32_t *row_order; /* block rows, longest first */
+  const void *x, *c;
+  void *y;
+  int64_t x_row_stride, x_col_stride, c_row_stride, c_col_stride, y_row_stride, y_col_stride;
+  int64_t n;
+  int64_t row_tiles; /* block_rows * tiles_per_block_row: blockIdx.x */
+  int32_t block_height, block_width;
+  int32_t tiles_per_block_row; /* ceil(bh / tile rows) */
+  int32_t vector_x;            /* X, C and Y: unit column stride, 16-byte aligned rows */
+  int32_t vector_a;   /* bw (of transposed views bh too) counts whole 16 bytes, values are aligned to 16 */
+  double alpha, beta; /* beta == 0: c is not read */
+  const int64_t *order;
+  bsrg_output_params output;
+} bsrg_portable_params;
+
+/* The tiles that are compiled, one row a kernel, for kernels and host alike. Each takes any N.
+ *   X(rows, columns, warps along rows, warps along columns, k of a stage, stages, CTAs of an SM)
+ * A kernel has 32 threads a warp. BSRG_MMA_TILES: portable_f16_m<rows>n<columns> and portable_bf16_... */
+#define BSRG_MMA_TILES(X)    \
+  X(16, 64, 1, 2, 32, 4, 6)  \
+  X(64, 64, 4, 1, 32, 4, 3)  \
+  X(16, 256, 1, 4, 32, 3, 4) \
+  X(32, 256, 1, 4, 32, 4, 3) \
+  X(48, 256, 1, 4, 32, 4, 2) \
+  X(64, 256, 1, 4, 64, 2, 2) \
+  X(128, 128, 2, 2, 64, 3, 2)
+/* simt_f32_m<rows>n<columns>, simt_tf32_... and simt_f64_...; a stage has 64 bytes of k or more. A thread keeps a sum and a
+ * total of each of its elements. Of those with matrix instructions it has few, since these want warps beside one another. */
+#define BSRG_SIMT_F32_TILES(X) \
+  X(32, 32, 2, 1, 16, 4, 8)    \
+  X(16, 256, 1, 4, 16, 3, 3)   \
+  X(32, 128, 2, 2, 16, 3, 3)   \
+  X(64, 128, 2, 2, 16, 3, 2)
+#define BSRG_SIMT_TF32_TILES(X) \
+  X(32, 32, 2, 1, 16, 4, 8)     \
+  X(16, 256, 1, 8, 32, 2, 2)    \
+  X(32, 128, 1, 4, 16, 3, 4)    \
+  X(64, 128, 2, 4, 32, 3, 2)
+#define BSRG_SIMT_F64_TILES(X) \
+  X(32, 32, 2, 1, 8, 4, 8)     \
+  X(16, 256, 1, 8, 16, 2, 2)   \
+  X(32, 128, 2, 4, 16, 3, 2)   \
+  X(64, 64, 4, 2, 16, 3, 2)
+
+/* portable_e4m3_m<rows>n<columns> and portable_e5m2_... */
+#define BSRG_EIGHT_TILES(X)  \
+  X(16, 64, 1, 2, 64, 4, 8)  \
+  X(16, 256, 1, 4, 64, 3, 4) \
+  X(32, 256, 1, 4, 64, 3, 2) \
+  X(48, 128, 1, 4, 64, 4, 2) \
+  X(64, 128, 2, 2, 64, 4, 2) \
+  X(128, 128, 2, 4, 64, 4, 1)
+
+/* Dynamic shared memory: the stages, and two tables of k entries of 16 bytes. */
+#define BSRG_MMA_SHARED_BYTES(rows, columns, k, stages) \
+  ((stages) * 2 * (k) * ((rows) + (columns)) + 2 * 16 * (k))
+#define BSRG_SIMT_SHARED_BYTES(size, rows, columns, k, stages) \
+  ((stages) * BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) + 2 * 16 * (k))
+/* Of float64 and tf32 with a transposed A. */
+#define BSRG_SIMT_TURNED_BYTES(size, rows, columns, k, stages) \
+  ((stages) * ((size) * (k) * ((rows) + (columns)) + 64 * (k)) + 2 * 16 * (k))
+/* A and X, and what pads their rows. */
+#define BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) \
+  ((size) * (k) * ((rows) + (columns)) + ((size) == 8 ? 32 : 16) * (rows) + 32 * (k))
+
+/* Of 8 bits: the stages, the scales of their chunks of 16 k and two tables of entries of 32 bytes, or in the end the sums of a
+ * tile, whose rows are padded. */
+#define BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages) \
+  ((stages) * (((rows) + (columns)) * (k) + (k) / 4) + 4 * (k))
+#define BSRG_EIGHT_SUMS_BYTES(rows, columns) (4 * (rows) * ((columns) + 4))
+#define BSRG_EIGHT_SHARED_BYTES(rows, columns, k, stages)                                   \
+  (BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages) > BSRG_EIGHT_SUMS_BYTES(rows, columns) \
+       ? BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages)                                  \
+       : BSRG_EIGHT_SUMS_BYTES(rows, columns))
+
+/* What products of 8-bit floats have beside others. */
+typedef struct bsrg_scaling {
+  const float *block_scales;      /* of each stored block; NULL: all 1 */
+  const float *a_scale, *x_scale; /* one factor each; NULL: 1 */
+  int64_t x_rows;                 /* the last block column may reach beyond them */
+  int32_t out;                    /* BSRG_KMAJOR_F16, ... */
+} bsrg_scaling;
+
+/* ---- sm80/portable_eight.cuh ----------------------------------------------------------------- */
+
+typedef struct bsrg_eight_params {
+  bsrg_portable_params
+      portable; /* K-major: elements of x along k adjacent; vector_a and vector_x are not looked at */
+  bsrg_scaling scaling;
+  int64_t a_row_stride; /* from a row of a block to the next */
+  int32_t chunks;       /* of 16 k of a block's row, the last one filled up */
+  int32_t a_bytes,
+      x_bytes; /* 16, 4 or 1: what chunks are aligned to in memory, as are their lengths but for the end of x */
+  int32_t vector_y; /* four neighbours of Y, which start at multiples of four, may be stored at once */
+} bsrg_eight_params;
+
+/* ---- sm80/few.cuh ---------------------------------------------------------------------------- */
+
+enum {
+  BSRG_FEW_THREADS = 256,
+  BSRG_FEW_MAX_N = 64,
+  BSRG_FEW_COLUMNS = 8 /* of a CTA, at most: 1, 4 or 8 */
+};
+/* Of A that a lane loads at a time, of elements of `size` bytes, at most; and dynamic shared memory: each lane's sums, of
+ * transposed views for so many rows. */
+#define BSRG_FEW_VECTOR_BYTES(size) ((size) == 1 ? 1 : (size) == 2 ? 8 : 16)
+#define BSRG_FEW_SHARED_BYTES(size, columns) \
+  (BSRG_FEW_THREADS * ((size) == 8 ? 8 : 4) * (columns) * (BSRG_FEW_VECTOR_BYTES(size) / (size)))
+
+/* How a lane reads X. ROWS: all columns of a row, COLUMNS: the k of a load of A of a column, both aligned to their size or to
+ * 16 bytes; ELEMENTS: anything. */
+enum { BSRG_FEW_X_ROWS, BSRG_FEW_X_COLUMNS, BSRG_FEW_X_ELEMENTS };
+
+/* A team of lanes, 32 or BSRG_FEW_THREADS, takes lanes_blocks blocks at a time, lanes_rows of rows and lanes_k of k; a lane
+ * has one row and a load's k, or of a transposed view the other way round. */
+typedef struct bsrg_few_params {
+  bsrg_portable_params portable; /* a row tile: lanes_rows of rows; vector_a and vector_x are not looked at */
+  int32_t team, lanes_k, lanes_rows, lanes_blocks;
+  int32_t x_layout;
+  bsrg_scaling scaling; /* others have their type as output */
+} bsrg_few_params;
+
+#endif
