@@ -475,7 +475,7 @@ def test_tables(tmp_path: Path) -> None:
         result(few[1], "bsrgemm mask alone", "cold", 4.0),
         result(few[1], "bsrgemm_portable", "cold", 448.0),
     ]
-    write_run(tmp_path, "h100-80gb-hbm3", "attention", "2026-01-01", rows)
+    write_run(tmp_path, report.GPU_SLUG, "sparse-decode", "2026-01-02", rows)
     shape = "| 16 × 32 (8 of K and V) × 32768 × 128 | 4 | 16×64 | 0.125 |"
     assert report.table(folder, "gpu-attention-sparse-decode").splitlines()[:4] == [
         "| batch × heads × keys × size | queries | block | density | heads of the mask | "
