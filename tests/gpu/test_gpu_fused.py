@@ -245,7 +245,7 @@ def test_eight_bits(
         ("narrow", (64, 128), long_row, 40),
         ("portable", (16, 16), some_blocks(rng, 9, 6), 8),
         ("portable", (7, 9), some_blocks(rng, 9, 6), 33),
-        ("portable", (16, 16), some_blocks(rng, 9, 6), 200),
+        ("portable", (16, 16), some_blocks(rng, 40, 40), 520),
         ("portable", (48, 20), some_blocks(rng, 9, 6), 300),
     ):
         p = random_problem(torch, mask, block, dtype)
