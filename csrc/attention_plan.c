@@ -6,9 +6,8 @@
 
 /* ---- order and bounds ------------------------------------------------------------------------ */
 
-/* Keys and values of a section together. Tuned at 16 heads of 128 elements, 16384 queries and keys. */
-static const int64_t causal_section_bytes = 8 << 20, causal_tail_bytes = 32 << 20;
-static const int64_t mask_section_bytes = 16 << 20;
+/* Keys and values of a section together, and of the last one. Tuned at 16 heads of 128 elements, 16384 queries and keys. */
+static const int64_t section_bytes = 8 << 20, causal_tail_bytes = 32 << 20, mask_tail_bytes = 16 << 20;
 
 bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args) {
   const bsrg_band band = bsrg_attention_band(args);
@@ -28,11 +27,9 @@ bsrg_attention_order bsrg_attention_make_order(const bsrg_attention_args *args, 
   const int64_t heads = args->q.batch * args->q.heads;
   /* Without bounds or masks all tiles take equally long: one head after another. */
   int64_t section = heads_of(args, 0), tail = 0;
-  if (bsrg_attention_is_masked(args)) {
-    section = heads_of(args, mask_section_bytes);
-  } else if (bsrg_attention_band(args).last < args->k.rows - 1) {
-    section = heads_of(args, causal_section_bytes);
-    tail = heads_of(args, causal_tail_bytes);
+  if (bsrg_attention_is_masked(args) || bsrg_attention_band(args).last < args->k.rows - 1) {
+    section = heads_of(args, section_bytes);
+    tail = heads_of(args, bsrg_attention_is_masked(args) ? mask_tail_bytes : causal_tail_bytes);
   }
   section = bsrg_min(section, heads);
   return (bsrg_attention_order){
