@@ -232,7 +232,62 @@ static bool make_pieces_for_stream(const bsrg_structure_view *v, bsrg_regrouped 
   return done;
 }
 
-/* ---- both ------------------------------------------------------------------------------------- */
+/* ---- where the parts of blocks of 128 x 64 are stored ------------------------------------------- */
+
+/* The largest power of two up to 64 that divides a block side. */
+static int32_t common_part(int64_t side) {
+  int32_t part = 64;
+  while (side % part) part /= 2;
+  return part;
+}
+
+bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v) {
+  const bsrg_block_shape shape = {common_part(v->block_height), common_part(v->block_width)};
+  int64_t rows;
+  const bool counted = bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX - 64;
+  return shape.height >= 16 && shape.width >= 16 && counted ? shape : (bsrg_block_shape){0, 0};
+}
+
+/* Enters one row of parts, `part` of those of the child's row. slot: as in walk_row. */
+static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t part, const int32_t *slot,
+                          bsrg_regrouped *r) {
+  const bsrg_block_shape shape = r->source_shape;
+  const int32_t down = BSRG_TALL_STRIP / shape.height, across = BSRG_TALL_PIECED_WIDTH / shape.width;
+  const int64_t bh = v->block_height, bw = v->block_width;
+  const int64_t y = row * BSRG_TALL_PIECED_HEIGHT + part * shape.height, block_row = y / bh;
+  if (block_row >= v->block_rows) return;
+  for (int64_t b = v->indptr[block_row]; b < v->indptr[block_row + 1]; ++b)
+    for (int64_t x = 0; x < bw; x += shape.width) {
+      const int64_t column = v->indices[b] * bw + x, block = slot[column / BSRG_TALL_PIECED_WIDTH];
+      const int64_t panel = column % BSRG_TALL_PIECED_WIDTH / shape.width;
+      r->sources[((block * 2 + part / down) * across + panel) * down + part % down] =
+          (bsrg_tall_piece){(int32_t)x, (int32_t)(b * bh + y % bh)};
+    }
+}
+
+static bool make_sources(const bsrg_structure_view *v, bsrg_regrouped *r) {
+  const bsrg_structure_view *child = &r->child->view;
+  r->source_shape = bsrg_regroup_source_shape(v);
+  if (r->family != &bsrg_tall_family || r->shape.height != BSRG_TALL_PIECED_HEIGHT ||
+      r->shape.width != BSRG_TALL_PIECED_WIDTH || r->source_shape.height == 0)
+    return true;
+  const int32_t rows = BSRG_TALL_PIECED_HEIGHT / r->source_shape.height;
+  r->source_count = child->nnzb * rows * (BSRG_TALL_PIECED_WIDTH / r->source_shape.width);
+  int32_t *slot = malloc(sizeof(*slot) * (size_t)child->block_cols);
+  r->sources = malloc(sizeof(*r->sources) * (size_t)r->source_count);
+  const bool done = slot && r->sources;
+  for (int64_t i = 0; done && i < r->source_count; ++i)
+    r->sources[i] = (bsrg_tall_piece){0, (int32_t)(v->nnzb * v->block_height)};
+  for (int64_t row = 0; done && row < child->block_rows; ++row) {
+    for (int64_t s = child->indptr[row]; s < child->indptr[row + 1]; ++s)
+      slot[child->indices[s]] = (int32_t)s;
+    for (int32_t part = 0; part < rows; ++part) enter_sources(v, row, part, slot, r);
+  }
+  free(slot);
+  return done;
+}
+
+/* ---- all of it -------------------------------------------------------------------------------- */
 
 bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *v, bsrg_block_shape shape,
                              const bsrg_family_ops *family) {
@@ -242,7 +297,8 @@ bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *v, bsrg_block_shape shap
   r->family = family;
   r->child = make_child(v, shape);
   if (r->child && bsrg_plan_get(r->child, family, &r->child_plan, NULL) == BSRG_OK &&
-      (family == &bsrg_stream_family ? make_pieces_for_stream(v, r) : make_pieces(v, NULL, r)))
+      (family == &bsrg_stream_family ? make_pieces_for_stream(v, r) : make_pieces(v, NULL, r)) &&
+      make_sources(v, r))
     return r;
   bsrg_regrouped_free(r);
   return NULL;
@@ -253,5 +309,6 @@ void bsrg_regrouped_free(void *regrouped) {
   bsrg_structure_destroy(r->child);
   free(r->pieces);
   free(r->tile_begin);
+  free(r->sources);
   free(r);
 }

@@ -1,10 +1,11 @@
 /* The regroup family: a product with the stored blocks copied into others, mostly larger ones, and the gaps filled
  * with zeros, so that the tall or the stream kernels can take it. regroup.c works out these blocks, regroup_family.c
- * chooses their shape, predicts and launches, kernels/sm80/regroup.cu copies. */
+ * chooses their shape, predicts and launches, kernels/sm80/regroup.cu copies. Where the kernels of
+ * kernels/sm90/tall_pieces.cuh can put the others together as they load them, nothing is copied. */
 #ifndef BSRG_REGROUP_H
 #define BSRG_REGROUP_H
 
-#include "family.h"
+#include "tall.h"
 
 typedef struct bsrg_block_shape {
   int32_t height, width;
@@ -23,6 +24,10 @@ typedef struct bsrg_regrouped {
   int64_t *tile_begin; /* tile_count + 1 */
   int64_t tile_count;
   int32_t tile_elements;
+  /* Of blocks of 128 x 64: where their parts are stored, for tall_pieces.cuh. NULL: no such kernel, or no such blocks. */
+  bsrg_tall_piece *sources;
+  int64_t source_count;
+  bsrg_block_shape source_shape;
 } bsrg_regrouped;
 
 /* Shapes for tall have heights that are multiples of 64 and widths from 16 to 128 that are multiples of 16; shapes
@@ -34,6 +39,9 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
  * blocks. marks: view->cols / 16 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
+/* The largest parts, at most 16 of 64 x 64, into which lines at multiples of 64 rows and columns cut stored blocks; of no
+ * rows where they would be smaller than 16 x 16. */
+bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */
 bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape shape,
                              const bsrg_family_ops *family);

@@ -1,7 +1,6 @@
 /* The regroup family: which larger blocks suit a structure, what they cost, and the launch. */
 #include "regroup.h"
 #include "stream.h"
-#include "tall.h"
 #include "tensor_map.h"
 #include "uploads.h"
 
@@ -68,7 +67,10 @@ static bsrg_structure_view child_view(const bsrg_structure_view *v, bsrg_block_s
 static void offer(search *s, const bsrg_family_ops *family, bsrg_block_shape shape, double blocks,
                   double product_seconds) {
   double bytes;
-  const double seconds = product_seconds + packing_seconds(s->v, blocks, shape, &s->chip, &bytes);
+  const bool in_place = family == &bsrg_tall_family && shape.height == BSRG_TALL_PIECED_HEIGHT &&
+                        shape.width == BSRG_TALL_PIECED_WIDTH && bsrg_regroup_source_shape(s->v).height;
+  const double seconds =
+      product_seconds + (in_place ? 0 : packing_seconds(s->v, blocks, shape, &s->chip, &bytes));
   if (seconds >= s->least) return;
   s->least = seconds;
   s->shape = shape;
@@ -193,6 +195,19 @@ static void *make_plan(bsrg_structure *structure) {
   return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family) : NULL;
 }
 
+/* The arguments with the child in place of the stored blocks, whose values are packed or where they were. */
+static bsrg_matmul_args of_child(const bsrg_matmul_args *args, const bsrg_regrouped *r, const void *values) {
+  bsrg_matmul_args child = *args;
+  child.a = r->child;
+  child.values = values;
+  return child;
+}
+
+static bool stays_in_place(const bsrg_matmul_args *args, const bsrg_regrouped *r, const bsrg_chip *chip) {
+  const bsrg_matmul_args child = of_child(args, r, args->values);
+  return r->sources && bsrg_tall_takes_pieces(&child, r->child_plan, chip);
+}
+
 static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                     bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
@@ -206,18 +221,20 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
     bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(child, args->dtype, n), n,
                                bsrg_map_has_transposed_x(args), chip, &product);
   } else {
-    bsrg_matmul_args of_child = *args;
-    of_child.a = r->child;
-    bsrg_tall_family.predict(&of_child, r->child_plan, chip, &product);
+    const bsrg_matmul_args product_args = of_child(args, r, args->values);
+    bsrg_tall_family.predict(&product_args, r->child_plan, chip, &product);
     product.seconds *= tall_overhead(r->shape, zeros);
   }
-  double bytes;
-  c->seconds = product.seconds + packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
+  const bool in_place = stays_in_place(args, r, chip);
+  double bytes = 0;
+  c->seconds = product.seconds;
+  if (!in_place) c->seconds += packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;
   c->hbm_bytes = product.hbm_bytes + bytes;
-  bsrg_set_reason(c, "as %dx%d blocks for %s, %.0f%% zeros; %.80s", r->shape.height, r->shape.width,
-                  bsrg_family_name(r->family->family), 100 * zeros, product.reason);
+  bsrg_set_reason(c, "as %dx%d blocks for %s%s, %.0f%% zeros; %.80s", r->shape.height, r->shape.width,
+                  bsrg_family_name(r->family->family), in_place ? " in place" : "", 100 * zeros,
+                  product.reason);
 }
 
 /* ---- launch ----------------------------------------------------------------------------------- */
@@ -229,15 +246,22 @@ static int32_t elements_at_once(const bsrg_structure_view *v, const void *values
   return elements;
 }
 
+enum { TILE_BEGIN, PIECES, SOURCES, PARTS };
+
+static bsrg_status upload(const bsrg_matmul_args *args, const bsrg_regrouped *r, bsrg_gpu gpu,
+                          const CUdeviceptr **uploads, bsrg_error *error) {
+  const bsrg_upload_part parts[PARTS] = {
+      [TILE_BEGIN] = {r->tile_begin, sizeof(*r->tile_begin) * (size_t)(r->tile_count + 1)},
+      [PIECES] = {r->pieces, sizeof(*r->pieces) * (size_t)r->tile_begin[r->tile_count]},
+      [SOURCES] = {r->sources, sizeof(*r->sources) * (size_t)r->source_count}};
+  return bsrg_uploads_get(args->a, BSRG_REGROUP, parts, PARTS, gpu, uploads, error);
+}
+
 static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, CUdeviceptr packed,
                         bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  enum { TILE_BEGIN, PIECES, PARTS };
-  const bsrg_upload_part parts[PARTS] = {
-      [TILE_BEGIN] = {r->tile_begin, sizeof(*r->tile_begin) * (size_t)(r->tile_count + 1)},
-      [PIECES] = {r->pieces, sizeof(*r->pieces) * (size_t)r->tile_begin[r->tile_count]}};
   const CUdeviceptr *uploads;
-  const bsrg_status status = bsrg_uploads_get(args->a, BSRG_REGROUP, parts, PARTS, gpu, &uploads, error);
+  const bsrg_status status = upload(args, r, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
   const int32_t elements = elements_at_once(v, args->values);
@@ -266,16 +290,29 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, C
 
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_regrouped *r, CUdeviceptr packed,
                             bsrg_gpu gpu, bsrg_error *error) {
-  bsrg_matmul_args child = *args;
-  child.a = r->child;
-  child.values = (const void *)(uintptr_t)packed;
+  const bsrg_matmul_args child = of_child(args, r, (const void *)(uintptr_t)packed);
   if (r->family == &bsrg_stream_family)
     return bsrg_stream_launch_packed(&child, r->child_plan, packed, gpu, error);
   return r->family->launch(&child, r->child_plan, gpu, error);
 }
 
+static bsrg_status multiply_in_place(const bsrg_matmul_args *args, const bsrg_regrouped *r, bsrg_gpu gpu,
+                                     bsrg_error *error) {
+  const CUdeviceptr *uploads;
+  const bsrg_status status = upload(args, r, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  const bsrg_tall_pieces pieces = {.stored = &args->a->view,
+                                   .height = r->source_shape.height,
+                                   .width = r->source_shape.width,
+                                   .pieces = (const bsrg_tall_piece *)(uintptr_t)uploads[SOURCES]};
+  const bsrg_matmul_args child = of_child(args, r, args->values);
+  return bsrg_tall_launch_pieces(&child, r->child_plan, &pieces, gpu, error);
+}
+
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_regrouped *r = plan;
+  const bsrg_chip chip = bsrg_tall_chip_of(gpu);
+  if (stays_in_place(args, r, &chip)) return multiply_in_place(args, r, gpu, error);
   const CUstream stream = (CUstream)args->stream;
   const int64_t bytes = 2 * r->child->view.nnzb * r->shape.height * r->shape.width;
   CUdeviceptr packed = 0;

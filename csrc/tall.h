@@ -73,4 +73,18 @@ int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args);
 void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                        bsrg_candidate *candidate);
 
+/* Blocks of 128 x 64 that are nowhere but in the kernels, which put them together from pieces of the stored blocks. */
+enum { BSRG_TALL_PIECED_HEIGHT = 128, BSRG_TALL_PIECED_WIDTH = 64 };
+typedef struct bsrg_tall_pieces {
+  const bsrg_structure_view *stored;
+  int32_t height, width;         /* of a piece */
+  const bsrg_tall_piece *pieces; /* on the device, as bsrg_tall_params has them */
+} bsrg_tall_pieces;
+/* That launches schedule for: an H200 with the SMs of this one. */
+bsrg_chip bsrg_tall_chip_of(bsrg_gpu gpu);
+/* Whether there are kernels for it. args and plan: of the structure of these blocks, with the stored values. */
+bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip);
+bsrg_status bsrg_tall_launch_pieces(const bsrg_matmul_args *args, const void *plan,
+                                    const bsrg_tall_pieces *pieces, bsrg_gpu gpu, bsrg_error *error);
+
 #endif

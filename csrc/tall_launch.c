@@ -64,6 +64,25 @@ static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype,
   return (bsrg_kernel_id)((int)first + 2 * width + pairing);
 }
 
+static bsrg_kernel_id kernel_for_pieces(bsrg_dtype dtype, const bsrg_tall_pieces *pieces,
+                                        const bsrg_tall_schedule *s) {
+  const int width = pieces->width == 64 ? 0 : pieces->width == 32 ? 1 : 2;
+  const int pairing = s->cluster.rows == 2 ? 2 : s->cluster.columns - 1;
+  return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_PIECES_K64_C1
+                                                  : BSRG_KERNEL_TALL_BF16_PIECES_K64_C1) +
+                          3 * width + pairing);
+}
+
+static bsrg_map_shape pieces_shape(const bsrg_tall_pieces *pieces) {
+  const bsrg_structure_view *v = pieces->stored;
+  const uint64_t width = (uint64_t)v->block_width, rows = (uint64_t)(v->nnzb * v->block_height);
+  return (bsrg_map_shape){2,
+                          {width, rows, 0},
+                          {width, 0},
+                          {(uint32_t)pieces->width, (uint32_t)pieces->height, 0},
+                          bsrg_map_swizzle(2 * pieces->width)};
+}
+
 static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
   const uint64_t width = (uint64_t)stored_width(v), rows = (uint64_t)(v->nnzb * stored_height(v));
   bsrg_map_shape shape = {
@@ -149,14 +168,21 @@ static bsrg_status add_parts(const bsrg_matmul_args *args, bool transposed, cons
  * .25 (32 MB) and lost 1.5% at .5. */
 static const int64_t keep_a_bytes = 40 << 20;
 
+bsrg_chip bsrg_tall_chip_of(bsrg_gpu gpu) {
+  bsrg_chip chip = bsrg_chip_h200();
+  chip.sm_count = gpu.device->info.sm_count;
+  return chip;
+}
+
 /* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
- * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. */
-static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+ * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. pieces: NULL where the
+ * values are those of the structure. */
+static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, const bsrg_tall_pieces *pieces,
+                               bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_tall_plan *tall = plan;
   const int64_t n = args->x.cols;
-  bsrg_chip chip = bsrg_chip_h200();
-  chip.sm_count = gpu.device->info.sm_count;
+  const bsrg_chip chip = bsrg_tall_chip_of(gpu);
   const tall_form form = {.a = v->order, .x = bsrg_map_has_transposed_x(args)};
   const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, bsrg_tall_transposed_rows(args), &chip);
   const bsrg_tall_level *level = s.level;
@@ -214,7 +240,12 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
                         .y_col_stride = args->y.col_stride,
                         .output = bsrg_output_of(args)};
 
-  const bsrg_map_shape a = a_shape(v, (uint32_t)step_k), y = y_shape(&args->y, form);
+  if (pieces) {
+    p.pieces = pieces->pieces;
+    p.strip_pieces = BSRG_TALL_STRIP * BSRG_TALL_STAGE_K / (pieces->height * pieces->width);
+  }
+  const bsrg_map_shape a = pieces ? pieces_shape(pieces) : a_shape(v, (uint32_t)step_k);
+  const bsrg_map_shape y = y_shape(&args->y, form);
   const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
   const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, columns);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
@@ -241,15 +272,30 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const int32_t ctas = s.cluster.columns * s.cluster.rows; /* of a cluster */
   const int64_t most = gpu.device->info.sm_count / ctas;
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
-  status =
-      bsrg_launch_drawing(gpu.api, gpu.device, kernel_for(v, args->dtype, form, step_k, &s), clusters * ctas,
-                          stream, &p, &p.counter, !s.in_step && tiles > clusters, error);
+  const bsrg_kernel_id kernel =
+      pieces ? kernel_for_pieces(args->dtype, pieces, &s) : kernel_for(v, args->dtype, form, step_k, &s);
+  status = bsrg_launch_drawing(gpu.api, gpu.device, kernel, clusters * ctas, stream, &p, &p.counter,
+                               !s.in_step && tiles > clusters, error);
   if (!level) return status;
   if (status == BSRG_OK)
     status =
         add_parts(args, form.x, level, (const bsrg_tall_cut *)(uintptr_t)uploads[CUTS] + level->cut_begin,
                   p.partial, gpu, error);
   return bsrg_scratch_free(gpu.api, partial, stream, status, error);
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  return launch_with(args, plan, NULL, gpu, error);
+}
+
+bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip) {
+  if (bsrg_map_has_transposed_x(args) || (uintptr_t)args->values % 16) return false;
+  return bsrg_tall_schedule_for(&args->a->view, plan, args->x.cols, 0, chip).level == NULL;
+}
+
+bsrg_status bsrg_tall_launch_pieces(const bsrg_matmul_args *args, const void *plan,
+                                    const bsrg_tall_pieces *pieces, bsrg_gpu gpu, bsrg_error *error) {
+  return launch_with(args, plan, pieces, gpu, error);
 }
 
 const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,

@@ -101,11 +101,18 @@ typedef struct bsrg_tall_cut {
   int32_t first_slot, slot_count;
 } bsrg_tall_cut;
 
+/* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones, at most 16 a strip: first
+ * element and row of a piece in the stored values, seen as [nnzb * bh, bw]. A piece that no block has lies behind the last
+ * one. */
+typedef struct bsrg_tall_piece {
+  int32_t x, y;
+} bsrg_tall_piece;
+
 typedef struct bsrg_tall_params {
   /* As described here for rows of X that are contiguous. With a transposed A, `a` is [nnzb * bw, bh], box STAGE k x 64
    * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x x_columns, and `y` {M, N}, box 64 rows x
    * 64 columns. */
-  bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k */
+  bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k, or a piece */
   bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
   bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
   bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns */
@@ -136,6 +143,9 @@ typedef struct bsrg_tall_params {
   float alpha, beta;
   int64_t c_col_stride, y_col_stride; /* for a transposed X; without one they are 1 */
   bsrg_output_params output;
+  /* For the kernels of tall_pieces.cuh: so many of each strip of each block, those of the first columns first. */
+  const bsrg_tall_piece *pieces;
+  int32_t strip_pieces; /* 2, 4, 8 or 16 */
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a

@@ -13,6 +13,8 @@
 //
 // A transposed A comes as it is stored, k along the rows of a block, and WGMMA reads it so. A transposed X, the rows of
 // which are adjacent in memory instead of its columns, likewise; Y is then stored in the same way.
+//
+// kPieceK: blocks of 128 x 64 are put together from pieces of smaller ones, so many columns wide each.
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -29,10 +31,14 @@ namespace bsrg::tall {
 // kUnion: the strips of a tile may lie in different block rows, so a stage may be for one of them alone.
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
 template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts, bool kTransposedA,
-          bool kTransposedX>
+          bool kTransposedX, int kPieceK>
 struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
+  static constexpr bool kPieces = kPieceK > 0;
+  static_assert(!kPieces || (kStepK == 64 && !kUnion && !kParts && !kTransposedA && !kTransposedX),
+                "blocks of 128 x 64 by rows");
+  static constexpr int kLoaders = kPieces ? 3 : 2;
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
   static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
   static constexpr uint16_t kBoth = 3;                                  // the CTAs that a multicast reaches
@@ -60,13 +66,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
-      ptx::barrier_init(full(i), 2);  // both producers
+      ptx::barrier_init(full(i), kLoaders);
       ptx::barrier_init(empty(i),
                         2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (2 + 8) * kCluster);  // producers and consumer warps of every CTA
+      ptx::barrier_init(tile_empty(i), (kLoaders + 8) * kCluster);  // and consumer warps of every CTA
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -137,7 +143,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     wait_until_released(tile_empty(0), slot);
   }
 
-  // ---- producers: two lanes of every CTA --------------------------------------------------------
+  // ---- producers of every CTA: two lanes, or for pieces one and two warps -----------------------
 
   // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
@@ -221,6 +227,44 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     wait_until_released(empty(0), stage);
   }
 
+  // By two warps, which take pieces in turn, a lane for one. The blocks of a tile follow one another in the list.
+  __device__ void produce_pieces(int half) const {
+    constexpr int kStrips = kPairing == Pairing::kColumns ? 1 : 2;  // that this CTA loads
+    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
+    const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
+    const int mine = 2 * lane + half + (kStrips == 1 ? rank * p.strip_pieces : 0);
+    const bool loads = 2 * lane + half < kStrips * p.strip_pieces;
+    const uint32_t target = shared + L::kA + mine * bytes;
+    Stage stage;
+    stage.parity = 1;
+    for (Slot slot;; slot.advance()) {
+      const Message m = at(slot).receive_by_warp(slot.parity, lane, 0);
+      if (m.last()) break;
+      const int2 *pieces = reinterpret_cast<const int2 *>(p.pieces) + mine;
+      int2 next = make_int2(0, 0);  // one block ahead, as in produce()
+      if (m.entry_count > 0) {
+        pieces += __ldg(&p.entries[m.entry_begin].a_block[0]) / (2 * kStrip) * of_block;
+        if (loads) next = __ldg(pieces);
+      }
+      for (int e = 0; e < m.entry_count; ++e, stage.advance()) {
+        const int2 piece = next;
+        pieces += of_block;
+        if (loads && e + 1 < m.entry_count) next = __ldg(pieces);
+        ptx::barrier_wait(empty(stage.slot), stage.parity);
+        // Of both strips, whoever loads them.
+        if (lane == 0) ptx::barrier_arrive_expect(full(stage.slot), L::kStripBytes);
+        __syncwarp();
+        if (!loads) continue;
+        if constexpr (kPairing == Pairing::kColumns)
+          ptx::tma_load_2d_multicast(target + stage.slot * L::kStageA, p.a, piece.x, piece.y,
+                                     full(stage.slot), kBoth, policy);
+        else
+          ptx::tma_load_2d(target + stage.slot * L::kStageA, p.a, piece.x, piece.y, full(stage.slot), policy);
+      }
+    }
+    wait_until_released(empty(0), stage);
+  }
+
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
 
   // A warpgroup frees a stage by its first warp where every stage is a WGMMA, which holds its four warps
@@ -240,22 +284,25 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   // branch between two WGMMAs of a group makes ptxas wait for each of them.
   template <int kSteps>
   __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
-    constexpr ptx::Swizzle kSwizzleK = kStepK == 64   ? ptx::Swizzle::k128
-                                       : kStepK == 32 ? ptx::Swizzle::k64
-                                                      : ptx::Swizzle::k32;
+    constexpr int kRowK = kPieces ? kPieceK : kStepK;  // that a row of A has side by side
+    constexpr ptx::Swizzle kSwizzleA = kSwizzleOf<kRowK>, kSwizzleX = kSwizzleOf<kStepK>;
     // K-major operands have rows of a stage's k, the others rows of 64 elements for each k. Descriptors count 16 bytes:
-    // to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes.
-    constexpr int kNextA = kTransposedA ? 128 : 2, kNextX = kTransposedX ? 2 : 128;
+    // to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes, or where pieces end a strip's rows.
+    constexpr int kNextX = kTransposedX ? 2 : 128;
+    constexpr auto next_a = [](int k) {
+      if constexpr (kTransposedA) return 128 * k;
+      return 16 * k / kRowK * (kStrip * kRowK * 2 / 16) + 2 * (k % (kRowK / 16));
+    };
     const uint64_t a = ptx::matrix_descriptor(shared + L::kA + stage * L::kStageA + strip * L::kStripBytes,
-                                              16, kTransposedA ? 1024 : 8 * kStepK * 2,
-                                              kTransposedA ? ptx::Swizzle::k128 : kSwizzleK);
+                                              16, kTransposedA ? 1024 : 8 * kRowK * 2,
+                                              kTransposedA ? ptx::Swizzle::k128 : kSwizzleA);
     const uint64_t x = ptx::matrix_descriptor(
         shared + L::kX + stage * L::kStageX, kTransposedX ? 16 : kSteps * 16 * (kPanel * 2),
-        kTransposedX ? 8 * kStepK * 2 : 1024, kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
+        kTransposedX ? 8 * kStepK * 2 : 1024, kTransposedX ? kSwizzleX : ptx::Swizzle::k128);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      ptx::Wgmma<T, kTileN, kTransposedA, !kTransposedX>::run(d, a + kNextA * k, x + kNextX * k,
+      ptx::Wgmma<T, kTileN, kTransposedA, !kTransposedX>::run(d, a + next_a(k), x + kNextX * k,
                                                               accumulate || k > 0);
     }
     ptx::warpgroup_commit();
@@ -379,7 +426,11 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     if (warp < 4) {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
       if (warp == 0 && lane == 0) produce<true>();
-      if (warp == 2 && lane == 0) produce<false>();
+      if constexpr (kPieces) {
+        if (warp >= 2) produce_pieces(warp - 2);
+      } else {
+        if (warp == 2 && lane == 0) produce<false>();
+      }
       if (warp == 1 && rank == 0) schedule();
       if (kParts && warp == 3) this->clear();
       __syncwarp();
@@ -393,12 +444,12 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 };
 
 template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts = false,
-          bool kTransposedA = false, bool kTransposedX = false>
+          bool kTransposedA = false, bool kTransposedX = false, int kPieceK = 0>
 __device__ __forceinline__ void run(const bsrg_tall_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
   const int rank = kPairing == Pairing::kNone ? 0 : static_cast<int>(ptx::cluster_rank());
-  const Kernel<T, kStepK, kPairing, kUnion, kParts, kTransposedA, kTransposedX> kernel{
+  const Kernel<T, kStepK, kPairing, kUnion, kParts, kTransposedA, kTransposedX, kPieceK> kernel{
       {params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}, rank};
   kernel.run();
 }

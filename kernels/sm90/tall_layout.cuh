@@ -2,6 +2,7 @@
 #pragma once
 
 #include "params.h"
+#include "ptx/wgmma.cuh"
 
 namespace bsrg::tall {
 
@@ -37,6 +38,12 @@ struct Layout {
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
 };
+
+// Of operands with so many elements of k in a row.
+template <int kRow>
+constexpr ptx::Swizzle kSwizzleOf = kRow == 64   ? ptx::Swizzle::k128
+                                    : kRow == 32 ? ptx::Swizzle::k64
+                                                 : ptx::Swizzle::k32;
 
 // What the two CTAs of a cluster compute, if it has two. kColumns: neighbouring column tiles of one row tile; each
 // loads one strip of A for both. kRows: two row tiles with equal lists of block columns, in one column tile; each
