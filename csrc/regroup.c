@@ -245,7 +245,9 @@ bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v) {
   const bsrg_block_shape shape = {common_part(v->block_height), common_part(v->block_width)};
   int64_t rows;
   const bool counted = bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX - 64;
-  return shape.height >= 16 && shape.width >= 16 && counted ? shape : (bsrg_block_shape){0, 0};
+  /* Measured: more or narrower ones take TMA longer than a copy does. */
+  const bool suits = shape.width >= 32 && 4 * shape.height * shape.width >= 64 * 64;
+  return suits && counted ? shape : (bsrg_block_shape){0, 0};
 }
 
 /* Enters one row of parts, `part` of those of the child's row. slot: as in walk_row. */
@@ -276,8 +278,7 @@ static bool make_sources(const bsrg_structure_view *v, bsrg_regrouped *r) {
   int32_t *slot = malloc(sizeof(*slot) * (size_t)child->block_cols);
   r->sources = malloc(sizeof(*r->sources) * (size_t)r->source_count);
   const bool done = slot && r->sources;
-  for (int64_t i = 0; done && i < r->source_count; ++i)
-    r->sources[i] = (bsrg_tall_piece){0, (int32_t)(v->nnzb * v->block_height)};
+  for (int64_t i = 0; done && i < r->source_count; ++i) r->sources[i] = (bsrg_tall_piece){0, -1};
   for (int64_t row = 0; done && row < child->block_rows; ++row) {
     for (int64_t s = child->indptr[row]; s < child->indptr[row + 1]; ++s)
       slot[child->indices[s]] = (int32_t)s;

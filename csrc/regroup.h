@@ -39,8 +39,8 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
  * blocks. marks: view->cols / 16 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
-/* The largest parts, at most 16 of 64 x 64, into which lines at multiples of 64 rows and columns cut stored blocks; of no
- * rows where they would be smaller than 16 x 16. */
+/* The parts into which lines at multiples of 64 rows and columns cut stored blocks, if four of them or fewer make 64 x 64,
+ * 32 columns wide or 64; otherwise of no rows. */
 bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */
 bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape shape,

@@ -66,8 +66,7 @@ static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype,
 
 static bsrg_kernel_id kernel_for_pieces(bsrg_dtype dtype, const bsrg_tall_pieces *pieces,
                                         const bsrg_tall_schedule *s) {
-  const int width = pieces->width == 64 ? 0 : pieces->width == 32 ? 1 : 2;
-  const int pairing = s->cluster.rows == 2 ? 2 : s->cluster.columns - 1;
+  const int width = pieces->width == 64 ? 0 : 1, pairing = s->cluster.rows == 2 ? 2 : s->cluster.columns - 1;
   return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_PIECES_K64_C1
                                                   : BSRG_KERNEL_TALL_BF16_PIECES_K64_C1) +
                           3 * width + pairing);

@@ -101,9 +101,9 @@ typedef struct bsrg_tall_cut {
   int32_t first_slot, slot_count;
 } bsrg_tall_cut;
 
-/* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones, at most 16 a strip: first
- * element and row of a piece in the stored values, seen as [nnzb * bh, bw]. A piece that no block has lies behind the last
- * one. */
+/* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones, two or four a strip: first
+ * element and row of a piece in the stored values, seen as [nnzb * bh, bw]. y = -1: a piece that no block
+ * has. */
 typedef struct bsrg_tall_piece {
   int32_t x, y;
 } bsrg_tall_piece;
@@ -145,7 +145,7 @@ typedef struct bsrg_tall_params {
   bsrg_output_params output;
   /* For the kernels of tall_pieces.cuh: so many of each strip of each block, those of the first columns first. */
   const bsrg_tall_piece *pieces;
-  int32_t strip_pieces; /* 2, 4, 8 or 16 */
+  int32_t strip_pieces;
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a

@@ -38,7 +38,6 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   static constexpr bool kPieces = kPieceK > 0;
   static_assert(!kPieces || (kStepK == 64 && !kUnion && !kParts && !kTransposedA && !kTransposedX),
                 "blocks of 128 x 64 by rows");
-  static constexpr int kLoaders = kPieces ? 3 : 2;
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
   static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
   static constexpr uint16_t kBoth = 3;                                  // the CTAs that a multicast reaches
@@ -66,13 +65,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
-      ptx::barrier_init(full(i), kLoaders);
+      ptx::barrier_init(full(i), 2);  // both producers
       ptx::barrier_init(empty(i),
                         2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (kLoaders + 8) * kCluster);  // and consumer warps of every CTA
+      ptx::barrier_init(tile_empty(i), (2 + 8) * kCluster);  // producers and consumer warps of every CTA
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -143,7 +142,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     wait_until_released(tile_empty(0), slot);
   }
 
-  // ---- producers of every CTA: two lanes, or for pieces one and two warps -----------------------
+  // ---- producers of every CTA: two lanes, or for pieces a lane and a warp -----------------------
 
   // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
@@ -227,39 +226,54 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     wait_until_released(empty(0), stage);
   }
 
-  // By two warps, which take pieces in turn, a lane for one. The blocks of a tile follow one another in the list.
-  __device__ void produce_pieces(int half) const {
-    constexpr int kStrips = kPairing == Pairing::kColumns ? 1 : 2;  // that this CTA loads
+  // Zeros where no block has the pieces of these lanes: TMA would take 24 cycles for each row of a piece beyond its map.
+  __device__ void clear_pieces(uint32_t lanes, uint32_t stage_a, int bytes) const {
+    for (; lanes != 0; lanes &= lanes - 1) {
+      const uint32_t target = stage_a + (__ffs(lanes) - 1) * bytes;
+      for (int at = 16 * lane; at < bytes; at += 16 * 32)
+        ptx::store_shared(target + at, make_int4(0, 0, 0, 0));
+    }
+    ptx::fence_async_proxy();
+  }
+
+  // By a warp, a lane a piece. The blocks of a tile follow one another in the list.
+  __device__ void produce_pieces() const {
     const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
-    const int mine = 2 * lane + half + (kStrips == 1 ? rank * p.strip_pieces : 0);
-    const bool loads = 2 * lane + half < kStrips * p.strip_pieces;
-    const uint32_t target = shared + L::kA + mine * bytes;
+    const bool is_any = lane < of_block;
+    // A pair along columns loads a strip each, for both.
+    const bool is_loader = kPairing != Pairing::kColumns || lane / p.strip_pieces == rank;
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, 0);
       if (m.last()) break;
-      const int2 *pieces = reinterpret_cast<const int2 *>(p.pieces) + mine;
-      int2 next = make_int2(0, 0);  // one block ahead, as in produce()
+      const int2 *pieces = reinterpret_cast<const int2 *>(p.pieces) + lane;
+      int2 next = make_int2(0, -1);  // one block ahead, as in produce()
       if (m.entry_count > 0) {
         pieces += __ldg(&p.entries[m.entry_begin].a_block[0]) / (2 * kStrip) * of_block;
-        if (loads) next = __ldg(pieces);
+        if (is_any) next = __ldg(pieces);
       }
       for (int e = 0; e < m.entry_count; ++e, stage.advance()) {
         const int2 piece = next;
         pieces += of_block;
-        if (loads && e + 1 < m.entry_count) next = __ldg(pieces);
+        if (is_any && e + 1 < m.entry_count) next = __ldg(pieces);
+        const uint32_t stage_a = shared + L::kA + stage.slot * L::kStageA, barrier = full(stage.slot);
+        const bool is_stored = is_any && piece.y >= 0;
+        const uint32_t stored = __ballot_sync(~0u, is_stored);
         ptx::barrier_wait(empty(stage.slot), stage.parity);
-        // Of both strips, whoever loads them.
-        if (lane == 0) ptx::barrier_arrive_expect(full(stage.slot), L::kStripBytes);
+        if (is_stored && is_loader) {
+          if constexpr (kPairing == Pairing::kColumns)
+            ptx::tma_load_2d_multicast(stage_a + lane * bytes, p.a, piece.x, piece.y, barrier, kBoth, policy);
+          else
+            ptx::tma_load_2d(stage_a + lane * bytes, p.a, piece.x, piece.y, barrier, policy);
+        }
         __syncwarp();
-        if (!loads) continue;
-        if constexpr (kPairing == Pairing::kColumns)
-          ptx::tma_load_2d_multicast(target + stage.slot * L::kStageA, p.a, piece.x, piece.y,
-                                     full(stage.slot), kBoth, policy);
-        else
-          ptx::tma_load_2d(target + stage.slot * L::kStageA, p.a, piece.x, piece.y, full(stage.slot), policy);
+        const uint32_t missing = __ballot_sync(~0u, is_any) & ~stored;
+        if (missing != 0) clear_pieces(missing, stage_a, bytes);
+        __syncwarp();
+        // What has arrived by now is counted as well: the phase does not end before this arrival.
+        if (lane == 0) ptx::barrier_arrive_expect(barrier, __popc(stored) * bytes);
       }
     }
     wait_until_released(empty(0), stage);
@@ -427,7 +441,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
       if (warp == 0 && lane == 0) produce<true>();
       if constexpr (kPieces) {
-        if (warp >= 2) produce_pieces(warp - 2);
+        if (warp == 2) produce_pieces();
       } else {
         if (warp == 2 && lane == 0) produce<false>();
       }
