@@ -36,6 +36,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr bool kPieces = kPieceK > 0;
+  static constexpr int kLoaders = kPieces ? 3 : 2;  // of a CTA
   static_assert(!kPieces || (kStepK == 64 && !kUnion && !kParts && !kTransposedA && !kTransposedX),
                 "blocks of 128 x 64 by rows");
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
@@ -65,13 +66,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
-      ptx::barrier_init(full(i), 2);  // both producers
+      ptx::barrier_init(full(i), kLoaders);
       ptx::barrier_init(empty(i),
                         2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (2 + 8) * kCluster);  // producers and consumer warps of every CTA
+      ptx::barrier_init(tile_empty(i), (kLoaders + 8) * kCluster);  // and consumer warps of every CTA
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -142,7 +143,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     wait_until_released(tile_empty(0), slot);
   }
 
-  // ---- producers of every CTA: two lanes, or for pieces a lane and a warp -----------------------
+  // ---- producers of every CTA: two lanes, or for pieces a lane and two warps -----------------------
 
   // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
@@ -227,28 +228,30 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   }
 
   // Zeros where no block has the pieces of these lanes: TMA would take 24 cycles for each row of a piece beyond its map.
-  __device__ void clear_pieces(uint32_t lanes, uint32_t stage_a, int bytes) const {
+  __device__ void clear_pieces(uint32_t lanes, uint32_t stage_a, int half, int bytes) const {
     for (; lanes != 0; lanes &= lanes - 1) {
-      const uint32_t target = stage_a + (__ffs(lanes) - 1) * bytes;
+      const uint32_t target = stage_a + (2 * (__ffs(lanes) - 1) + half) * bytes;
       for (int at = 16 * lane; at < bytes; at += 16 * 32)
         ptx::store_shared(target + at, make_int4(0, 0, 0, 0));
     }
     ptx::fence_async_proxy();
   }
 
-  // By a warp, a lane a piece. The blocks of a tile follow one another in the list.
-  __device__ void produce_pieces() const {
+  // By two warps, which take pieces in turn, a lane for one: zeros and their fence would keep a single one too long. The blocks
+  // of a tile follow one another in the list.
+  __device__ void produce_pieces(int half) const {
     const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
-    const bool is_any = lane < of_block;
+    const int mine = 2 * lane + half;
+    const bool is_any = mine < of_block;
     // A pair along columns loads a strip each, for both.
-    const bool is_loader = kPairing != Pairing::kColumns || lane / p.strip_pieces == rank;
+    const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, 0);
       if (m.last()) break;
-      const int2 *pieces = reinterpret_cast<const int2 *>(p.pieces) + lane;
+      const int2 *pieces = reinterpret_cast<const int2 *>(p.pieces) + mine;
       int2 next = make_int2(0, -1);  // one block ahead, as in produce()
       if (m.entry_count > 0) {
         pieces += __ldg(&p.entries[m.entry_begin].a_block[0]) / (2 * kStrip) * of_block;
@@ -264,13 +267,13 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         if (is_stored && is_loader) {
           if constexpr (kPairing == Pairing::kColumns)
-            ptx::tma_load_2d_multicast(stage_a + lane * bytes, p.a, piece.x, piece.y, barrier, kBoth, policy);
+            ptx::tma_load_2d_multicast(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, kBoth, policy);
           else
-            ptx::tma_load_2d(stage_a + lane * bytes, p.a, piece.x, piece.y, barrier, policy);
+            ptx::tma_load_2d(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, policy);
         }
         __syncwarp();
         const uint32_t missing = __ballot_sync(~0u, is_any) & ~stored;
-        if (missing != 0) clear_pieces(missing, stage_a, bytes);
+        if (missing != 0) clear_pieces(missing, stage_a, half, bytes);
         __syncwarp();
         // What has arrived by now is counted as well: the phase does not end before this arrival.
         if (lane == 0) ptx::barrier_arrive_expect(barrier, __popc(stored) * bytes);
@@ -441,7 +444,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
       if (warp == 0 && lane == 0) produce<true>();
       if constexpr (kPieces) {
-        if (warp == 2) produce_pieces();
+        if (warp >= 2) produce_pieces(warp - 2);
       } else {
         if (warp == 2 && lane == 0) produce<false>();
       }
