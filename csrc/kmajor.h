@@ -17,14 +17,6 @@ typedef struct bsrg_kmajor_copies {
 bsrg_kmajor_copies bsrg_kmajor_copies_for(const bsrg_matmul_args *args);
 /* What copying them, so many bytes read and written, takes. */
 double bsrg_kmajor_copy_seconds(bsrg_kmajor_copies copies, double bytes, const bsrg_chip *chip);
-/* Elements from a row of a block to the next one where values are copied: rows begin at multiples of 16 bytes. */
-int64_t bsrg_kmajor_value_pitch(const bsrg_matmul_args *args);
-/* A product on operands that are all K-major. */
-typedef bsrg_status (*bsrg_kmajor_multiply)(const bsrg_matmul_args *args, const void *context, bsrg_gpu gpu,
-                                            bsrg_error *error);
-/* Copies what must be, and calls multiply with args that have the copies. */
-bsrg_status bsrg_kmajor_copied(const bsrg_matmul_args *args, bsrg_kmajor_multiply multiply,
-                               const void *context, bsrg_gpu gpu, bsrg_error *error);
 /* Of X copied so. */
 size_t bsrg_kmajor_x_bytes(const bsrg_matmul_args *args);
 /* Copies X to `target`, and has *x as it lies there. */

@@ -22,15 +22,9 @@ static bsrg_status turn(const bsrg_matmul_args *args, bsrg_turn_params p, int64_
                      matrices * p.row_tiles * p.col_tiles, 1, (CUstream)args->stream, &p, error);
 }
 
-int64_t bsrg_kmajor_value_pitch(const bsrg_matmul_args *args) {
-  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
-  return bsrg_ceil_div(args->a->view.block_width * item, 16) * 16 / item;
-}
-
 static bsrg_status turn_values(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu,
                                bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const int64_t pitch = bsrg_kmajor_value_pitch(args);
   const bsrg_turn_params p = {.source = args->values,
                               .target = (void *)(uintptr_t)target,
                               .rows = v->block_width,
@@ -38,8 +32,8 @@ static bsrg_status turn_values(const bsrg_matmul_args *args, CUdeviceptr target,
                               .source_row_stride = v->block_height,
                               .source_col_stride = 1,
                               .source_matrix_stride = v->block_height * v->block_width,
-                              .target_row_stride = pitch,
-                              .target_matrix_stride = v->block_height * pitch};
+                              .target_row_stride = v->block_width,
+                              .target_matrix_stride = v->block_height * v->block_width};
   return v->nnzb ? turn(args, p, v->nnzb, gpu, error) : BSRG_OK;
 }
 
@@ -63,32 +57,6 @@ bsrg_status bsrg_kmajor_turn_x(const bsrg_matmul_args *args, CUdeviceptr target,
                               .target_row_stride = pitch};
   *x = (bsrg_dense){p.target, p.rows, p.cols, 1, pitch};
   return p.rows > 0 ? turn(args, p, 1, gpu, error) : BSRG_OK;
-}
-
-bsrg_status bsrg_kmajor_copied(const bsrg_matmul_args *args, bsrg_kmajor_multiply multiply_copied,
-                               const void *context, bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_structure_view *v = &args->a->view;
-  const bsrg_kmajor_copies copies = bsrg_kmajor_copies_for(args);
-  const int64_t row_bytes = bsrg_kmajor_value_pitch(args) * (int64_t)bsrg_dtype_size(args->dtype);
-  /* X begins at a multiple of 128 bytes behind the blocks. */
-  const size_t value_bytes =
-      copies.values ? (size_t)(bsrg_ceil_div(v->nnzb * v->block_height * row_bytes, 128) * 128) : 0;
-  const size_t x_bytes = copies.x ? bsrg_kmajor_x_bytes(args) : 0;
-  CUdeviceptr scratch = 0;
-  bsrg_status status = BSRG_OK;
-  if (value_bytes + x_bytes > 0)
-    status = bsrg_scratch_alloc(gpu.api, gpu.device, value_bytes + x_bytes, (CUstream)args->stream, &scratch,
-                                error);
-  if (status != BSRG_OK) return status;
-  bsrg_matmul_args turned = *args;
-  if (copies.values) {
-    turned.values = (const void *)(uintptr_t)scratch;
-    status = turn_values(args, scratch, gpu, error);
-  }
-  if (copies.x && status == BSRG_OK)
-    status = bsrg_kmajor_turn_x(args, scratch + value_bytes, gpu, &turned.x, error);
-  if (status == BSRG_OK) status = multiply_copied(&turned, context, gpu, error);
-  return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
 }
 
 /* ---- the product on K-major operands ------------------------------------------------------------ */
@@ -137,11 +105,10 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
 /* Up to this size A is worth keeping in L2 at the cost of X, as in the tall family. */
 static const int64_t keep_a_bytes = 40 << 20;
 
-/* args: with values and X as the kernels read them. context: the plan. */
-static bsrg_status multiply(const bsrg_matmul_args *args, const void *context, bsrg_gpu gpu,
+/* args: with values and X as the kernels read them. */
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan, bsrg_gpu gpu,
                             bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_kmajor_plan *plan = context;
   const bsrg_tall_plan *tall = plan->tall;
   const int64_t n = args->x.cols;
   const bsrg_kmajor_schedule s = bsrg_kmajor_schedule_for(args, plan, gpu.device->info.sm_count);
@@ -212,7 +179,27 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const void *context, b
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
-  return bsrg_kmajor_copied(args, multiply, plan, gpu, error);
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_kmajor_copies copies = bsrg_kmajor_copies_for(args);
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  /* The blocks are whole multiples of 2048 bytes: X begins aligned behind them. */
+  const size_t value_bytes = copies.values ? (size_t)(v->nnzb * v->block_height * v->block_width * item) : 0;
+  const size_t x_bytes = copies.x ? bsrg_kmajor_x_bytes(args) : 0;
+  CUdeviceptr scratch = 0;
+  bsrg_status status = BSRG_OK;
+  if (value_bytes + x_bytes > 0)
+    status = bsrg_scratch_alloc(gpu.api, gpu.device, value_bytes + x_bytes, (CUstream)args->stream, &scratch,
+                                error);
+  if (status != BSRG_OK) return status;
+  bsrg_matmul_args turned = *args;
+  if (copies.values) {
+    turned.values = (const void *)(uintptr_t)scratch;
+    status = turn_values(args, scratch, gpu, error);
+  }
+  if (copies.x && status == BSRG_OK)
+    status = bsrg_kmajor_turn_x(args, scratch + value_bytes, gpu, &turned.x, error);
+  if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
+  return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
 }
 
 const bsrg_family_ops bsrg_kmajor_family = {.family = BSRG_KMAJOR,

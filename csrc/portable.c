@@ -177,12 +177,18 @@ static bool suits_few(const bsrg_structure_view *v) {
 /* Whether the kernels for few columns take less time than tiles; *c is what the better ones need. Those for 8 bits take any
  * number of columns. */
 static bool goes_by_few(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
-  const bool eight = bsrg_is_8_bit(args->dtype);
-  if (eight)
-    bsrg_eight_predict(args, chip, c);
-  else
-    predict_tiles(args, chip, c);
-  if (!suits_few(&args->a->view) || (!eight && args->x.cols > BSRG_FEW_MAX_N)) return false;
+  const bsrg_structure_view *v = &args->a->view;
+  if (bsrg_is_8_bit(args->dtype)) {
+    bsrg_candidate tiles = *c;
+    bsrg_few_predict(args, chip, c);
+    if (!bsrg_eight_suits(v)) return true;
+    bsrg_eight_predict(args, chip, &tiles);
+    if (c->seconds < tiles.seconds) return true;
+    *c = tiles;
+    return false;
+  }
+  predict_tiles(args, chip, c);
+  if (args->x.cols > BSRG_FEW_MAX_N || !suits_few(v)) return false;
   bsrg_candidate few = *c;
   bsrg_few_predict(args, chip, &few);
   if (few.seconds >= c->seconds) return false;

@@ -24,6 +24,8 @@ bsrg_status bsrg_few_launch(const bsrg_matmul_args *args, const bsrg_portable_pa
 
 /* portable_eight.c: the scales of products of 8 bits, and these in tiles. */
 bsrg_scaling bsrg_scaling_of(const bsrg_matmul_args *args);
+/* Blocks are filled up to whole chunks: not those of which little is left then. */
+bool bsrg_eight_suits(const bsrg_structure_view *view);
 void bsrg_eight_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *candidate);
 /* portable: all but the row tiles. */
 bsrg_status bsrg_eight_launch(const bsrg_matmul_args *args, const bsrg_portable_params *portable,

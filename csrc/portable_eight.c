@@ -5,7 +5,10 @@
 
 #include <math.h>
 
-enum { CHUNK = 16 }; /* k that are copied and multiplied together */
+enum {
+  CHUNK = BSRG_PANELS_CHUNK, /* k that are copied and multiplied together */
+  MOST_FILLED = 4            /* times what a block has of them */
+};
 
 bsrg_scaling bsrg_scaling_of(const bsrg_matmul_args *args) {
   const bool per_block = args->values_scale_count == args->a->view.nnzb;
@@ -22,9 +25,9 @@ bsrg_scaling bsrg_scaling_of(const bsrg_matmul_args *args) {
 static const int64_t shape[][3] = {BSRG_EIGHT_TILES(TILE_SHAPE)};
 #undef TILE_SHAPE
 enum { TILES = sizeof(shape) / sizeof(shape[0]), NARROW = 64 };
-/* Time for a row of a tile against the best one: on an H200 those of 64 rows reached 198 TF/s, of 128 rows 185, of 48 rows
- * 153, of 32 rows 170, and of 16 rows with blocks 64 wide 166. */
-static const double cost[TILES] = {1.5, 1.2, 1.15, 1.25, 1.0, 1.05};
+/* Time for a row of a tile against the best one: on an H200, less what the copy of X takes, those of 128 and 64 rows reached
+ * 220 TF/s, of 48 rows 190, of 32 rows 204, of 16 rows with blocks 16 wide 179 and 64 wide 199. The first is an estimate. */
+static const double cost[TILES] = {1.5, 1.2, 1.08, 1.16, 1.0, 1.0};
 
 static int choose_tile(const bsrg_matmul_args *args) {
   const int64_t height = args->a->view.block_height, n = args->x.cols;
@@ -42,16 +45,73 @@ static int choose_tile(const bsrg_matmul_args *args) {
   return best;
 }
 
-/* ---- layout ----------------------------------------------------------------------------------- */
+/* ---- copies ----------------------------------------------------------------------------------- */
 
-/* How many bytes are aligned to as many: 16, 4 or 1. */
-static int32_t aligned_bytes(int64_t bytes) { return bytes % 16 == 0 ? 16 : bytes % 4 == 0 ? 4 : 1; }
+static int64_t chunks_of_block(const bsrg_structure_view *v) { return bsrg_ceil_div(v->block_width, CHUNK); }
 
-static int32_t bytes_of_a(const bsrg_matmul_args *args) {
-  if (args->a->view.order) return CHUNK; /* they are copied */
-  return (int32_t)bsrg_min(aligned_bytes(args->a->view.block_width),
-                           aligned_bytes((int64_t)((uintptr_t)args->values % 16)));
+/* Blocks are read as they are stored where their rows have whole chunks. */
+static bool copies_values(const bsrg_matmul_args *args) {
+  const bsrg_structure_view *v = &args->a->view;
+  return v->order || v->block_width % CHUNK || (uintptr_t)args->values % CHUNK;
 }
+
+static int64_t value_bytes(const bsrg_structure_view *v) {
+  return v->nnzb * v->block_height * chunks_of_block(v) * CHUNK;
+}
+
+static int64_t x_bytes(const bsrg_matmul_args *args) {
+  const bsrg_structure_view *v = &args->a->view;
+  return v->block_cols * chunks_of_block(v) * CHUNK * args->x.cols;
+}
+
+/* Columns that lie so, and rows of them in blocks of a width. */
+static bsrg_status copy_chunks(bsrg_panels_params p, int64_t matrices, int64_t blocks, bsrg_gpu gpu,
+                               CUstream stream, bsrg_error *error) {
+  p.chunks_of_block = (int32_t)bsrg_ceil_div(p.width, CHUNK);
+  p.chunks = blocks * p.chunks_of_block;
+  p.all_cols = matrices * p.cols;
+  if (p.chunks == 0 || p.all_cols == 0) return BSRG_OK;
+  /* Up to 16 chunks of as many columns as are left of a tile. */
+  while (p.chunk_bits < 4 && (int64_t)1 << p.chunk_bits < p.chunks) ++p.chunk_bits;
+  const int64_t together = p.source_row_stride | p.source_matrix_stride | (int64_t)(uintptr_t)p.source;
+  const bool along_k = p.source_row_stride == 1;
+  p.fours = !along_k && p.source_col_stride == 1 && p.cols % 4 == 0 && together % 4 == 0;
+  p.whole = along_k && p.width % CHUNK == 0 &&
+            (p.source_col_stride | p.source_matrix_stride | (int64_t)(uintptr_t)p.source) % CHUNK == 0;
+  p.col_tiles = bsrg_ceil_div(p.all_cols, BSRG_PANELS_TILE >> p.chunk_bits);
+  const int64_t chunk_tiles = bsrg_ceil_div(p.chunks, (int64_t)1 << p.chunk_bits);
+  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_PANELS_8, p.col_tiles * chunk_tiles, 1, stream, &p,
+                     error);
+}
+
+static bsrg_status copy_values(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu,
+                               bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bool turned = v->order != NULL;
+  const bsrg_panels_params p = {.source = args->values,
+                                .target = (void *)(uintptr_t)target,
+                                .source_row_stride = turned ? v->block_height : 1,
+                                .source_col_stride = turned ? 1 : v->block_width,
+                                .source_matrix_stride = v->block_height * v->block_width,
+                                .rows = v->block_width,
+                                .width = v->block_width,
+                                .cols = v->block_height};
+  return copy_chunks(p, v->nnzb, 1, gpu, (CUstream)args->stream, error);
+}
+
+static bsrg_status copy_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_panels_params p = {.source = args->x.data,
+                                .target = (void *)(uintptr_t)target,
+                                .source_row_stride = args->x.row_stride,
+                                .source_col_stride = args->x.col_stride,
+                                .rows = args->x.rows,
+                                .width = v->block_width,
+                                .cols = args->x.cols};
+  return copy_chunks(p, 1, v->block_cols, gpu, (CUstream)args->stream, error);
+}
+
+/* ---- layout ----------------------------------------------------------------------------------- */
 
 /* Y's contiguous side has neighbours that may be stored four at a time. */
 static bool writes_runs(const bsrg_matmul_args *args) {
@@ -66,65 +126,65 @@ static bool writes_runs(const bsrg_matmul_args *args) {
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Of mma_flops_per_s, that the best tile reaches; less where each chunk's sums are multiplied by a scale. */
-static const double share = 0.30, scaled_share = 0.24;
+static const double share = 0.33, scaled_share = 0.25;
 /* What a CTA does beside its products. */
 static const double tile_seconds = 3e-6;
-/* The work of a tile where a chunk's neighbours lie elsewhere, and where chunks go by 4 bytes or, not fitted, by one. */
-static const double single_cost = 2.3, parts_cost = 3, bytes_cost = 10;
+/* The share of the memory's rate that copies reach, and what each takes in any case. */
+static const double copy_share = 0.6, copy_seconds = 2e-6;
 
 void bsrg_eight_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const int tile = choose_tile(args);
-  const bsrg_kmajor_copies copies = bsrg_kmajor_copies_for(args);
   const double rows = (double)shape[tile][0], ctas = (double)shape[tile][2];
   const double row_tiles = (double)bsrg_ceil_div(v->block_height, shape[tile][0]);
   const double column_tiles = (double)bsrg_ceil_div(args->x.cols, shape[tile][1]);
   const double columns = column_tiles * (double)shape[tile][1];
-  const double k = (double)v->nnzb * (double)(bsrg_ceil_div(v->block_width, CHUNK) * CHUNK);
+  const double k = (double)v->nnzb * (double)(chunks_of_block(v) * CHUNK);
   const double blocks = (double)v->nnzb * (double)(v->block_height * v->block_width);
-  const double x_bytes = (double)v->cols * (double)args->x.cols;
-  const double copied = (copies.x ? 2 * x_bytes : 0) + (copies.values ? 2 * blocks : 0);
+  const bool both = copies_values(args);
+  const double x = (double)(v->block_cols * chunks_of_block(v) * CHUNK) * (double)args->x.cols;
+  const double copied =
+      (double)v->cols * (double)args->x.cols + x + (both ? blocks + k * (double)v->block_height : 0);
   c->mma_flops = 2 * k * row_tiles * rows * columns;
   c->l2_bytes = k * (row_tiles * columns + (double)v->block_height * column_tiles);
-  c->hbm_bytes = copied + blocks + x_bytes +
+  c->hbm_bytes = copied + blocks + x +
                  (double)bsrg_dtype_size(bsrg_out_dtype(args)) * (double)v->rows * (double)args->x.cols;
-  const int32_t least = (int32_t)bsrg_min(bytes_of_a(args), aligned_bytes(v->block_width));
-  const double parts = least == 1                   ? bytes_cost
-                       : least == 4                 ? parts_cost
-                       : v->block_width < 2 * CHUNK ? single_cost
-                                                    : 1;
   const bool scaled = args->values_scale && args->values_scale_count == v->nnzb;
-  const double work =
-      c->mma_flops * cost[tile] * parts / (chip->mma_flops_per_s * (scaled ? scaled_share : share));
+  const double work = c->mma_flops * cost[tile] / (chip->mma_flops_per_s * (scaled ? scaled_share : share));
   const double memory = (c->hbm_bytes - copied) / chip->hbm_bytes_per_s;
   const double tiles = (double)v->block_rows * row_tiles * column_tiles, sms = (double)chip->sm_count;
   const double longest = work * fmin(ctas, ceil(tiles / sms)) * sms * (double)v->longest_row /
                          fmax(1, (double)v->nnzb * row_tiles * column_tiles);
-  c->seconds = BSRG_LAUNCH_SECONDS + bsrg_kmajor_copy_seconds(copies, copied, chip) +
+  c->seconds = BSRG_LAUNCH_SECONDS + (both ? 2 : 1) * copy_seconds +
+               copied / (copy_share * chip->hbm_bytes_per_s) +
                fmax(fmax(work + tile_seconds * tiles / (sms * ctas), memory), longest + tile_seconds);
-  bsrg_set_reason(c, "%s%s", memory > work ? "limited by memory" : "limited by its tiles",
-                  copied > 0 ? ", after a transposed copy" : "");
+  bsrg_set_reason(c, "limited by %s, after a copy of %s", memory > work ? "memory" : "its tiles",
+                  both ? "both operands" : "the dense operand");
 }
+
+bool bsrg_eight_suits(const bsrg_structure_view *v) { return v->block_width >= CHUNK / MOST_FILLED; }
 
 /* ---- launch ----------------------------------------------------------------------------------- */
 
-/* context: the bsrg_portable_params of the product before operands were copied. */
-static bsrg_status multiply(const bsrg_matmul_args *args, const void *context, bsrg_gpu gpu,
-                            bsrg_error *error) {
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_portable_params *portable,
+                            CUdeviceptr values, CUdeviceptr x, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const int tile = choose_tile(args);
   const int64_t tiles_per_block_row = bsrg_ceil_div(v->block_height, shape[tile][0]);
-  bsrg_eight_params p = {.portable = *(const bsrg_portable_params *)context,
+  bsrg_eight_params p = {.portable = *portable,
                          .scaling = bsrg_scaling_of(args),
-                         .a_row_stride = v->order ? bsrg_kmajor_value_pitch(args) : v->block_width,
-                         .chunks = (int32_t)bsrg_ceil_div(v->block_width, CHUNK),
-                         .a_bytes = bytes_of_a(args),
-                         .x_bytes = aligned_bytes(v->block_width),
+                         .a_block_stride = v->block_height * v->block_width,
+                         .a_row_stride = v->block_width,
+                         .a_chunk_stride = CHUNK,
+                         .chunks = (int32_t)chunks_of_block(v),
                          .vector_y = writes_runs(args)};
-  p.portable.values = args->values;
-  p.portable.x = args->x.data;
-  p.portable.x_row_stride = args->x.row_stride;
-  p.portable.x_col_stride = args->x.col_stride;
+  if (values) {
+    p.portable.values = (const void *)(uintptr_t)values;
+    p.a_block_stride = v->block_height * CHUNK;
+    p.a_row_stride = CHUNK;
+    p.a_chunk_stride = v->nnzb * v->block_height * CHUNK;
+  }
+  p.portable.x = (const void *)(uintptr_t)x;
   p.portable.tiles_per_block_row = (int32_t)tiles_per_block_row;
   p.portable.row_tiles = v->block_rows * tiles_per_block_row;
   const bsrg_kernel_id first =
@@ -136,5 +196,16 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const void *context, b
 
 bsrg_status bsrg_eight_launch(const bsrg_matmul_args *args, const bsrg_portable_params *portable,
                               bsrg_gpu gpu, bsrg_error *error) {
-  return bsrg_kmajor_copied(args, multiply, portable, gpu, error);
+  const size_t for_values = copies_values(args) ? (size_t)value_bytes(&args->a->view) : 0;
+  const size_t bytes = for_values + (size_t)x_bytes(args);
+  if (bytes == 0) return multiply(args, portable, 0, 0, gpu, error); /* nothing to read */
+  CUdeviceptr scratch;
+  bsrg_status status =
+      bsrg_scratch_alloc(gpu.api, gpu.device, bytes, (CUstream)args->stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  if (for_values) status = copy_values(args, scratch, gpu, error);
+  if (status == BSRG_OK) status = copy_x(args, scratch + for_values, gpu, error);
+  if (status == BSRG_OK)
+    status = multiply(args, portable, for_values ? scratch : 0, scratch + for_values, gpu, error);
+  return bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error);
 }

@@ -101,15 +101,34 @@ typedef struct bsrg_scaling {
 /* ---- sm80/portable_eight.cuh ----------------------------------------------------------------- */
 
 typedef struct bsrg_eight_params {
-  bsrg_portable_params
-      portable; /* K-major: elements of x along k adjacent; vector_a and vector_x are not looked at */
+  bsrg_portable_params portable; /* values and x in chunks: of x no strides, nor vector_a and vector_x */
   bsrg_scaling scaling;
-  int64_t a_row_stride; /* from a row of a block to the next */
-  int32_t chunks;       /* of 16 k of a block's row, the last one filled up */
-  int32_t a_bytes,
-      x_bytes; /* 16, 4 or 1: what chunks are aligned to in memory, as are their lengths but for the end of x */
+  int64_t a_block_stride, a_row_stride, a_chunk_stride; /* in bytes */
+  int32_t chunks;                                       /* of 16 k of a block's row */
   int32_t vector_y; /* four neighbours of Y, which start at multiples of four, may be stored at once */
 } bsrg_eight_params;
+
+/* ---- sm80/panels.cu -------------------------------------------------------------------------- */
+
+enum {
+  BSRG_PANELS_THREADS = 256,
+  BSRG_PANELS_TILE = 1024, /* chunks that a CTA copies: of some columns, of 2^chunk_bits chunks each */
+  BSRG_PANELS_CHUNK = 16
+};
+
+/* Copies matrices of 8-bit elements with `cols` columns each to [chunks][columns of all][16]. The rows of a matrix go in
+ * blocks of `width`, each filled up with zeros to whole chunks, as is what lies beyond `rows`. */
+typedef struct bsrg_panels_params {
+  const void *source;
+  void *target;
+  int64_t source_row_stride, source_col_stride, source_matrix_stride;
+  int64_t rows, width, cols, all_cols; /* all_cols: of all matrices */
+  int64_t chunks;                      /* of all blocks */
+  int64_t col_tiles;
+  int32_t chunks_of_block, chunk_bits;
+  int32_t fours; /* four neighbours of a row start at multiples of 4 bytes */
+  int32_t whole; /* chunks along a column start at multiples of 16, and blocks have whole ones */
+} bsrg_panels_params;
 
 /* ---- sm80/few.cuh ---------------------------------------------------------------------------- */
 

@@ -71,8 +71,14 @@ template <>
 __device__ __forceinline__ uint32_t widen<__nv_fp8_e4m3>(uint32_t four, bool upper) {
 #if __CUDA_ARCH__ >= 890
   uint32_t wide;
-  const uint16_t two = static_cast<uint16_t>(upper ? four >> 16 : four);
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(two));
+  if (upper)
+    asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, high;\n\t}"
+        : "=r"(wide)
+        : "r"(four));
+  else
+    asm("{\n\t.reg .b16 low, high;\n\tmov.b32 {low, high}, %1;\n\tcvt.rn.f16x2.e4m3x2 %0, low;\n\t}"
+        : "=r"(wide)
+        : "r"(four));
   return wide;
 #else
   // Its exponent counts from 7, that of float16 from 15: eight less, also for the values below the least exponent. What has

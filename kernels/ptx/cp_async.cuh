@@ -44,16 +44,10 @@ __device__ __forceinline__ void cp_async_evict_first(uint32_t destination, const
 #endif
 }
 
-// The first `bytes` of kBytes, then zeros. Costs a few instructions more than all or nothing.
-template <int kBytes = 16>
+// The first `bytes` of 16, then zeros. Costs a few instructions more than all or nothing.
 __device__ __forceinline__ void cp_async_part(uint32_t destination, const void *source, int bytes) {
-  if constexpr (kBytes == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes)
-                 : "memory");
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(destination), "l"(source), "n"(kBytes),
-                 "r"(bytes)
-                 : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes)
+               : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }

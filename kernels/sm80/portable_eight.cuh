@@ -1,15 +1,18 @@
 // BSR x dense of 8-bit floats for any block shape, on tensor cores of sm_80 and up.
 //
-// Tiles, the grid and the ring of stages are those of portable.cuh. Both operands are K-major: rows of A and columns of X lie
-// in shared memory as in memory, an element a byte, and become float16 between ldmatrix and mma.sync. Float16 has all values of
-// both formats, so products are exact, and their sums float32. ldmatrix gives a lane four neighbours along k, where the
-// instruction asks for two and two more eight further on: A and X have the same order, so that the right ones meet.
+// Tiles, the grid and the ring of stages are those of portable.cuh. Both operands come in chunks of 16 k, an element a byte,
+// and become float16 between ldmatrix and mma.sync. Float16 has all values of both formats, so products are exact, and their
+// sums float32. ldmatrix gives a lane four neighbours along k, where the instruction asks for two and two more eight further
+// on: A and X have the same order, so that the right ones meet.
 //
-// A block's rows are filled up with zeros to whole chunks of 16 k, so that a chunk has one scale: where blocks have scales, the
-// sums of a chunk are multiplied by its scale before they are added.
+// panels.cu has copied X by chunks, [block columns * chunks of a block][columns][16], so that neighbouring columns of a chunk
+// are neighbours in memory, whatever the width of a block, which it fills up with zeros to whole chunks; so it has A, unless
+// that is stored with whole chunks, along k. A chunk has one scale: where blocks have scales, its sums are multiplied by that
+// before they are added.
 //
-// Shared memory of a stage: A [tile rows][stage k], then X [tile columns][stage k], chunks permuted within 128-byte lines as
-// portable.cuh does. Then the chunks' scales of all stages, and two tables of entries. In the end the tile's sums lie there, so
+// Shared memory of a stage: A [tile rows][stage k], chunks permuted within 128-byte lines as portable.cuh does, then X [chunks]
+// [tile columns][16]: what is copied lies together in memory and there. With X as A lies, 16 x 16 blocks took twice as long.
+// Then the chunks' scales of all stages, and two tables of entries. In the end the tile's sums lie there, so
 // that they are stored along whichever side of Y is contiguous, in any of its dtypes.
 #pragma once
 
@@ -27,11 +30,11 @@ namespace bsrg::eight {
 
 constexpr int kChunk = 16;  // k, and bytes
 
-// Where a chunk lies: its k of X's columns, and of A's first row in the tile. bytes: how many of A there are, and of X, which
-// may end before the last block does; none beyond the block row.
+// Where a chunk lies, in bytes from the start of X, for its first column, and of A, for the tile's first row.
 struct Entry {
   int64_t x, a;
-  int32_t block, bytes_a, bytes_x, pad;
+  int32_t block;
+  bool there;  // not beyond the block row
 };
 
 // Computes the entries chunk, chunk + kStep, chunk + 2 * kStep, ... of a block row, as portable::KWalker does.
@@ -46,14 +49,10 @@ class Walker {
   __device__ __forceinline__ Entry next() {
     Entry entry = {};
     if (block_ < tile_.blocks) {
-      const int width = p_.portable.block_width, k = offset_ * kChunk;
       entry.block = stored_;
-      entry.x = static_cast<int64_t>(column_) * width + k;
-      entry.a =
-          (static_cast<int64_t>(entry.block) * p_.portable.block_height + tile_.row) * p_.a_row_stride + k;
-      entry.bytes_a = min(kChunk, width - k);
-      entry.bytes_x = static_cast<int>(
-          max(min(p_.scaling.x_rows - entry.x, static_cast<int64_t>(entry.bytes_a)), int64_t{0}));
+      entry.x = (static_cast<int64_t>(column_) * p_.chunks + offset_) * p_.portable.n * kChunk;
+      entry.a = stored_ * p_.a_block_stride + tile_.row * p_.a_row_stride + offset_ * p_.a_chunk_stride;
+      entry.there = true;
     }
     offset_ += kStep;
     settle();
@@ -114,6 +113,7 @@ class Kernel {
   static constexpr int kWarpM = kTileM / kWarpsM, kWarpN = kTileN / kWarpsN;
   static constexpr int kFragmentsM = kWarpM / 16, kFragmentsN = kWarpN / 8;
   static constexpr int kChunks = kStageK / kChunk, kRowsPerLine = 128 / kStageK;
+  static constexpr int kPanelBytes = kTileN * kChunk;  // a chunk of all columns
   static constexpr int kOffsetX = kTileM * kStageK, kStageBytes = (kTileM + kTileN) * kStageK;
   static constexpr int kOffsetScales = kStages * kStageBytes;
   static constexpr int kOffsetTables = kOffsetScales + kStages * kChunks * 4;
@@ -138,15 +138,17 @@ class Kernel {
     const uint32_t scales = ptx::shared_address(shared_ + kOffsetScales);
     const auto load = [&](int slot, const Entry *entries) {
       const uint32_t stage = ptx::shared_address(shared_) + slot * kStageBytes;
-      copy<kTileM>(stage, tile_.rows, p_.a_bytes, static_cast<const uint8_t *>(of_.values), p_.a_row_stride,
-                   [&](int chunk) { return Place{entries[chunk].a, entries[chunk].bytes_a}; });
-      copy<kTileN>(stage + kOffsetX, of_.n - column_, p_.x_bytes,
-                   static_cast<const uint8_t *>(of_.x) + column_ * of_.x_col_stride, of_.x_col_stride,
-                   [&](int chunk) { return Place{entries[chunk].x, entries[chunk].bytes_x}; });
+      copy<kTileM, true>(stage, tile_.rows, p_.a_row_stride, [&](int chunk) {
+        const Entry &entry = entries[chunk];
+        return entry.there ? static_cast<const uint8_t *>(of_.values) + entry.a : nullptr;
+      });
+      copy<kTileN, false>(stage + kOffsetX, of_.n - column_, kChunk, [&](int chunk) {
+        const Entry &entry = entries[chunk];
+        return entry.there ? static_cast<const uint8_t *>(of_.x) + entry.x + column_ * kChunk : nullptr;
+      });
       if (kScaled && threadIdx.x < kChunks)
         ptx::cp_async<4>(scales + (slot * kChunks + threadIdx.x) * 4,
-                         p_.scaling.block_scales + entries[threadIdx.x].block,
-                         entries[threadIdx.x].bytes_a > 0);
+                         p_.scaling.block_scales + entries[threadIdx.x].block, entries[threadIdx.x].there);
     };
     const auto multiply = [&](int slot) {
       multiply_stage<kScaled>(ptx::shared_address(shared_) + slot * kStageBytes,
@@ -162,56 +164,25 @@ class Kernel {
 
   // ---- loads ------------------------------------------------------------------------------------
 
-  struct Place {
-    int64_t offset;
-    int bytes;
-  };
-
-  // kRows rows of a stage, of which `existing` are there; width: bytes that are aligned in memory.
-  template <int kRows, typename Where>
-  __device__ __forceinline__ void copy(uint32_t stage, int64_t existing, int width, const uint8_t *from,
-                                       int64_t stride, const Where &where) const {
-    constexpr int kStep = kThreads / kChunks, kCopies = (kRows + kStep - 1) / kStep;
+  // The chunks of kRows rows, of which `existing` are there; the rest is zeros. A quarter of a warp asks L2 together, and has
+  // what lies together in memory: the chunks of a row (kAlongK), or eight rows of a chunk.
+  template <int kRows, bool kAlongK, typename Where>
+  __device__ __forceinline__ static void copy(uint32_t stage, int64_t existing, int64_t row_bytes,
+                                              const Where &where) {
+    constexpr int kStep = kThreads / kChunks, kTogether = kAlongK ? 1 : 8;
     static_assert(kStep % (8 * kRowsPerLine) == 0 || kRows <= kStep, "rows of a thread are permuted alike");
-    const int chunk = threadIdx.x % kChunks;
-    int first = threadIdx.x / kChunks;
-    output::settle(first);  // or all that depends on it would stay in registers from stage to stage
-    const Place place = where(chunk);
-    const int count = static_cast<int>(min(existing, static_cast<int64_t>(kRows)));
-    const uint8_t *source = from + place.offset + first * stride;
-    uint32_t to = stage + offset(first, chunk);
-    if (width == 16) {
-#pragma unroll(kCopies < 4 ? kCopies : 4)
-      for (int row = first; row < kRows; row += kStep) {
-        ptx::cp_async_part(to, source, row < count ? place.bytes : 0);
-        source += kStep * stride;
-        to += kStep * kStageK;
-      }
-    } else {
-#pragma unroll 1
-      for (int row = first; row < kRows; row += kStep) {
-        copy_parts(to, source, row < count ? place.bytes : 0, width);
-        source += kStep * stride;
-        to += kStep * kStageK;
-      }
-    }
-  }
-
-  __device__ __forceinline__ static void copy_parts(uint32_t to, const uint8_t *source, int bytes,
-                                                    int width) {
-    if (width == 4) {
-#pragma unroll 1
-      for (int i = 0; i < kChunk; i += 4)
-        ptx::cp_async_part<4>(to + i, i < bytes ? source + i : source, max(min(bytes - i, 4), 0));
-      return;
-    }
-#pragma unroll 1
-    for (int i = 0; i < kChunk; i += 4) {
-      uint32_t word = 0;
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (i + e < bytes) word |= static_cast<uint32_t>(__ldg(source + i + e)) << 8 * e;
-      ptx::store_shared(to + i, static_cast<int>(word));
+    const int chunk = threadIdx.x / kTogether % kChunks;
+    int row = threadIdx.x / (kTogether * kChunks) * kTogether + threadIdx.x % kTogether;
+    output::settle(row);  // or all that depends on it would stay in registers from stage to stage
+    const uint8_t *source = where(chunk);
+    const int count = source == nullptr ? 0 : static_cast<int>(min(existing, static_cast<int64_t>(kRows)));
+    source += row * row_bytes;
+    uint32_t to = stage + (kAlongK ? offset(row, chunk) : (chunk * kRows + row) * kChunk);
+#pragma unroll 4
+    for (; row < kRows; row += kStep) {
+      ptx::cp_async<16>(to, source, row < count);
+      source += kStep * row_bytes;
+      to += kStep * (kAlongK ? kStageK : kChunk);
     }
   }
 
@@ -223,7 +194,7 @@ class Kernel {
     // Chunks further along a row are reached by flipping address bits.
     const uint32_t a0 = stage + warp_ / kWarpsN * (kWarpM * kStageK) + offset(lane_ % 16, lane_ / 16);
     const uint32_t x0 =
-        stage + kOffsetX + warp_ % kWarpsN * (kWarpN * kStageK) + offset(lane_ % 16, lane_ / 16);
+        stage + kOffsetX + lane_ / 16 * kPanelBytes + (warp_ % kWarpsN * kWarpN + lane_ % 16) * kChunk;
 #pragma unroll(kScaled ? 1 : kChunks / 2)
     for (int chunk = 0; chunk < kChunks; chunk += 2) {
       // Of rows 0 to 7 and 8 to 15 of a fragment the first chunk, then the second.
@@ -233,7 +204,7 @@ class Kernel {
         ptx::load_matrix_x4(a[i], (a0 ^ (chunk << 4)) + i * (16 * kStageK));
 #pragma unroll
       for (int j = 0; j < kFragmentsN / 2; ++j)
-        ptx::load_matrix_x4(x[j], (x0 ^ (chunk << 4)) + j * (16 * kStageK));
+        ptx::load_matrix_x4(x[j], x0 + chunk * kPanelBytes + j * (16 * kChunk));
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float scale = kScaled ? scales[chunk + half] : 1.f;
