@@ -150,15 +150,15 @@ def test_plans_of_8_bits_elsewhere(blocksize: tuple[int, int], chip: Any, needs:
     plan = matrix(blocksize, "float8_e4m3fn", 8).plan(512, chip=chip)
     assert plan.choice == "portable"
     candidates = {c["family"]: c for c in plan.candidates}
-    assert "after a transposed copy" in candidates["portable"]["reason"]
+    assert "after a copy of the dense operand" in candidates["portable"]["reason"]
     assert not candidates["kmajor"]["supported"] and needs in candidates["kmajor"]["reason"]
 
 
 @pytest.mark.parametrize(
     ("blocksize", "n", "reason"),
     [
-        ((32, 32), 200, "after a transposed copy"),
-        ((16, 48), 512, "after a transposed copy"),
+        ((32, 32), 200, "after a copy of the dense operand"),
+        ((16, 48), 512, "after a copy of the dense operand"),
         ((1, 1), 8, "a few columns at a time"),  # a chunk would be zeros but for one of 16
     ],
 )
