@@ -6,11 +6,11 @@
 
 /* ---- order and bounds ------------------------------------------------------------------------ */
 
-/* Keys and values of a section together, and of the last one. Tuned at 16 heads of 128 elements, 16384 queries and keys. With
- * masks that show a query few keys, a section of one head would be over before loads of the next one arrive. */
+/* Keys and values of a section together, and of the last one. Tuned at 16 heads of 128 elements, 16384 queries and keys: masks
+ * that show a query few keys want larger sections, others smaller ones, each by 1%. */
 static const int64_t section_bytes = 8 << 20, causal_tail_bytes = 32 << 20, mask_tail_bytes = 16 << 20,
                      light_section_bytes = 16 << 20;
-static const double light = 1.0 / 16; /* blocks that are stored; measured: of 1/20 and 1/8 */
+static const double light = 1.0 / 16; /* of the blocks; measured were 1/20 and 1/8 */
 
 bsrg_attention_bounds bsrg_attention_make_bounds(const bsrg_attention_args *args) {
   const bsrg_band band = bsrg_attention_band(args);
