@@ -241,13 +241,16 @@ static int32_t common_part(int64_t side) {
   return part;
 }
 
-bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v) {
-  const bsrg_block_shape shape = {common_part(v->block_height), common_part(v->block_width)};
+bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v, bsrg_block_shape shape,
+                                           const bsrg_family_ops *family) {
+  const bsrg_block_shape part = {common_part(v->block_height), common_part(v->block_width)};
+  const bool has_kernel = family == &bsrg_tall_family && shape.height == BSRG_TALL_PIECED_HEIGHT &&
+                          shape.width == BSRG_TALL_PIECED_WIDTH;
   int64_t rows;
   const bool counted = bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX - 64;
   /* Measured: more or narrower ones take TMA longer than a copy does. */
-  const bool suits = shape.width >= 32 && 4 * shape.height * shape.width >= 64 * 64;
-  return suits && counted ? shape : (bsrg_block_shape){0, 0};
+  const bool suits = part.width >= 32 && 4 * part.height * part.width >= 64 * 64;
+  return has_kernel && suits && counted ? part : (bsrg_block_shape){0, 0};
 }
 
 /* Enters one row of parts, `part` of those of the child's row. slot: as in walk_row. */
@@ -269,10 +272,8 @@ static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t par
 
 static bool make_sources(const bsrg_structure_view *v, bsrg_regrouped *r) {
   const bsrg_structure_view *child = &r->child->view;
-  r->source_shape = bsrg_regroup_source_shape(v);
-  if (r->family != &bsrg_tall_family || r->shape.height != BSRG_TALL_PIECED_HEIGHT ||
-      r->shape.width != BSRG_TALL_PIECED_WIDTH || r->source_shape.height == 0)
-    return true;
+  r->source_shape = bsrg_regroup_source_shape(v, r->shape, r->family);
+  if (r->source_shape.height == 0) return true;
   const int32_t rows = BSRG_TALL_PIECED_HEIGHT / r->source_shape.height;
   r->source_count = child->nnzb * rows * (BSRG_TALL_PIECED_WIDTH / r->source_shape.width);
   int32_t *slot = malloc(sizeof(*slot) * (size_t)child->block_cols);

@@ -39,9 +39,11 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
  * blocks. marks: view->cols / 16 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
-/* The parts into which lines at multiples of 64 rows and columns cut stored blocks, if four of them or fewer make 64 x 64,
- * 32 columns wide or 64; otherwise of no rows. */
-bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view);
+/* The parts into which lines at multiples of 64 rows and columns cut stored blocks, where the kernels of tall_pieces.cuh put
+ * larger blocks of this shape together from them: 128 x 64, of at most four parts to 64 x 64, 32 columns wide or 64.
+ * Otherwise of no rows. */
+bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view, bsrg_block_shape shape,
+                                           const bsrg_family_ops *family);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */
 bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape shape,
                              const bsrg_family_ops *family);

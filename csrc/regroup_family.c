@@ -67,8 +67,7 @@ static bsrg_structure_view child_view(const bsrg_structure_view *v, bsrg_block_s
 static void offer(search *s, const bsrg_family_ops *family, bsrg_block_shape shape, double blocks,
                   double product_seconds) {
   double bytes;
-  const bool in_place = family == &bsrg_tall_family && shape.height == BSRG_TALL_PIECED_HEIGHT &&
-                        shape.width == BSRG_TALL_PIECED_WIDTH && bsrg_regroup_source_shape(s->v).height;
+  const bool in_place = bsrg_regroup_source_shape(s->v, shape, family).height > 0;
   const double seconds =
       product_seconds + (in_place ? 0 : packing_seconds(s->v, blocks, shape, &s->chip, &bytes));
   if (seconds >= s->least) return;
