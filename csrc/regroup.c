@@ -253,7 +253,7 @@ bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v, bsrg_bl
   return has_kernel && suits && counted ? part : (bsrg_block_shape){0, 0};
 }
 
-/* Enters one row of parts, `part` of those of the child's row. slot: as in walk_row. */
+/* Enters one row of parts, `part` of those of the child's row. slot[j]: the entry of the child's block in column j. */
 static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t part, const int32_t *slot,
                           bsrg_regrouped *r) {
   const bsrg_block_shape shape = r->source_shape;
@@ -263,9 +263,9 @@ static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t par
   if (block_row >= v->block_rows) return;
   for (int64_t b = v->indptr[block_row]; b < v->indptr[block_row + 1]; ++b)
     for (int64_t x = 0; x < bw; x += shape.width) {
-      const int64_t column = v->indices[b] * bw + x, block = slot[column / BSRG_TALL_PIECED_WIDTH];
+      const int64_t column = v->indices[b] * bw + x, entry = slot[column / BSRG_TALL_PIECED_WIDTH];
       const int64_t panel = column % BSRG_TALL_PIECED_WIDTH / shape.width;
-      r->sources[((block * 2 + part / down) * across + panel) * down + part % down] =
+      r->sources[((entry * 2 + part / down) * across + panel) * down + part % down] =
           (bsrg_tall_piece){(int32_t)x, (int32_t)(b * bh + y % bh)};
     }
 }
@@ -274,17 +274,22 @@ static bool make_sources(const bsrg_structure_view *v, bsrg_regrouped *r) {
   const bsrg_structure_view *child = &r->child->view;
   r->source_shape = bsrg_regroup_source_shape(v, r->shape, r->family);
   if (r->source_shape.height == 0) return true;
+  const bsrg_tall_plan *plan = r->child_plan; /* with an entry for every block */
   const int32_t rows = BSRG_TALL_PIECED_HEIGHT / r->source_shape.height;
   r->source_count = child->nnzb * rows * (BSRG_TALL_PIECED_WIDTH / r->source_shape.width);
+  int32_t *entry_of = malloc(sizeof(*entry_of) * (size_t)child->nnzb);
   int32_t *slot = malloc(sizeof(*slot) * (size_t)child->block_cols);
   r->sources = malloc(sizeof(*r->sources) * (size_t)r->source_count);
-  const bool done = slot && r->sources;
+  const bool done = entry_of && slot && r->sources;
+  for (int64_t e = 0; done && e < child->nnzb; ++e)
+    entry_of[plan->entries[e].a_block[0] / BSRG_TALL_PIECED_HEIGHT] = (int32_t)e;
   for (int64_t i = 0; done && i < r->source_count; ++i) r->sources[i] = (bsrg_tall_piece){0, -1};
   for (int64_t row = 0; done && row < child->block_rows; ++row) {
     for (int64_t s = child->indptr[row]; s < child->indptr[row + 1]; ++s)
-      slot[child->indices[s]] = (int32_t)s;
+      slot[child->indices[s]] = entry_of[s];
     for (int32_t part = 0; part < rows; ++part) enter_sources(v, row, part, slot, r);
   }
+  free(entry_of);
   free(slot);
   return done;
 }

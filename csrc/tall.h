@@ -46,6 +46,11 @@ static inline bool bsrg_tall_has_unions(const bsrg_structure_view *view) {
 
 void *bsrg_tall_make_plan(bsrg_structure *structure);
 void bsrg_tall_free_plan(void *plan);
+/* Where that pays, puts entries into the order in which most tiles that are computed at the same time share what they read
+ * (tall_order.c). false: no memory. */
+bool bsrg_tall_order_entries(const bsrg_structure_view *view, bsrg_tall_plan *plan);
+/* Whether CTAs stay in step from tile to tile: short ones gain less from that than from all SMs. */
+bool bsrg_tall_stays_in_step(const bsrg_structure_view *view, const bsrg_tall_plan *plan);
 /* The parts of a plan that has its tiles (tall_cut.c). false: no memory. */
 bool bsrg_tall_make_cuts(bsrg_tall_plan *plan, int64_t block_width);
 
@@ -77,8 +82,9 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
 enum { BSRG_TALL_PIECED_HEIGHT = 128, BSRG_TALL_PIECED_WIDTH = 64 };
 typedef struct bsrg_tall_pieces {
   const bsrg_structure_view *stored;
-  int32_t height, width;         /* of a piece */
-  const bsrg_tall_piece *pieces; /* on the device, as bsrg_tall_params has them */
+  int32_t height, width; /* of a piece */
+  /* On the device, as bsrg_tall_params has them, in the order of the plan's entries. */
+  const bsrg_tall_piece *pieces;
 } bsrg_tall_pieces;
 /* That launches schedule for: an H200 with the SMs of this one. */
 bsrg_chip bsrg_tall_chip_of(bsrg_gpu gpu);

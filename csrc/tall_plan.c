@@ -161,7 +161,7 @@ void *bsrg_tall_make_plan(bsrg_structure *structure) {
   bsrg_tall_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
   const bool done = plan && row_order && bsrg_row_order(v, row_order) && make_tiles(v, row_order, plan) &&
-                    bsrg_tall_make_cuts(plan, v->block_width);
+                    bsrg_tall_order_entries(v, plan) && bsrg_tall_make_cuts(plan, v->block_width);
   free(row_order);
   if (done) return plan;
   if (plan) bsrg_tall_free_plan(plan);

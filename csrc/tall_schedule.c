@@ -44,8 +44,7 @@ static int32_t lead_for(const bsrg_tall_plan *plan, bsrg_tall_cluster cluster, i
   return lead;
 }
 
-/* Short tiles gain less from staying in step than from all SMs. */
-static bool stays_in_step(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
+bool bsrg_tall_stays_in_step(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
   const int64_t least_k = 1024; /* of a row tile */
   return plan->tile_entries * v->block_width >= least_k * plan->tile_count &&
          bsrg_is_even(plan->longest_tile, plan->tile_entries, plan->tile_count);
@@ -166,7 +165,7 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   s.group = group_for(v, plan, s.cluster, s.n_tiles);
   s.lead = lead_for(plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
   if (s.level) s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
-  s.in_step = !s.level && stays_in_step(v, plan);
+  s.in_step = !s.level && bsrg_tall_stays_in_step(v, plan);
   return s;
 }
 

@@ -237,8 +237,8 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     ptx::fence_async_proxy();
   }
 
-  // By two warps, which take pieces in turn, a lane for one: zeros and their fence would keep a single one too long. The blocks
-  // of a tile follow one another in the list.
+  // By two warps, which take pieces in turn, a lane for one: zeros and their fence would keep a single one too long. Pieces lie
+  // in the order of the entries.
   __device__ void produce_pieces(int half) const {
     const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
@@ -251,12 +251,10 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     for (Slot slot;; slot.advance()) {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, 0);
       if (m.last()) break;
-      const int2 *pieces = reinterpret_cast<const int2 *>(p.pieces) + mine;
+      const int2 *pieces =
+          reinterpret_cast<const int2 *>(p.pieces) + static_cast<int64_t>(m.entry_begin) * of_block + mine;
       int2 next = make_int2(0, -1);  // one block ahead, as in produce()
-      if (m.entry_count > 0) {
-        pieces += __ldg(&p.entries[m.entry_begin].a_block[0]) / (2 * kStrip) * of_block;
-        if (is_any) next = __ldg(pieces);
-      }
+      if (is_any && m.entry_count > 0) next = __ldg(pieces);
       for (int e = 0; e < m.entry_count; ++e, stage.advance()) {
         const int2 piece = next;
         pieces += of_block;

@@ -126,20 +126,30 @@ static void check_values(const bsrg_structure_view *v, const bsrg_regrouped *r, 
   CHECK(wrong == 0);
 }
 
-/* As tall_pieces.cuh loads a strip: pieces below one another, then those of the next columns. */
+/* Whether tall_pieces.cuh has a kernel for these: two or four pieces a strip, 32 columns wide or 64. */
+static bool has_sources(const bsrg_structure_view *v, const bsrg_regrouped *r) {
+  const bool fits = r->family == &bsrg_tall_family && r->shape.height == 128 && r->shape.width == 64;
+  return fits && v->block_height % 16 == 0 && v->block_width % (v->block_height % 32 == 0 ? 32 : 64) == 0;
+}
+
+/* As tall_pieces.cuh loads a strip, in the order of entries: pieces below one another, then those of the next columns. */
 static void check_sources(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *values,
                           const uint16_t *dense) {
   const bsrg_structure_view *c = &r->child->view;
   const int64_t height = r->source_shape.height, width = r->source_shape.width;
-  const bool fits = r->family == &bsrg_tall_family && r->shape.height == 128 && r->shape.width == 64;
-  const bool few = v->block_width % (v->block_height % 32 == 0 ? 32 : 64) == 0;
-  CHECK((r->sources != NULL) == (fits && v->block_height % 16 == 0 && few));
+  CHECK((r->sources != NULL) == has_sources(v, r));
   if (r->sources == NULL) return;
-  CHECK(r->source_count == c->nnzb * 128 * 64 / (height * width));
+  const bsrg_tall_plan *plan = r->child_plan;
+  const int64_t of_block = 128 * 64 / (height * width);
+  CHECK(r->source_count == c->nnzb * of_block && plan->entry_count == c->nnzb);
   CHECK(64 % height == 0 && v->block_height % height == 0 && 64 % width == 0 && v->block_width % width == 0);
-  int64_t wrong = 0, at = 0;
+  int64_t wrong = 0, found = 0;
   for (int64_t i = 0; i < c->block_rows; ++i)
-    for (int64_t b = c->indptr[i]; b < c->indptr[i + 1]; ++b)
+    for (int64_t b = c->indptr[i]; b < c->indptr[i + 1]; ++b) {
+      int64_t entry = 0;
+      while (entry < plan->entry_count && plan->entries[entry].a_block[0] != b * 128) ++entry;
+      CHECK(entry < plan->entry_count && plan->entries[entry].x_row == c->indices[b] * 64);
+      int64_t at = entry * of_block;
       for (int64_t strip = 0; strip < 2; ++strip)
         for (int64_t panel = 0; panel < 64 / width; ++panel)
           for (int64_t down = 0; down < 64 / height; ++down, ++at)
@@ -153,15 +163,17 @@ static void check_sources(const bsrg_structure_view *v, const bsrg_regrouped *r,
               CHECK(piece.x >= 0 && piece.x + width <= v->block_width && y < v->nnzb * v->block_height);
               wrong += (stored ? values[y * v->block_width + x] : 0) !=
                        (inside ? dense[row * v->cols + column] : 0);
+              ++found;
             }
-  CHECK(wrong == 0 && at == r->source_count);
+    }
+  CHECK(wrong == 0 && found == c->nnzb * 128 * 64);
 }
 
-static void test_pair(int64_t block_rows, int64_t block_cols, int64_t bh, int64_t bw, bsrg_block_shape shape,
-                      const bsrg_family_ops *family, uint32_t share) {
+/* Of a structure, which it frees. */
+static void check_pair(bsrg_structure *structure, bsrg_block_shape shape, const bsrg_family_ops *family) {
   const int before = failures;
-  bsrg_structure *structure = random_structure(block_rows, block_cols, bh, bw, share);
   const bsrg_structure_view *v = &structure->view;
+  const int64_t bh = v->block_height, bw = v->block_width;
   uint16_t *values = allocate(v->nnzb * bh * bw, sizeof(*values));
   uint16_t *dense = allocate(v->rows * v->cols, sizeof(*dense));
   for (int64_t i = 0; i < v->block_rows; ++i)
@@ -186,8 +198,9 @@ static void test_pair(int64_t block_rows, int64_t block_cols, int64_t bh, int64_
   const double sampled = bsrg_regroup_estimate_blocks(v, shape, 1, marks, &stamp);
   CHECK(sampled > 0 && isfinite(sampled));
   if (failures > before)
-    fprintf(stderr, "  for %dx%d blocks of %dx%d as %dx%d for %s, %u%%\n", (int)block_rows, (int)block_cols,
-            (int)bh, (int)bw, shape.height, shape.width, bsrg_family_name(family->family), share);
+    fprintf(stderr, "  for %d of %dx%d blocks of %dx%d as %dx%d for %s\n", (int)v->nnzb, (int)v->block_rows,
+            (int)v->block_cols, (int)bh, (int)bw, shape.height, shape.width,
+            bsrg_family_name(family->family));
   free(marks);
   free(regrouped);
   bsrg_regrouped_free(r);
@@ -211,11 +224,31 @@ static void test_pairs(void) {
       const int64_t bh = blocks[b][0], bw = blocks[b][1];
       const int64_t rows = 1 + random_below(1 + (uint32_t)(400 / bh)),
                     cols = 1 + random_below(1 + (uint32_t)(400 / bw));
+      bsrg_structure *structure = random_structure(rows, cols, bh, bw, shares[random_below(4)]);
       if (s < TALL)
-        test_pair(rows, cols, bh, bw, tall[s], &bsrg_tall_family, shares[random_below(4)]);
+        check_pair(structure, tall[s], &bsrg_tall_family);
       else
-        test_pair(rows, cols, bh, bw, stream[s - TALL], &bsrg_stream_family, shares[random_below(4)]);
+        check_pair(structure, stream[s - TALL], &bsrg_stream_family);
     }
+}
+
+/* A band of larger blocks, which takes its columns in another order than theirs. */
+static void test_band(void) {
+  enum { ROWS = 6, COLS = 24, WIDTH = 18 };
+  const bsrg_block_shape larger = {BSRG_TALL_PIECED_HEIGHT, BSRG_TALL_PIECED_WIDTH};
+  static const int blocks[][2] = {{32, 32}, {16, 64}};
+  for (size_t b = 0; b < sizeof(blocks) / sizeof(blocks[0]); ++b) {
+    const int64_t down = larger.height / blocks[b][0], across = larger.width / blocks[b][1];
+    int64_t *indptr = allocate(ROWS * down + 1, sizeof(*indptr));
+    int64_t *indices = allocate(ROWS * down * COLS * across, sizeof(*indices));
+    for (int64_t i = 0; i < ROWS * down; ++i) {
+      indptr[i + 1] = indptr[i];
+      for (int64_t j = 0; j < COLS * across; ++j)
+        if ((j / across + COLS - i / down) % COLS < WIDTH) indices[indptr[i + 1]++] = j;
+    }
+    check_pair(make_structure(ROWS * down, COLS * across, blocks[b][0], blocks[b][1], indptr, indices),
+               larger, &bsrg_tall_family);
+  }
 }
 
 static void test_row_of_chunk(void) {
@@ -297,6 +330,7 @@ int main(void) {
   test_pairs();
   test_sample();
   test_family();
+  test_band();
   if (failures > 0) fprintf(stderr, "%d checks failed\n", failures);
   return failures > 0;
 }

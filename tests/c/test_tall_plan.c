@@ -25,21 +25,25 @@ static int64_t begin_of(const bsrg_structure_view *v, int64_t block) {
   return v->order ? v->order[block] * v->block_width : block * v->block_height;
 }
 
-/* One strip of a tile: its entries are its block row's blocks, in order, and nothing for the other columns. */
+/* One strip of a tile: its entries are its block row's blocks, each once, and nothing for the other columns. */
 static void check_strip(const bsrg_structure_view *v, const bsrg_tall_plan *plan, const bsrg_tall_tile *tile,
                         int s, uint8_t *seen) {
   const int64_t strip = tile->strip[s], row = strip * BSRG_TALL_STRIP / v->block_height;
   CHECK(strip >= 0 ? row < v->block_rows && !seen[strip] : s == 1);
-  if (strip >= 0) seen[strip] = 1;
-  int64_t block = strip >= 0 ? v->indptr[row] : 0;
-  for (int32_t e = 0; e < tile->entry_count; ++e) {
-    const bsrg_tall_entry *entry = &plan->entries[tile->entry_begin + e];
-    if (strip < 0 || entry->a_block[s] < 0) continue;
-    CHECK(block < v->indptr[row + 1] && entry->a_block[s] == begin_of(v, block));
-    CHECK(entry->x_row == v->indices[block] * v->block_width);
-    ++block;
-  }
-  CHECK(strip < 0 || block == v->indptr[row + 1]);
+  if (strip < 0) return;
+  seen[strip] = 1;
+  int64_t found = 0;
+  for (int64_t block = v->indptr[row]; block < v->indptr[row + 1]; ++block)
+    for (int32_t e = 0; e < tile->entry_count; ++e) {
+      const bsrg_tall_entry *entry = &plan->entries[tile->entry_begin + e];
+      if (entry->a_block[s] != begin_of(v, block)) continue;
+      CHECK(entry->x_row == v->indices[block] * v->block_width);
+      ++found;
+    }
+  int64_t there = 0;
+  for (int32_t e = 0; e < tile->entry_count; ++e)
+    there += plan->entries[tile->entry_begin + e].a_block[s] >= 0;
+  CHECK(found == v->indptr[row + 1] - v->indptr[row] && there == found);
 }
 
 static void check_tiles(const bsrg_structure_view *v, const bsrg_tall_plan *plan) {
