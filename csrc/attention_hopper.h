@@ -54,11 +54,6 @@ bsrg_attention_tail bsrg_attention_make_tail(const bsrg_attention_plan_key *key)
 /* Cuts query tiles of a plan in order, without pairs. false: no memory. */
 bool bsrg_attention_cut_tiles(const bsrg_attention_plan_key *key, bsrg_attention_plan *plan);
 
-/* attention_order.c: puts the entries of these lists, query tiles of one mask after another, into the order in which most query
- * tiles that are computed at the same time share what they read. false: no memory. */
-bool bsrg_attention_order_entries(const bsrg_attention_plan_key *key, const bsrg_attention_item *lists,
-                                  int64_t count, bsrg_attention_plan *plan);
-
 /* attention_pairs.c: whether a mask of these blocks is one that pairs are for. */
 bool bsrg_attention_suits_pairs(bsrg_block_shape block);
 /* Appends the lists of a mask to plan->pairs, which has room for *room, and describes its query tiles, but for the

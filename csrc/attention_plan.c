@@ -272,12 +272,11 @@ void *bsrg_attention_make_plan(const bsrg_attention_args *args, const int64_t *o
                .plan = plan,
                .groups = malloc(sizeof(*b.groups) * (size_t)bsrg_ceil_div(key.bounds.keys, key.tile_keys)),
                .lists = malloc(sizeof(*b.lists) * (size_t)lists)};
-  bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args) &&
-              (key.pairs || bsrg_attention_cut_tiles(&key, plan));
-  plan->in_step = done && is_even(plan);
-  if (plan->in_step && !key.pairs) done = bsrg_attention_order_entries(&key, b.lists, lists, plan);
+  const bool done = plan->tiles && b.groups && b.lists && list_masks(&b, args) && order_tiles(&b, args) &&
+                    (key.pairs || bsrg_attention_cut_tiles(&key, plan));
   free(b.groups);
   free(b.lists);
+  plan->in_step = done && is_even(plan);
   if (done) return plan;
   bsrg_attention_free_plan(plan);
   return NULL;

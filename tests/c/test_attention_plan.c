@@ -86,7 +86,6 @@ typedef struct problem {
   int64_t left, right, diagonal;
   int32_t tile_keys;
   uint32_t percent;
-  int64_t band; /* blocks of each block row, around the diagonal; 0: those of percent */
   bool pairs;
 } problem;
 
@@ -97,10 +96,8 @@ static bsrg_structure *make_mask(const problem *p) {
   int64_t *indices = malloc(sizeof(*indices) * (size_t)(block_rows * block_cols + 1));
   for (int64_t i = 0; i < block_rows; ++i) {
     indptr[i + 1] = indptr[i];
-    const int64_t first = bsrg_max(0, bsrg_min(i - p->band / 2, block_cols - p->band));
     for (int64_t j = 0; j < block_cols; ++j)
-      if (p->band ? j >= first && j < first + p->band : i % 7 != 3 && random_below(100) < p->percent)
-        indices[indptr[i + 1]++] = j;
+      if (i % 7 != 3 && random_below(100) < p->percent) indices[indptr[i + 1]++] = j;
   }
   return make_structure(block_rows, block_cols, p->height, p->width, indptr, indices);
 }
@@ -123,6 +120,7 @@ static void read_tile(const bsrg_attention_plan *plan, const bsrg_attention_item
   for (int32_t e = 0; e < tile->entry_count; ++e) {
     const bsrg_attention_entry *entry = &plan->entries[tile->entry_begin + e];
     CHECK(entry->key_tile >= 0 && (int64_t)entry->key_tile * tile_keys < bounds->keys);
+    CHECK(e == 0 || entry->key_tile < entry[-1].key_tile);
     for (int64_t r = 0; r < bsrg_min(BSRG_ATTENTION_LIST_ROWS, bounds->queries - first); ++r)
       for (int64_t c = 0; c < tile_keys; ++c) {
         const int64_t query = first + r, key = (int64_t)entry->key_tile * tile_keys + c, group = r / 16;
@@ -324,25 +322,6 @@ static void test_pairs_save_loads(void) {
   }
 }
 
-/* Query tiles of equally many key tiles, which are ordered to meet: with bounds that mask some of them and without. */
-static void test_bands(void) {
-  for (int i = 0; i < 12; ++i) {
-    const problem p = {.batch = 1,
-                       .heads = 2,
-                       .mask_batch = 1,
-                       .mask_heads = 1 + i / 6,
-                       .queries = 10 * 128 - i,
-                       .keys = 10 * 128 - i,
-                       .height = 128,
-                       .width = i % 3 == 2 ? 64 : 128,
-                       .left = i % 2 ? 300 : -1,
-                       .right = i % 2 ? 300 : -1,
-                       .tile_keys = i % 3 == 2 ? 64 : 128,
-                       .band = i % 3 == 2 ? 8 : 5};
-    check(&p);
-  }
-}
-
 int main(void) {
   test_key_range();
   test_limits();
@@ -350,7 +329,6 @@ int main(void) {
   test_masks();
   test_pairs();
   test_pairs_save_loads();
-  test_bands();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
 }

@@ -1,10 +1,9 @@
-"""Products and attention of bands, which take block columns in an order of their own."""
+"""Products of bands, which take block columns in an order of their own, on the GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
@@ -91,28 +90,3 @@ def test_precision(rng: np.random.Generator, torch: Any, dtype: str) -> None:
     check_precision(
         Torch("cuda:0"), rng, mask, (128, 128), 264, dtype, out_dtype=out, sum_error=SUM_ERROR
     )
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention(torch: Any, causal: bool) -> None:
-    """Several heads of as many query tiles as there are SMs, so that none is cut."""
-    tiles, size = 132, 64
-    mask = band(tiles, tiles, 9)
-    if causal:
-        mask = np.tri(tiles, dtype=bool) & ~np.tri(tiles, k=-9, dtype=bool)
-    q, k, v = (torch.randn(1, 2, tiles * 128, size, device="cuda").bfloat16() for _ in range(3))
-    out = torch.full_like(q, float("nan"))
-    block_mask = bsrgemm.BlockMask.from_dense(mask, (128, 128))
-    bsrgemm.attention(q, k, v, block_mask=block_mask, is_causal=causal, out=out)
-    seen = torch.from_numpy(np.kron(mask, np.ones((128, 128), bool))).cuda()
-    if causal:
-        seen = seen.tril()
-    for head in range(2):
-        of = tuple(t[0, head] for t in (q, k, v))
-        scores = (of[0].double() @ of[1].double().T / size**0.5).masked_fill(~seen, -torch.inf)
-        expected = scores.softmax(dim=-1) @ of[2].double()
-        same = torch.nn.functional.scaled_dot_product_attention(
-            *(t[None, None] for t in of), attn_mask=seen
-        )
-        lost = relative_error(torch, same[0, 0], expected)
-        assert relative_error(torch, out[0, head], expected) <= 2 * lost
