@@ -19,8 +19,9 @@ typedef struct meeting {
 } meeting;
 
 /* To the place where most of the lists that have the key are free, until all have it. A list has as many places as elements,
- * so that none is left without. */
-static void place_key(meeting *m, int32_t key) {
+ * so that none is left without. Returns how many places that takes. */
+static int64_t place_key(meeting *m, int32_t key) {
+  int64_t taken = 0;
   uint64_t left = 0;
   for (int64_t i = m->begin[key]; i < m->begin[key + 1]; ++i) left |= m->elements[i].bit;
   while (left) {
@@ -35,7 +36,9 @@ static void place_key(meeting *m, int32_t key) {
       if (m->elements[i].bit & here) m->places[m->elements[i].at] = best;
     m->free[best] &= ~here;
     left &= ~here;
+    ++taken;
   }
+  return taken;
 }
 
 static void gather(meeting *m, int32_t lists, const int32_t *counts, const int32_t *keys, int64_t *next) {
@@ -50,9 +53,9 @@ static void gather(meeting *m, int32_t lists, const int32_t *counts, const int32
     }
 }
 
-bool bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int32_t key_count,
-               int32_t *places) {
-  int64_t total = 0;
+int64_t bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int32_t key_count,
+                  int32_t *places) {
+  int64_t total = 0, taken = 0;
   meeting m = {.places = places};
   for (int32_t list = 0; list < lists; ++list) {
     total += counts[list];
@@ -76,12 +79,12 @@ bool bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int32_
     }
     gather(&m, lists, counts, keys, next);
     done = bsrg_sort_longest_first(rank, key_count, BSRG_MEET_LISTS, by_rank);
-    for (int32_t i = 0; done && i < key_count; ++i) place_key(&m, by_rank[i]);
+    for (int32_t i = 0; done && i < key_count; ++i) taken += place_key(&m, by_rank[i]);
   }
   free(m.begin);
   free(m.elements);
   free(m.free);
   free(rank);
   free(by_rank);
-  return done;
+  return done ? taken : -1;
 }

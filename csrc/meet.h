@@ -2,7 +2,6 @@
 #ifndef BSRG_MEET_H
 #define BSRG_MEET_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Lists that are dealt with together, a bit each: about half as many as there are SMs. */
@@ -13,8 +12,9 @@ enum { BSRG_MEET_LISTS = 64 };
  * the same place. By ascending keys, lists of a band never meet: each is one key behind the one before it.
  *
  * lists: at most BSRG_MEET_LISTS. counts: of their elements. keys: of these, one list behind the other, each below key_count
- * and once in a list; -1 where an element stays at its place. places: the place of each in its list, likewise. false: no
- * memory. */
-bool bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int32_t key_count, int32_t *places);
+ * and once in a list; -1 where an element stays at its place. places: the place of each in its list, likewise. Returns at how
+ * many places keys are, all together; -1: no memory. */
+int64_t bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int32_t key_count,
+                  int32_t *places);
 
 #endif

@@ -18,7 +18,7 @@ static int64_t meetings(lists *l) {
   for (int i = 0; i < MOST; ++i) l->places[i] = -1;
   for (int key = 0; key < KEYS; ++key)
     for (int place = 0; place < KEYS; ++place) met[key][place] = false;
-  CHECK(bsrg_meet(l->count, l->counts, l->keys, KEYS, l->places));
+  const int64_t found = bsrg_meet(l->count, l->counts, l->keys, KEYS, l->places);
   int64_t at = 0;
   for (int32_t list = 0; list < l->count; ++list) {
     bool taken[KEYS] = {false};
@@ -32,6 +32,7 @@ static int64_t meetings(lists *l) {
       met[key][place] = true;
     }
   }
+  CHECK(count == found);
   return count;
 }
 

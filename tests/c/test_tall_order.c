@@ -124,6 +124,21 @@ static void test_any(void) {
   }
 }
 
+/* Rows that meet about as often as they could keep their columns as they come. */
+static void test_random_rows(void) {
+  int64_t *indptr = calloc(65, sizeof(*indptr)), *indices = malloc(sizeof(*indices) * 64 * 64);
+  for (int64_t i = 0; i < 64; ++i) {
+    indptr[i + 1] = indptr[i];
+    for (int64_t j = 0; j < 64; ++j) /* of four columns one */
+      if (j % 4 == 0) indices[indptr[i + 1]++] = j + random_below(4);
+  }
+  bsrg_structure *structure = make_structure(64, 64, 128, WIDTH, indptr, indices);
+  bsrg_tall_plan *plan = checked_plan(structure);
+  CHECK(plan->longest_tile == 16 && is_ascending(plan));
+  bsrg_tall_free_plan(plan);
+  bsrg_structure_destroy(structure);
+}
+
 /* Tiles that do not stay in step keep their columns as they come. */
 static void test_short_tiles(void) {
   bsrg_structure *structure = make(64, 64, 128, 7, band); /* 896 k */
@@ -137,6 +152,7 @@ int main(void) {
   test_band();
   test_equal_rows();
   test_any();
+  test_random_rows();
   test_short_tiles();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
