@@ -46,10 +46,8 @@ static void gather(meeting *m, int32_t lists, const int32_t *counts, const int32
   for (int32_t list = 0; list < lists; ++list)
     for (int32_t i = 0; i < counts[list]; ++i, ++at) {
       const uint64_t bit = (uint64_t)1 << list;
-      if (keys[at] < 0)
-        m->places[at] = i;
-      else
-        m->free[i] |= bit, m->elements[next[keys[at]]++] = (element){bit, at};
+      m->free[i] |= bit;
+      m->elements[next[keys[at]]++] = (element){bit, at};
     }
 }
 
@@ -71,8 +69,7 @@ int64_t bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int
     /* Counts stand two places further along, so that after the sums each is where a key begins and, once its elements are
      * gathered, where the next one does. */
     int64_t *const next = m.begin + 1;
-    for (int64_t i = 0; i < total; ++i)
-      if (keys[i] >= 0) ++next[keys[i] + 1];
+    for (int64_t i = 0; i < total; ++i) ++next[keys[i] + 1];
     for (int32_t key = 0; key < key_count; ++key) {
       rank[key] = next[key + 1];
       next[key + 1] += next[key];

@@ -12,8 +12,8 @@ enum { BSRG_MEET_LISTS = 64 };
  * the same place. By ascending keys, lists of a band never meet: each is one key behind the one before it.
  *
  * lists: at most BSRG_MEET_LISTS. counts: of their elements. keys: of these, one list behind the other, each below key_count
- * and once in a list; -1 where an element stays at its place. places: the place of each in its list, likewise. Returns at how
- * many places keys are, all together; -1: no memory. */
+ * and once in a list. places: the place of each in its list, likewise. Returns at how many places keys are, all together; -1:
+ * no memory. */
 int64_t bsrg_meet(int32_t lists, const int32_t *counts, const int32_t *keys, int32_t key_count,
                   int32_t *places);
 

@@ -4,7 +4,6 @@
 #include "tall.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* What all of it may take, places times entries: some milliseconds. */
 static const int64_t order_budget = 1 << 22;

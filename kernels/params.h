@@ -102,8 +102,7 @@ typedef struct bsrg_tall_cut {
 } bsrg_tall_cut;
 
 /* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones, two or four a strip: first
- * element and row of a piece in the stored values, seen as [nnzb * bh, bw]. y = -1: a piece that no block
- * has. */
+ * element and row of a piece in the stored values, seen as [nnzb * bh, bw]. y = -1: no block has the piece. */
 typedef struct bsrg_tall_piece {
   int32_t x, y;
 } bsrg_tall_piece;
@@ -143,7 +142,7 @@ typedef struct bsrg_tall_params {
   float alpha, beta;
   int64_t c_col_stride, y_col_stride; /* for a transposed X; without one they are 1 */
   bsrg_output_params output;
-  /* For the kernels of tall_pieces.cuh: so many of each strip of each block, those of the first columns first. */
+  /* For the kernels of tall_pieces.cuh: so many of each strip of each entry, those of the first columns first. */
   const bsrg_tall_piece *pieces;
   int32_t strip_pieces;
 } bsrg_tall_params;

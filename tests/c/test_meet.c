@@ -25,9 +25,7 @@ static int64_t meetings(lists *l) {
     for (int32_t i = 0; i < l->counts[list]; ++i, ++at) {
       const int32_t key = l->keys[at], place = l->places[at];
       CHECK(place >= 0 && place < l->counts[list] && !taken[place]);
-      CHECK(key >= 0 || place == i);
       taken[place] = true;
-      if (key < 0) continue;
       count += !met[key][place];
       met[key][place] = true;
     }
@@ -36,42 +34,36 @@ static int64_t meetings(lists *l) {
   return count;
 }
 
-/* Key j is in list i where shows(i, j); -1 in its place where stays(i, j). */
-static void fill(lists *l, int32_t count, bool (*shows)(int32_t, int32_t), bool (*stays)(int32_t, int32_t)) {
+/* Key j is in list i where shows(i, j). */
+static void fill(lists *l, int32_t count, bool (*shows)(int32_t, int32_t)) {
   int64_t at = 0;
   l->count = count;
   for (int32_t i = 0; i < count; ++i) {
     l->counts[i] = 0;
     for (int32_t j = 0; j < KEYS; ++j)
-      if (shows(i, j)) l->keys[at++] = stays(i, j) ? -1 : j, ++l->counts[i];
+      if (shows(i, j)) l->keys[at++] = j, ++l->counts[i];
   }
 }
 
 static bool always(int32_t i, int32_t j) { return i + j >= 0; }
-static bool never(int32_t i, int32_t j) { return i + j < 0; }
 static bool sometimes(int32_t i, int32_t j) { return i + j >= 0 && random_below(3) == 0; }
 static bool in_band(int32_t i, int32_t j) { return j >= i && j < i + 8; }
-static bool at_the_ends(int32_t i, int32_t j) { return j == i || j == i + 7; }
 
 static void test_band(lists *l) {
-  fill(l, BSRG_MEET_LISTS, in_band, never);
+  fill(l, BSRG_MEET_LISTS, in_band);
   CHECK(meetings(l) == BSRG_MEET_LISTS + 7); /* each key at one place */
-  fill(l, BSRG_MEET_LISTS, in_band, at_the_ends);
-  CHECK(meetings(l) <= BSRG_MEET_LISTS + 7);
 }
 
 static void test_all(lists *l) {
-  fill(l, BSRG_MEET_LISTS, always, never);
+  fill(l, BSRG_MEET_LISTS, always);
   CHECK(meetings(l) == KEYS);
-  fill(l, 0, always, never);
-  CHECK(meetings(l) == 0);
-  fill(l, 1, always, always);
+  fill(l, 0, always);
   CHECK(meetings(l) == 0);
 }
 
 static void test_random(lists *l) {
   for (int i = 0; i < 200; ++i) {
-    fill(l, 1 + (int32_t)random_below(BSRG_MEET_LISTS), sometimes, i % 2 ? sometimes : never);
+    fill(l, 1 + (int32_t)random_below(BSRG_MEET_LISTS), sometimes);
     meetings(l);
   }
 }
