@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* What all of it may take, places times entries: some milliseconds. */
+/* What all of it may take, some milliseconds: places for every entry, block columns for every window. */
 static const int64_t order_budget = 1 << 22;
 
 /* Lists of entries whose tiles are at work at the same time. */
@@ -68,8 +68,9 @@ static bool order_all(const bsrg_structure_view *v, const bsrg_tall_plan *plan, 
 }
 
 bool bsrg_tall_order_entries(const bsrg_structure_view *v, bsrg_tall_plan *plan) {
-  const int64_t length = plan->longest_tile;
-  if (!bsrg_tall_stays_in_step(v, plan) || length * plan->tile_entries > order_budget) return true;
+  const int64_t length = plan->longest_tile, windows = bsrg_ceil_div(plan->tile_count, BSRG_MEET_LISTS);
+  if (!bsrg_tall_stays_in_step(v, plan)) return true;
+  if (length * plan->tile_entries + windows * v->block_cols > order_budget) return true;
   const size_t most = (size_t)length * BSRG_MEET_LISTS;
   window w = {.keys = malloc(sizeof(*w.keys) * most),
               .places = malloc(sizeof(*w.places) * most),
