@@ -102,7 +102,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .alpha = (float)args->alpha,
                           .beta = (float)args->beta,
                           .output = bsrg_output_of(args),
-                          .c_col_stride = args->c.col_stride};
+                          .c_col_stride = args->c.col_stride,
+                          .keep_a = bsrg_stream_keeps(stream)};
   const bsrg_map_shape x = shape_of(&args->x, transposed, shape->width),
                        y = shape_of(&args->y, transposed, shape->height);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
