@@ -135,8 +135,7 @@ typedef struct bsrg_tall_params {
   int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
   int32_t
       x_columns; /* of a tile that are loaded: 256, or of a single column tile no panels that are all beyond N */
-  int32_t keep_a;                /* ask L2 to keep A rather than X: A is small and read once a column group */
-  int32_t pass_x;                /* and to let X pass as Y does */
+  int32_t keep_a;                /* ask L2 to keep A rather than what else passes it */
   int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
   int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
@@ -223,7 +222,7 @@ typedef struct bsrg_stream_params {
   float alpha, beta;
   bsrg_output_params output;
   int64_t c_col_stride; /* for a transposed X; without one it is 1 */
-  int32_t keep_a;       /* ask L2 to keep the blocks and to let X pass as Y does */
+  int32_t keep_a;       /* as in bsrg_tall_params */
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */

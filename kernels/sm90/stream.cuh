@@ -123,7 +123,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // One lane: the blocks of a stage and its record, one bulk copy each.
   __device__ void load_blocks() const {
-    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
+    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -149,7 +149,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // A warp: one panel of each slot of X, one lane a slot.
   __device__ void load_x(int panel) const {
-    const uint64_t policy = p.keep_a ? ptx::policy_evict_first() : ptx::policy_evict_normal();
+    const uint64_t policy = ptx::policy_evict_first();
     Stage stage;
     stage.parity = 1;
     const int mine = min(lane, BSRG_STREAM_SLOTS - 1);

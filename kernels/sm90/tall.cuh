@@ -181,9 +181,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   // By one lane for X and one for A: together they would take longer for a stage than its WGMMAs do.
   template <bool kOfX>
   __device__ void produce() const {
-    const uint64_t policy = kOfX && p.pass_x    ? ptx::policy_evict_first()
-                            : !kOfX && p.keep_a ? ptx::policy_evict_last()
-                                                : ptx::policy_evict_normal();
+    const uint64_t policy = !kOfX && p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -242,7 +240,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   // By two warps, which take pieces in turn, a lane for one: zeros and their fence would keep a single one too long. Pieces lie
   // in the order of the entries.
   __device__ void produce_pieces(int half) const {
-    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
+    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
     const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
     const int mine = 2 * lane + half;
     const bool is_any = mine < of_block;
