@@ -87,9 +87,6 @@ static inline int64_t bsrg_workers_in_step(int64_t tiles, int64_t most) {
   const int64_t fewest = bsrg_ceil_div(tiles, bsrg_max(1, bsrg_ceil_div(tiles, most)));
   return 20 * fewest >= 19 * most ? fewest : bsrg_min(most, tiles);
 }
-/* Up to this size the blocks are worth keeping in L2 while X and Y pass it, where tiles read them again for every group of
- * columns at nearly the same time. Of 32 MB little is left when their turn comes again. */
-enum { BSRG_KEPT_BYTES = 24 << 20 };
 /* Writes 0 .. count - 1 into order, longest first, equal lengths in their order. false: no memory. */
 bool bsrg_sort_longest_first(const int64_t *length, int64_t count, int64_t longest, int32_t *order);
 /* Puts records of `size` bytes into that order. */

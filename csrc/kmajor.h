@@ -31,7 +31,6 @@ typedef struct bsrg_kmajor_schedule {
   int32_t n_tiles; /* column tiles of a cluster */
   int32_t group, lead;
   bool in_step; /* for as few clusters as need no more rounds */
-  bool keep_a;  /* in L2 */
 } bsrg_kmajor_schedule;
 bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan,
                                               int64_t sm_count);

@@ -52,12 +52,11 @@ bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, cons
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_tall_plan *tall = plan->tall;
   const int64_t tiles = bsrg_ceil_div(args->x.cols, BSRG_TALL_TILE_N);
-  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   /* As in the tall family, by bytes: its types have two. */
   bsrg_kmajor_schedule s = {.pair = tiles % 2 == 0 || tiles > 15 ? 2 : 1};
   s.n_tiles = (int32_t)bsrg_ceil_div(tiles, s.pair);
-  const double k =
-      (double)tall->tile_entries * (double)v->block_width / (double)tall->tile_count * (double)item / 2;
+  const double k = (double)tall->tile_entries * (double)v->block_width / (double)tall->tile_count *
+                   (double)bsrg_dtype_size(args->dtype) / 2;
   /* Of float32 more columns of X do not stay in L2 beside A. */
   const int32_t group = k <= 1024 || args->dtype == BSRG_F32 ? 2 : k <= 2048 ? 4 : 8;
   s.group = (int32_t)bsrg_max(1, bsrg_min(group / s.pair, s.n_tiles));
@@ -66,7 +65,6 @@ bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, cons
                          sm_count / s.pair))
     ++s.lead;
   s.in_step = k >= 1024 && bsrg_is_even(tall->longest_tile, tall->tile_entries, tall->tile_count);
-  s.keep_a = s.in_step && v->nnzb * v->block_height * v->block_width * item <= BSRG_KEPT_BYTES;
   return s;
 }
 

@@ -62,7 +62,7 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_
 /* The product alone: `packed` holds the parts in the plan's order and layout. */
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                                       CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);
-/* Whether L2 keeps the packed parts. */
+/* Whether L2 keeps the packed parts while X and Y pass it. */
 bool bsrg_stream_keeps(const bsrg_stream_plan *plan);
 /* Column tiles swept together down all row tiles. */
 int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles);

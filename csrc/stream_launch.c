@@ -86,7 +86,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                             const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
   const int32_t n_tiles = column_tiles(args);
-  const bool transposed = bsrg_map_has_transposed_x(args);
+  const bool transposed = bsrg_map_has_transposed_x(args), kept = bsrg_stream_keeps(stream);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
                           .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
                           .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
@@ -103,7 +103,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .beta = (float)args->beta,
                           .output = bsrg_output_of(args),
                           .c_col_stride = args->c.col_stride,
-                          .keep_a = bsrg_stream_keeps(stream)};
+                          .blocks_policy = kept ? BSRG_L2_EVICT_LAST : BSRG_L2_EVICT_NORMAL,
+                          .x_policy = kept ? BSRG_L2_EVICT_FIRST : BSRG_L2_EVICT_NORMAL};
   const bsrg_map_shape x = shape_of(&args->x, transposed, shape->width),
                        y = shape_of(&args->y, transposed, shape->height);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);

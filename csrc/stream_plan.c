@@ -296,19 +296,20 @@ bool bsrg_stream_in_step(const bsrg_stream_plan *plan) {
          bsrg_is_even(plan->longest_tile, plan->part_count, plan->tile_count);
 }
 
-static bool is_kept(double parts, int32_t height, int32_t width) {
-  return 2 * parts * height * width <= BSRG_KEPT_BYTES;
+static bool is_kept(double parts, int32_t height, int32_t width, bool skewed) {
+  /* All tiles read them again for every group of columns, at nearly the same time. Of 32 MB little is left then. */
+  const int64_t most_bytes = 24 << 20;
+  return 2 * parts * height * width <= (double)most_bytes && !skewed;
 }
 
 bool bsrg_stream_keeps(const bsrg_stream_plan *plan) {
-  return is_kept((double)plan->part_count, plan->shape.height, plan->shape.width);
+  return is_kept((double)plan->part_count, plan->shape.height, plan->shape.width, plan->skewed);
 }
 
 int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles) {
   /* Column tiles that run side by side read the same blocks at the same time. Where these stay in L2 anyway, row tiles side by
    * side read the same X. */
-  const bool by_columns = bsrg_stream_keeps(plan) && !plan->skewed;
-  return (int32_t)bsrg_min(bsrg_stream_in_step(plan) ? 8 : by_columns ? 1 : 4, n_tiles);
+  return (int32_t)bsrg_min(bsrg_stream_in_step(plan) ? 8 : bsrg_stream_keeps(plan) ? 1 : 4, n_tiles);
 }
 
 int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
@@ -325,8 +326,8 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 /* Fitted on an H200: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which power does not
  * allow for long. Loads alone end at some 9.6 TB/s. */
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
-/* Likewise, of blocks up to 32 rows high, by what L2 does with them: within 4% for nine products of 16 x 16 and 32 x 32. */
-static const double l2_passing_bytes_per_s = 18e12, l2_kept_bytes_per_s = 21e12;
+/* Likewise, of blocks up to 32 rows high that L2 keeps: within 3% for five products of 16 x 16 and 32 x 32. */
+static const double l2_kept_bytes_per_s = 21e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
 static const double run_cycles = 1.2;
@@ -373,8 +374,8 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   c->hbm_bytes = compulsory_bytes;
   /* Loads and products overlap, though not all of the time. */
   const double runs = transposed_x ? columns * BSRG_STREAM_TILE_N * w->slots : 0;
-  const bool kept = is_kept(w->parts, w->height, w->width) && !w->skewed;
-  const double rate = w->height > 32 ? l2_bytes_per_s : kept ? l2_kept_bytes_per_s : l2_passing_bytes_per_s;
+  const bool kept = is_kept(w->parts, w->height, w->width, w->skewed);
+  const double rate = kept && w->height <= 32 ? l2_kept_bytes_per_s : l2_bytes_per_s;
   const double loads = fmax(c->l2_bytes / rate, runs * run_cycles / (clock_hz * chip->sm_count));
   const double products = product_cycles(w) * columns / (clock_hz * chip->sm_count);
   const double work = hypot(loads, products);

@@ -66,7 +66,6 @@ typedef struct bsrg_tall_schedule {
   int32_t group;                /* of these, as many are swept together down all row tiles */
   int32_t lead;                 /* row tiles (of a cluster) that go before these sweeps */
   bool in_step;                 /* for as few clusters as need no more rounds */
-  bool keep_a;                  /* in L2 */
   const bsrg_tall_level *level; /* NULL: no tile is cut */
   double seconds;
   const char *limit; /* what takes them */

@@ -22,21 +22,13 @@ static bsrg_tall_cluster cluster_for(const bsrg_structure_view *v, const bsrg_ta
   return cluster_along_columns(n);
 }
 
-static bool is_kept(const bsrg_structure_view *v, bool in_step) {
-  return in_step && 2 * v->nnzb * v->block_height * v->block_width <= BSRG_KEPT_BYTES;
-}
-
 static int32_t group_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, bsrg_tall_cluster cluster,
-                         int32_t n_tiles, bool in_step) {
-  /* Column tiles of 256 a group, measured at 8192^3: fewer reread A, more push X out of L2. In step 2 where A stays in L2,
-   * else 4. Out of step 2 up to 1024 k a row tile, then in proportion; where a tile's strips store but a part of that k,
-   * and so less of A, 2 up to 4096. However clusters pair, those at work cover the same tiles. */
+                         int32_t n_tiles) {
+  /* Column tiles of 256 a group, measured at 8192^3: fewer reread A, more push X out of L2. 2 up to 1024 k a row tile,
+   * then in proportion; where a tile's strips store but a part of that k, and so less of A, 2 up to 4096. However
+   * clusters pair, those at work cover the same tiles. */
   const double k = (double)plan->tile_entries * (double)v->block_width / (double)plan->tile_count;
-  const int32_t tiles = in_step                   ? (is_kept(v, true) ? 2 : 4)
-                        : bsrg_tall_has_unions(v) ? (k <= 4096 ? 2 : 4)
-                        : k <= 1024               ? 2
-                        : k <= 2048               ? 4
-                                                  : 8;
+  const int32_t tiles = bsrg_tall_has_unions(v) ? (k <= 4096 ? 2 : 4) : k <= 1024 ? 2 : k <= 2048 ? 4 : 8;
   return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
 }
 
@@ -170,11 +162,10 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
     s.limit = cut.limit;
   }
   s.n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns);
-  s.in_step = !s.level && bsrg_tall_stays_in_step(v, plan);
-  s.keep_a = is_kept(v, s.in_step);
-  s.group = group_for(v, plan, s.cluster, s.n_tiles, s.in_step);
+  s.group = group_for(v, plan, s.cluster, s.n_tiles);
   s.lead = lead_for(plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
   if (s.level) s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
+  s.in_step = !s.level && bsrg_tall_stays_in_step(v, plan);
   return s;
 }
 

@@ -27,6 +27,12 @@ typedef struct bsrg_tensor_map {
   BSRG_ALIGN64 uint64_t opaque[16];
 } bsrg_tensor_map;
 
+/* What a load by TMA asks of L2 for all of its lines, as createpolicy encodes it: to leave after the others, before them, or in
+ * turn. From the host, since to choose between two costs registers. */
+#define BSRG_L2_EVICT_LAST UINT64_C(0x14F0000000000000)
+#define BSRG_L2_EVICT_FIRST UINT64_C(0x12F0000000000000)
+#define BSRG_L2_EVICT_NORMAL UINT64_C(0x1000000000000000)
+
 /* ---- output.cuh: what becomes of a product's sums on their way to Y ---------------------------- */
 
 /* In the order of bsrg_activation. */
@@ -135,7 +141,7 @@ typedef struct bsrg_tall_params {
   int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
   int32_t
       x_columns; /* of a tile that are loaded: 256, or of a single column tile no panels that are all beyond N */
-  int32_t keep_a;                /* ask L2 to keep A rather than what else passes it */
+  int32_t keep_a;                /* ask L2 to keep A rather than X: A is small and read once a column group */
   int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
   int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
@@ -221,8 +227,8 @@ typedef struct bsrg_stream_params {
   int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
   bsrg_output_params output;
-  int64_t c_col_stride; /* for a transposed X; without one it is 1 */
-  int32_t keep_a;       /* as in bsrg_tall_params */
+  int64_t c_col_stride;             /* for a transposed X; without one it is 1 */
+  uint64_t blocks_policy, x_policy; /* BSRG_L2_* */
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */

@@ -15,6 +15,12 @@ __device__ __forceinline__ uint64_t policy_evict_first() {
   return policy;
 }
 
+__device__ __forceinline__ uint64_t policy_evict_normal() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 __device__ __forceinline__ uint64_t policy_evict_last() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -43,6 +49,15 @@ __device__ __forceinline__ void tma_load_2d(uint32_t destination, const bsrg_ten
 
 // Multicast: to the same shared-memory offset, and the barrier at the same offset, of every CTA in cta_mask.
 __device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
+                                                      int y, uint32_t barrier, uint16_t cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "h"(cta_mask)
+      : "memory");
+}
+
+__device__ __forceinline__ void tma_load_2d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
                                                       int y, uint32_t barrier, uint16_t cta_mask,
                                                       uint64_t policy) {
   asm volatile(
@@ -62,26 +77,6 @@ __device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_ten
       : "memory");
 }
 
-__device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
-                                            int z, uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
-      : "memory");
-}
-
-__device__ __forceinline__ void tma_load_3d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
-                                                      int y, int z, uint32_t barrier, uint16_t cta_mask,
-                                                      uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::"
-      "cache_hint "
-      "[%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::"r"(destination),
-      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(cta_mask), "l"(policy)
-      : "memory");
-}
-
 __device__ __forceinline__ void tma_load_4d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
                                             int z, int w, uint32_t barrier) {
   asm volatile(
@@ -92,13 +87,21 @@ __device__ __forceinline__ void tma_load_4d(uint32_t destination, const bsrg_ten
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_3d_multicast(uint32_t destination, const bsrg_tensor_map &map, int x,
+                                                      int y, int z, uint32_t barrier, uint16_t cta_mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(cta_mask)
+      : "memory");
+}
+
 // Contiguous bytes, a multiple of 16, from a 16-byte boundary to one.
 __device__ __forceinline__ void bulk_load(uint32_t destination, const void *source, int bytes,
                                           uint32_t barrier, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
-      "[%3], "
-      "%4;" ::"r"(destination),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(destination),
       "l"(source), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

@@ -144,7 +144,7 @@ struct Kernel {
   // By one lane for X and one for A: together they would take longer for a stage than its WGMMAs do.
   template <bool kOfX>
   __device__ void produce() const {
-    const uint64_t policy = !kOfX && p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
+    const uint64_t policy_a = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -171,15 +171,15 @@ struct Kernel {
           if constexpr (kOfX) {
             ptx::barrier_arrive_expect(full(stage.slot), L::kStageX);
             ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, p.x, entry.x + k, column,
-                             full(stage.slot), policy);
+                             full(stage.slot));
           } else {
             if constexpr (kEight) {
               ptx::store_shared(scales(stage.slot), its_scales.x);
               ptx::store_shared(scales(stage.slot) + 4, its_scales.y);
             }
             ptx::barrier_arrive_expect(full(stage.slot), ((entry.y >= 0) + (entry.z >= 0)) * L::kStripBytes);
-            if (entry.y >= 0) load_strip(0, stage.slot, entry.y, offset0, k, policy);
-            if (entry.z >= 0) load_strip(1, stage.slot, entry.z, offset1, k, policy);
+            if (entry.y >= 0) load_strip(0, stage.slot, entry.y, offset0, k, policy_a);
+            if (entry.z >= 0) load_strip(1, stage.slot, entry.z, offset1, k, policy_a);
           }
         }
         if constexpr (!kOfX) next_scales = scales_of(next);

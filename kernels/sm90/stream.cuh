@@ -123,7 +123,6 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // One lane: the blocks of a stage and its record, one bulk copy each.
   __device__ void load_blocks() const {
-    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -141,15 +140,15 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         if (i + 1 < m.stage_count) a = __ldg(reinterpret_cast<const int2 *>(next));
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         ptx::barrier_arrive_expect(full(stage.slot), bytes + L::kRecordBytes);
-        ptx::bulk_load(record(stage.slot), current, L::kRecordBytes, full(stage.slot), policy);
-        ptx::bulk_load(stage_data(stage.slot) + kStageBytes - bytes, source, bytes, full(stage.slot), policy);
+        ptx::bulk_load(record(stage.slot), current, L::kRecordBytes, full(stage.slot), p.blocks_policy);
+        ptx::bulk_load(stage_data(stage.slot) + kStageBytes - bytes, source, bytes, full(stage.slot),
+                       p.blocks_policy);
       }
     }
   }
 
   // A warp: one panel of each slot of X, one lane a slot.
   __device__ void load_x(int panel) const {
-    const uint64_t policy = ptx::policy_evict_first();
     Stage stage;
     stage.parity = 1;
     const int mine = min(lane, BSRG_STREAM_SLOTS - 1);
@@ -176,7 +175,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         if (lane < count)
           ptx::tma_load_2d(stage_data(stage.slot) + lane * kSlotBytes + panel * kPanelBytes, p.x,
                            kTransposedX ? row : column, kTransposedX ? column : row, full(stage.slot),
-                           policy);
+                           p.x_policy);
       }
     }
   }

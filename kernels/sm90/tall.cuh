@@ -147,25 +147,25 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
 
   // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
-                         uint32_t barrier, uint64_t policy) const {
+                         uint32_t barrier) const {
     constexpr int kPanels = kTileN / kPanel / kRowTiles;
     if constexpr (kTransposedX) {
-      ptx::tma_load_2d(target, map, x_row, column, barrier, policy);
+      ptx::tma_load_2d(target, map, x_row, column, barrier);
     } else if constexpr (kPairing == Pairing::kRows) {
       target += rank * kPanels * rows * (kPanel * 2);
       column += rank * kPanels * kPanel;
       if (p.x_as_box) {
-        ptx::tma_load_3d_multicast(target, map, 0, x_row, column / kPanel, barrier, kBoth, policy);
+        ptx::tma_load_3d_multicast(target, map, 0, x_row, column / kPanel, barrier, kBoth);
       } else {
         for (int i = 0; i < kPanels; ++i)
           ptx::tma_load_2d_multicast(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row,
-                                     barrier, kBoth, policy);
+                                     barrier, kBoth);
       }
     } else if (p.x_as_box) {
-      ptx::tma_load_3d(target, map, 0, x_row, column / kPanel, barrier, policy);
+      ptx::tma_load_3d(target, map, 0, x_row, column / kPanel, barrier);
     } else {
       for (int i = 0; i < p.x_columns / kPanel; ++i)
-        ptx::tma_load_2d(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row, barrier, policy);
+        ptx::tma_load_2d(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row, barrier);
     }
   }
 
@@ -181,7 +181,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   // By one lane for X and one for A: together they would take longer for a stage than its WGMMAs do.
   template <bool kOfX>
   __device__ void produce() const {
-    const uint64_t policy = !kOfX && p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
+    const uint64_t policy_a = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -210,15 +210,15 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
             ptx::barrier_arrive_expect(full(stage.slot),
                                        rows * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2);
             load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
-                   full(stage.slot), policy);
+                   full(stage.slot));
           } else {
             ptx::barrier_arrive_expect(full(stage.slot), __popc(present) * L::kStripBytes);
             if constexpr (kTransposedA) {
-              if (present & 1) load_strip(0, stage.slot, offset0, entry.y + k, policy);
-              if (present & 2) load_strip(1, stage.slot, offset1, entry.z + k, policy);
+              if (present & 1) load_strip(0, stage.slot, offset0, entry.y + k, policy_a);
+              if (present & 2) load_strip(1, stage.slot, offset1, entry.z + k, policy_a);
             } else {
-              if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy);
-              if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy);
+              if (present & 1) load_strip(0, stage.slot, k, entry.y + offset0, policy_a);
+              if (present & 2) load_strip(1, stage.slot, k, entry.z + offset1, policy_a);
             }
           }
         }
@@ -240,7 +240,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   // By two warps, which take pieces in turn, a lane for one: zeros and their fence would keep a single one too long. Pieces lie
   // in the order of the entries.
   __device__ void produce_pieces(int half) const {
-    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_first();
+    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
     const int mine = 2 * lane + half;
     const bool is_any = mine < of_block;

@@ -187,43 +187,29 @@ static void test_transposed(void) {
   }
 }
 
-/* What a schedule for many columns has: column tiles a group, by however many CTAs a cluster has, and what it says of A. */
-static void check_group(const uint32_t *rows, int64_t block_rows, int64_t height, int64_t width,
-                        int32_t cluster_rows, bool in_step, int32_t group) {
-  const bsrg_chip chip = bsrg_chip_h200();
-  bsrg_structure *structure = make(rows, block_rows, height, width);
-  const bsrg_structure_view view = bsrg_structure_get(structure);
-  bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, 0, &chip);
-  CHECK(s.cluster.rows == cluster_rows);
-  CHECK(s.in_step == in_step);
-  CHECK(s.group * s.cluster.columns == group);
-  CHECK(s.keep_a == (in_step && group == 2));
-  CHECK(bsrg_tall_schedule_for(&view, plan, 8, 0, &chip).group == 1);
-  bsrg_tall_free_plan(plan);
-  bsrg_structure_destroy(structure);
-}
-
-/* In step, few columns at a time where A stays in L2, else more. Out of step the longer the tiles the more, but fewer where
- * strips of different block rows share a tile. */
+/* However clusters pair, the tiles in flight lie in the same columns: in fewer of them where strips of different block
+ * rows share a tile. */
 static void test_groups(void) {
   static const int64_t widths[] = {64, 160, 320, 640}; /* k of a full row: 448, 1120, 2240, 4480 */
-  static const int32_t short_ones[] = {2, 2, 4, 8};    /* of 363, 907, 1813, 3627 k */
-  static const uint32_t full[] = {0x7f, 0x7f, 0x7f}, uneven[] = {0x7f, 0x3f, 0x0f};
-  uint32_t many[30];
-  for (int r = 0; r < 30; ++r) many[r] = 0x7f;
+  static const int32_t expected[] = {2, 4, 8, 8}, of_unions[] = {2, 2, 2, 4};
+  static const uint32_t full[] = {0x7f, 0x7f}, different[] = {0x7f, 0x7f, 0x7f};
+  const bsrg_chip chip = bsrg_chip_h200();
   for (int i = 0; i < 4; ++i) {
-    const bool in_step = i > 0; /* all tiles are equally long, and those of 1024 k and more long enough */
-    check_group(full, 2, 128, widths[i], 2, in_step, 2);
-    check_group(full, 3, 128, widths[i], 1, in_step, 2);
-    check_group(full, 3, 64, widths[i], 1, in_step, 2);
-    check_group(uneven, 3, 128, widths[i], 1, false, short_ones[i]);
+    for (int kind = 0; kind < 3; ++kind) {
+      const bool pairs_along_rows = kind == 1, unions = kind == 2;
+      bsrg_structure *structure =
+          make(pairs_along_rows ? full : different, 3 - pairs_along_rows, unions ? 64 : 128, widths[i]);
+      const bsrg_structure_view view = bsrg_structure_get(structure);
+      bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
+      const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, 0, &chip);
+      CHECK(s.cluster.rows == 1 + pairs_along_rows);
+      CHECK(s.group * s.cluster.columns == (unions ? of_unions : expected)[i]);
+      CHECK(s.in_step == (i > 0)); /* all tiles are equally long, and those of 1024 k and more long enough */
+      CHECK(bsrg_tall_schedule_for(&view, plan, 8, 0, &chip).group == 1);
+      bsrg_tall_free_plan(plan);
+      bsrg_structure_destroy(structure);
+    }
   }
-  check_group(uneven, 3, 64, 320, 1, false, 2);
-  check_group(uneven, 3, 64, 1280, 1, false, 4);
-  check_group(many, 30, 128, 640, 2, true, 4); /* 34 MB */
-  check_group(many, 29, 128, 640, 1, true, 4);
-  check_group(many, 20, 128, 640, 2, true, 2); /* 23 MB */
 }
 
 /* As few workers as need no more rounds, unless that leaves out more than one in twenty. */
