@@ -180,6 +180,7 @@ static void test_lead(void) {
   bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
   const bsrg_tall_schedule wide = bsrg_tall_schedule_for(&view, plan, 8192, 0, &chip);
   CHECK(plan->skewed && wide.lead > 0 && wide.lead < 20 && wide.group < wide.n_tiles);
+  CHECK(wide.group * wide.cluster.columns >= 4);
   const bsrg_tall_schedule narrow = bsrg_tall_schedule_for(&view, plan, 512, 0, &chip);
   CHECK(narrow.group == narrow.n_tiles && narrow.lead == (narrow.level ? narrow.level->tiles : 0));
   bsrg_tall_free_plan(plan);
