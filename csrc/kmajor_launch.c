@@ -102,9 +102,6 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
   return bsrg_encode_map_of_output(gpu.api, out, y.data, &shape, &p->y_map, error);
 }
 
-/* Up to this size A is worth keeping in L2 at the cost of X, as in the tall family. */
-static const int64_t keep_a_bytes = 40 << 20;
-
 /* args: with values and X as the kernels read them. */
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan, bsrg_gpu gpu,
                             bsrg_error *error) {
@@ -150,7 +147,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                           .steps = (int32_t)steps,
                           .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
                           .n = (int32_t)n,
-                          .keep_a = v->nnzb * v->block_height * v->block_width * item <= keep_a_bytes,
+                          .keep_a = v->nnzb * v->block_height * v->block_width * item <= BSRG_TALL_KEPT_BYTES,
                           .out = bsrg_kmajor_out(args),
                           .alpha = (float)args->alpha,
                           .beta = (float)args->beta,

@@ -163,10 +163,6 @@ static bsrg_status add_parts(const bsrg_matmul_args *args, bool transposed, cons
                      error);
 }
 
-/* Up to this size A is worth keeping in L2 at the cost of X: at 8192^3, 128x128 blocks, it gained at density
- * .25 (32 MB) and lost 1.5% at .5. */
-static const int64_t keep_a_bytes = 40 << 20;
-
 bsrg_chip bsrg_tall_chip_of(bsrg_gpu gpu) {
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_count = gpu.device->info.sm_count;
@@ -230,7 +226,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
                         .tail_k16 = tail_k / 16,
                         .x_as_box = n % 64 == 0,
                         .x_columns = x_columns(n, form, &s),
-                        .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= keep_a_bytes,
+                        .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= BSRG_TALL_KEPT_BYTES,
                         .rows = (int32_t)args->y.rows,
                         .n = (int32_t)n,
                         .alpha = (float)args->alpha,
