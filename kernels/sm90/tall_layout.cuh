@@ -11,7 +11,7 @@ constexpr int kTileN = BSRG_TALL_TILE_N;
 constexpr int kPanel = 64;  // columns of X or Y in one 128-byte swizzle atom
 constexpr int kMessageSlots = 2;
 // A CTA draws its next tile when so many elements of k of this one are still to be loaded, which takes longer than to draw and
-// to hand out a tile: with 128, tiles of 384 and 512 waited, and took 1 to 4% longer. Tiles drawn when a long one begins would
+// to hand out a tile: with 128, tiles of 384 and 512 waited, and took up to 4% longer. Tiles drawn when a long one begins would
 // wait for it while others have none.
 constexpr int kDrawBefore = 384;
 

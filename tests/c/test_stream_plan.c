@@ -110,7 +110,26 @@ static void check_plan(bsrg_structure *structure) {
   bsrg_stream_free_plan(plan);
 }
 
+/* What L2 keeps, of lists that are not skewed, and how many column tiles are swept together. */
+static void check_group(bsrg_structure *structure, bool skewed, bool kept) {
+  bsrg_stream_plan *plan = bsrg_stream_make_plan(structure);
+  CHECK(plan->skewed == skewed);
+  CHECK(bsrg_stream_keeps(plan) == kept);
+  const int32_t group = bsrg_stream_in_step(plan) ? 8 : kept ? 1 : 4;
+  CHECK(bsrg_stream_group(plan, 100) == group);
+  CHECK(bsrg_stream_group(plan, 1) == 1);
+  bsrg_stream_free_plan(plan);
+  bsrg_structure_destroy(structure);
+}
+
+static void test_groups(void) {
+  check_group(make(160, 160, 16, 16, 20, false), false, true);
+  check_group(make(160, 160, 16, 16, 50, true), true, false);
+  check_group(make(256, 256, 16, 16, 100, false), false, false); /* 32 MB */
+}
+
 int main(void) {
+  test_groups();
   static const int64_t heights[] = {8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168};
   static const int64_t widths[] = {16, 32, 48, 64, 112};
   static const uint32_t percents[] = {0, 2, 12, 50, 100};
