@@ -28,7 +28,7 @@ DIAGONAL = ("causal", "diagonal")
 class AttentionCase:
     """One call. ``count`` is the mean number of blocks a block row. All heads see the same blocks,
     but in the pattern "random", where every block is there with the same probability, each head
-    has its own, as many as it happens to get."""
+    has its own, as many as it happens to get, and the mean need be no whole number."""
 
     group: str
     dtype: str
@@ -40,7 +40,7 @@ class AttentionCase:
     queries: int | None = None  # keys
     kv_heads: int | None = None  # heads
     block: tuple[int, int] | None = None
-    count: int = 0
+    count: float = 0
     pattern: str = "uniform"
     # Sequences one behind the other, as many as ``batch``, of which the longest has ``keys``.
     lengths: tuple[int, ...] = ()
@@ -156,7 +156,7 @@ class AttentionCase:
         head has its own, or [batch, heads, rows, columns]."""
         # Both masks with the diagonal have the same blocks.
         name = "causal" if self.pattern in DIAGONAL else self.pattern
-        rng = np.random.default_rng([SEED, *self.block, self.count, *name.encode()])
+        rng = np.random.default_rng([SEED, *self.block, int(self.count), *name.encode()])
         if self.pattern == "random":
             return rng.random((self.heads, *self.grid)) < self.count / self.grid[1]
         make = causal_rows if self.pattern in DIAGONAL else PATTERNS[self.pattern]
@@ -315,10 +315,11 @@ def _masked(
     group: str = "masks",
     dtype: str = "bfloat16",
 ) -> AttentionCase:
+    count = density * length / block
     return AttentionCase(
         *(group, dtype, 1, 16, length, 128),
         causal=pattern == "causal",
         block=(block, block),
-        count=round(density * length / block),
+        count=count if pattern == "random" else round(count),
         pattern=pattern,
     )

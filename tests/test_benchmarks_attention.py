@@ -101,6 +101,13 @@ def test_random_mask_differs_between_heads_and_rows() -> None:
     assert case.useful_flops == 4 * 128**3 * counts.sum()
 
 
+def test_random_masks_have_the_density_that_was_asked_for() -> None:
+    cases = select(gpu_attention_cases(), "^masks/.*/random$")
+    expected = [0.05, 0.125, 0.25, 0.5] * 2
+    assert [case.count / case.grid[1] for case in cases] == pytest.approx(expected)
+    assert [case.make_blocks().mean() for case in cases] == pytest.approx(expected, rel=0.02)
+
+
 def test_causal_mask_has_the_diagonal_and_nothing_after_it() -> None:
     whole, case = select(gpu_attention_cases(), "^masks/.*/(diagonal|causal)$")
     blocks = case.make_blocks()
