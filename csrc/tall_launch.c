@@ -38,6 +38,11 @@ typedef struct tall_form {
   bool a, x;
 } tall_form;
 
+/* Whether both strips of every tile have the same stages, and nothing is cut: for the kernels called whole. */
+static bool is_whole(const bsrg_structure_view *v, tall_form form, const bsrg_tall_schedule *s) {
+  return !form.a && !form.x && !s->level && (s->cluster.rows == 2 || !bsrg_tall_has_unions(v));
+}
+
 static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype, tall_form form, int step_k,
                                  const bsrg_tall_schedule *s) {
   const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2, pairing = s->cluster.columns - 1;
@@ -57,10 +62,9 @@ static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype,
     return (
         bsrg_kernel_id)((int)(f16 ? BSRG_KERNEL_TALL_F16_PARTS_K64_C1 : BSRG_KERNEL_TALL_BF16_PARTS_K64_C1) +
                         2 * width + pairing);
-  const bool has_union = bsrg_tall_has_unions(v);
   const bsrg_kernel_id first =
-      f16 ? (has_union ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_F16_WHOLE_K64_C1)
-          : (has_union ? BSRG_KERNEL_TALL_BF16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1);
+      is_whole(v, form, s) ? (f16 ? BSRG_KERNEL_TALL_F16_WHOLE_K64_C1 : BSRG_KERNEL_TALL_BF16_WHOLE_K64_C1)
+                           : (f16 ? BSRG_KERNEL_TALL_F16_UNION_K64_C1 : BSRG_KERNEL_TALL_BF16_UNION_K64_C1);
   return (bsrg_kernel_id)((int)first + 2 * width + pairing);
 }
 
@@ -107,13 +111,14 @@ static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step
   return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, step_k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
-static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form) {
+/* rows: of a box, which is what a kernel stores at a time. */
+static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form, uint32_t rows) {
   const uint64_t m = (uint64_t)y->rows, n = (uint64_t)y->cols;
   if (form.x)
     return (bsrg_map_shape){
         2, {m, n, 0}, {(uint64_t)y->col_stride, 0}, {BSRG_TALL_STRIP, 64, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
   return (bsrg_map_shape){
-      2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, 16, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+      2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
 /* Of a tile, those that are loaded. TMA fills in what lies beyond N, but takes its time for it: 128 columns took longer than
@@ -240,7 +245,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
     p.strip_pieces = BSRG_TALL_STRIP * BSRG_TALL_STAGE_K / (pieces->height * pieces->width);
   }
   const bsrg_map_shape a = pieces ? pieces_shape(pieces) : a_shape(v, (uint32_t)step_k);
-  const bsrg_map_shape y = y_shape(&args->y, form);
+  const bsrg_map_shape y = y_shape(&args->y, form, !pieces && is_whole(v, form, &s) ? BSRG_TALL_STRIP : 16);
   const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
   const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, columns);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);

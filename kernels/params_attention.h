@@ -307,7 +307,7 @@ typedef struct bsrg_attention_factors {
 
 typedef struct bsrg_attention_params {
   bsrg_attention_map q, k, v;       /* 8 bits: v without the map */
-  bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x 16 rows */
+  bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x 64 rows */
   float *lse;                       /* NULL, or [batch][head][row] */
   const bsrg_attention_item *tiles; /* kinds with blocks */
   const void *entries;              /* bsrg_attention_entry or bsrg_attention_key_pair */

@@ -3,7 +3,7 @@
 //   O[64 rows a warpgroup]  =  softmax(scale * Q * K^T, over the visible keys) * V
 //
 // A CTA computes query tiles one after another, and each against its key tiles. One warpgroup produces: warp 0 loads Q
-// and K, warp 1 loads V, warp 2 hands out query tiles. The others consume, 64 rows each: scores in accumulators,
+// and K, warp 1 loads V, warp 2 hands out query tiles, warp 3 stores O. The others consume, 64 rows each: scores in accumulators,
 // softmax in registers, the exponentials rounded and multiplied by V from there (attention_consumer.cuh). All meet at
 // mbarriers: `full` and `empty` of every buffer.
 //
@@ -286,10 +286,56 @@ struct Producers {
     }
   }
 
+  // ---- stores: one lane -------------------------------------------------------------------------
+
+  // For the consumers, who would wait 750 cycles a query tile for the fence, TMA and its answer whether it has read what was
+  // stored before.
+  __device__ void store() const {
+    const uint64_t stream_out = ptx::policy_evict_first();
+    int tile = 0;
+    for (MessageSlot slot;; slot.advance()) {
+      ptx::barrier_wait(shared.message_full(), slot.parity);
+      const Message m = shared.read();
+      ptx::barrier_arrive(shared.message_empty());
+      if (m.last()) {
+        if (!Shape::kAgain || m.begin != 0) break;
+        continue;
+      }
+      const bool is_part = Shape::kParts && m.slot >= 0;
+      if (Shape::kAgain && m.exact) ptx::bulk_wait<0>();  // what will be stored again has been stored
+#pragma unroll 1
+      for (int group = 0; group < Shape::kGroups; ++group) {
+        int row = m.first_row[0] + group * 64;
+        if constexpr (Shape::kPairs) row = group == 0 ? m.first_row[0] : m.first_row[1];
+#pragma unroll 1
+        for (int round = 0; round < L::kRounds; ++round) {
+          ptx::barrier_wait(shared.output_full(group), L::round_parity(tile, round));
+          if (!is_part) {
+            ptx::fence_async_proxy();
+#pragma unroll 1
+            for (int panel = round * L::kPieces; panel < min((round + 1) * L::kPieces, L::kPanels); ++panel) {
+              const uint32_t from = shared.output(group, panel);
+              if constexpr (Shape::kSequences)
+                store_of_sequence(p.out, p.out_rows, m.head, {row, m.end_row}, from, panel * 64, stream_out);
+              else
+                ptx::tma_store_4d(p.out, from, panel * 64, row, m.head, m.batch, stream_out);
+            }
+            ptx::bulk_commit();
+            ptx::bulk_wait_read<0>();
+          }
+          ptx::barrier_arrive(shared.output_empty(group));
+        }
+      }
+      ++tile;
+    }
+    ptx::bulk_wait<0>();
+  }
+
   __device__ void run(int warp) const {
     if (warp == 0) produce<true>();
     if (warp == 1) produce<false>();
     if (warp == 2) schedule();
+    if (warp == 3) store();
   }
 };
 

@@ -79,7 +79,6 @@ class Consumer : OutputRows<Shape> {
         if (phase == 0) release(shared.tiles_done());
     }
     if (group == 0) take_turn();  // the one that is passed last: no barrier is left half full
-    if (lane == 0) ptx::bulk_wait<0>();
   }
 
  private:
@@ -95,7 +94,7 @@ class Consumer : OutputRows<Shape> {
   bool passes_value = false, passes_value_later = false;
   QuerySlot<Shape> query;
   MessageSlot message;
-  int tiles = 0;  // that were stored
+  int tiles = 0;  // that have been stored
 
   // ---- barriers ---------------------------------------------------------------------------------
 
@@ -515,20 +514,19 @@ class Consumer : OutputRows<Shape> {
       if constexpr (kEight) inverse[r] *= m.value_factor;
     }
     if constexpr (Shape::kAgain) {
-      // What is stored now will be stored again, by this warp.
+      // What is stored now will be stored again.
       if (!m.exact && softmax.overflowed(sum, sums) && lane == 0) shared.set_overflow(tiles);
-      if (m.exact && lane == 0) ptx::bulk_wait<0>();
-      ++tiles;
     }
-    if constexpr (Shape::kParts) {
-      if (m.slot >= 0) {
+    const bool is_part = Shape::kParts && m.slot >= 0;
+    if (is_part) {
+      if constexpr (Shape::kParts)
         store_part(p.parts, static_cast<int64_t>(m.slot) * (Shape::kRows / 16) + warp, sums,
                    kEight ? m.value_factor : 1.f, shift, sum);
-        return;
-      }
+    } else {
+      this->store_lse(m, row, shift, sum);
     }
-    this->store_panels(m, row, sum, inverse);
-    this->store_lse(m, row, shift, sum);
+    this->hand_over(tiles, is_part, sum, inverse);
+    ++tiles;
   }
 };
 

@@ -44,8 +44,8 @@ struct Shape {
   static constexpr int kGroups = kRows / 64;  // consumer warpgroups
   static constexpr int kQueryBuffers = BSRG_ATTENTION_QUERY_BUFFERS(kSize);
   // What 65536 registers allow; the launch gives 168 or 128 to every thread.
-  static constexpr int kConsumerRegisters = kGroups == 3 ? 160 : kAgain ? 232 : 240;
-  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kAgain ? 40 : 24;
+  static constexpr int kConsumerRegisters = kGroups == 3 ? 160 : kEight ? 240 : 232;
+  static constexpr int kProducerRegisters = kGroups == 3 ? 32 : kEight ? 24 : 40;
   static_assert(!kBlocks || (kRows == BSRG_ATTENTION_LIST_ROWS && kKeys <= 8 * BSRG_ATTENTION_GROUP),
                 "an entry has bits for 128 rows and 128 keys");
   static_assert(!kSequences || !kEight,
@@ -73,17 +73,24 @@ struct Layout {
   static constexpr int kStages = BSRG_ATTENTION_STAGES;
   static constexpr int kQueryBytes = Shape::kRows * Shape::kRowBytes;
   static constexpr int kKeyBytes = Shape::kKeys * Shape::kRowBytes;
-  static constexpr int kPieceBytes = 16 * 64 * 2;  // outputs of one warp, stored at a time
-  static constexpr int kPieces = BSRG_ATTENTION_PIECES(Shape::kSize);
+  // Outputs of a warpgroup are panels of 128 bytes of a row, the last one perhaps half. It has room for kPieces of them, so that
+  // a query tile takes one or two rounds.
+  static constexpr int kPanels = (Shape::kSize + 63) / 64, kPieces = BSRG_ATTENTION_PIECES(Shape::kSize),
+                       kRounds = (kPanels + kPieces - 1) / kPieces;
+  static_assert(kRounds <= 2, "round_parity counts so");
+  static __device__ uint32_t round_parity(int tile, int round) { return (kRounds == 1 ? tile : round) & 1; }
+  static constexpr int kPieceBytes = 64 * 128;
   static constexpr int kQueries = 0;
   static constexpr int kKeys = kQueries + Shape::kQueryBuffers * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;
   static constexpr int kOutput = kValues + kStages * kKeyBytes;
-  static constexpr int kMessage = kOutput + Shape::kRows / 16 * kPieces * kPieceBytes;
+  static constexpr int kMessage = kOutput + Shape::kGroups * kPieces * kPieceBytes;
   static constexpr int kEntry = kMessage + 80;
   static constexpr int kTiles = kEntry + 16 * kStages;
   static constexpr int kBarriers = kTiles + 8 * kTileWords;
-  static constexpr int kEnd = kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 4);
+  static constexpr int kEnd =
+      kBarriers + 8 * (2 * Shape::kQueryBuffers + 4 * kStages + 4 + 2 * Shape::kGroups);
+  static_assert(kOutput % 1024 == 0, "outputs begin where a swizzle does");
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kQueryBytes % 1024 == 0 && kKeyBytes % 1024 == 0, "every tile begins where a swizzle does");
   static_assert(kEnd + 1024 <= BSRG_ATTENTION_HOPPER_BYTES(sizeof(typename Shape::Element), Shape::kSize,
@@ -122,8 +129,8 @@ struct Shared {
   __device__ uint32_t queries(int slot) const { return base + L::kQueries + slot * L::kQueryBytes; }
   __device__ uint32_t keys(int stage) const { return base + L::kKeys + stage * L::kKeyBytes; }
   __device__ uint32_t values(int stage) const { return base + L::kValues + stage * L::kKeyBytes; }
-  __device__ uint32_t pieces(int warp) const {
-    return base + L::kOutput + warp * L::kPieces * L::kPieceBytes;
+  __device__ uint32_t output(int group, int panel) const {
+    return base + L::kOutput + (group * L::kPieces + panel % L::kPieces) * L::kPieceBytes;
   }
   __device__ uint32_t entry(int stage) const { return base + L::kEntry + 16 * stage; }
 
@@ -139,6 +146,8 @@ struct Shared {
   __device__ uint32_t tiles_done() const { return barrier(2 * kBuffers + 4 * kStages + 2); }  // first phase
 
   __device__ uint32_t tile_ends() const { return barrier(2 * kBuffers + 4 * kStages + 3); }
+  __device__ uint32_t output_full(int group) const { return barrier(2 * kBuffers + 4 * kStages + 4 + group); }
+  __device__ uint32_t output_empty(int group) const { return output_full(Shape::kGroups + group); }
 
   // Of query tile i of this CTA: the scheduler notes which it is, consumers that exponentials overflowed in it, and the
   // scheduler asks once: its number then, or -1.
@@ -162,7 +171,11 @@ struct Shared {
       ptx::barrier_init(value_empty(i), kWarps);
     }
     ptx::barrier_init(message_full(), 1);
-    ptx::barrier_init(message_empty(), 2 + kWarps);  // both loading lanes and the consumers
+    for (int i = 0; i < Shape::kGroups; ++i) {
+      ptx::barrier_init(output_full(i), 4);
+      ptx::barrier_init(output_empty(i), 1);
+    }
+    ptx::barrier_init(message_empty(), 3 + kWarps);  // both loading lanes, the storing one and the consumers
     ptx::barrier_init(tiles_done(), kWarps);
     ptx::barrier_init(tile_ends(), 1);
     ptx::store_shared(base + L::kTiles + 4 * kTileWords, make_int4(0, 0, 0, 0));

@@ -1,14 +1,12 @@
-// How the attention kernels store: a warp its 16 rows, by way of shared memory and TMA, which clips what lies beyond the last
-// row or element.
+// What consumers of the attention kernels do with their sums: a warp leaves its 16 rows in shared memory, from where a lane
+// of the producers has TMA store them (attention.cuh), or stores them itself where they are part of a query tile.
 #pragma once
 
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/math.cuh"
 #include "ptx/sync.cuh"
-#include "ptx/tma.cuh"
 #include "sm90/attention_layout.cuh"
-#include "sm90/attention_sequences.cuh"
 
 namespace bsrg::attention {
 
@@ -28,36 +26,19 @@ class OutputRows {
   const int warp, lane;
   float sums[kSize / 2];  // accumulators of a thread
 
-  // Sums times inverse, of 16 rows from `row` on; a row of which sum is 0 becomes zeros.
-  __device__ void store_panels(const Message &m, int row, const float (&sum)[2],
-                               const float (&inverse)[2]) const {
-    // Panels of 128 bytes of a row, the last one perhaps half: all at a time, or each as soon as its buffer is free.
-    constexpr int kPanels = (kSize + 63) / 64, kTogether = kPanels <= L::kPieces ? kPanels : 1;
-    const uint64_t stream_out = ptx::policy_evict_first();
+  // Of query tile number `tile` of this warp: sums times inverse; a row of which sum is 0 becomes zeros. is_part: nothing,
+  // but storing goes on tile by tile.
+  __device__ void hand_over(int tile, bool is_part, const float (&sum)[2], const float (&inverse)[2]) const {
 #pragma unroll
-    for (int first = 0; first < kPanels; first += kTogether) {
-      if (lane == 0) {  // what was stored from these buffers before has left them
-        if (first == 0)
-          ptx::bulk_wait_read<0>();
-        else
-          ptx::bulk_wait_read<L::kPieces - 1>();
+    for (int round = 0; round < L::kRounds; ++round) {
+      ptx::barrier_wait(shared.output_empty(warp / 4), L::round_parity(tile, round) ^ 1);
+      if (!is_part) {
+#pragma unroll
+        for (int panel = round * L::kPieces; panel < min((round + 1) * L::kPieces, L::kPanels); ++panel)
+          write_panel(panel, sum, inverse);
       }
       __syncwarp();
-#pragma unroll
-      for (int panel = first; panel < first + kTogether; ++panel) write_panel(panel, sum, inverse);
-      ptx::fence_async_proxy();
-      __syncwarp();
-      if (lane == 0) {
-#pragma unroll
-        for (int panel = first; panel < first + kTogether; ++panel) {
-          if constexpr (Shape::kSequences)
-            store_of_sequence(p.out, p.out_rows, m.head, {row, m.end_row}, panel_buffer(panel), panel * 64,
-                              stream_out);
-          else
-            ptx::tma_store_4d(p.out, panel_buffer(panel), panel * 64, row, m.head, m.batch, stream_out);
-        }
-        ptx::bulk_commit();
-      }
+      if (lane == 0) ptx::barrier_arrive(shared.output_full(warp / 4));
     }
   }
 
@@ -74,13 +55,10 @@ class OutputRows {
   }
 
  private:
-  __device__ uint32_t panel_buffer(int panel) const {
-    return shared.pieces(warp) + panel % L::kPieces * L::kPieceBytes;
-  }
-
   // 64 elements of 16 rows, or as many as there are.
   __device__ void write_panel(int panel, const float (&sum)[2], const float (&inverse)[2]) const {
     const int matrix = lane >> 3, piece_row = (matrix & 1) * 8 + (lane & 7);
+    const uint32_t buffer = shared.output(warp / 4, panel) + warp % 4 * (16 * 128);
 #pragma unroll
     for (int j = 0; j < min(8, kSize / 8 - 8 * panel); j += 2) {
       const float *v = sums + panel * 32 + j * 4;  // column group j, then j + 1: rows 0-7, rows 8-15
@@ -92,8 +70,7 @@ class OutputRows {
       }
       // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
       const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
-      ptx::store_matrix_x4(panel_buffer(panel) + piece_row * 128 + chunk * 16, packed[0], packed[1],
-                           packed[2], packed[3]);
+      ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, packed[0], packed[1], packed[2], packed[3]);
     }
   }
 };

@@ -38,13 +38,14 @@ __device__ void load_of_sequence(const bsrg_tensor_map &windows, const bsrg_tens
                        0, full);
 }
 
-// By one lane: up to 16 rows of 64 elements.
+// By one lane: up to 64 rows of 64 elements.
 __device__ __forceinline__ void store_of_sequence(const bsrg_tensor_map &windows,
                                                   const bsrg_tensor_map &single, int head, SequenceRows rows,
                                                   uint32_t piece, int element, uint64_t policy) {
-  const int count = rows.count(16), window = rows.row + count - 16;
+  constexpr int kRows = 64;
+  const int count = rows.count(kRows), window = rows.row + count - kRows;
   if (window >= 0) {
-    ptx::tma_store_4d(windows, piece, element, 16 - count, head, window, policy);
+    ptx::tma_store_4d(windows, piece, element, kRows - count, head, window, policy);
     return;
   }
 #pragma unroll 1

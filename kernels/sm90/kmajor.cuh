@@ -39,7 +39,9 @@ struct Layout {
   static constexpr int kOutput = kX + kStages * kStageX;
   static constexpr int kFull = kOutput + (kEight ? 2 * Output::kBytes : Output::kFloatBytes);
   static constexpr int kEmpty = kFull + 8 * kStages;
-  static constexpr int kTileFull = kEmpty + 8 * kStages;
+  static constexpr int kOutputFull = kEmpty + 8 * kStages;  // of each strip's outputs
+  static constexpr int kOutputEmpty = kOutputFull + 8 * 2;
+  static constexpr int kTileFull = kOutputEmpty + 8 * 2;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kScales = kMessage + 32 * kMessageSlots;  // of the strips' blocks
@@ -75,6 +77,9 @@ struct Kernel {
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 32 * slot; }
   __device__ uint32_t scales(int stage) const { return shared + L::kScales + 8 * stage; }
   __device__ uint32_t wanted() const { return shared + L::kWanted; }
+  __device__ uint32_t output_full(int strip) const { return shared + L::kOutputFull + 8 * strip; }
+  __device__ uint32_t output_empty(int strip) const { return shared + L::kOutputEmpty + 8 * strip; }
+  __device__ bool hands_over() const { return kEight && Output::hands_over(p); }
 
   __device__ void init_barriers() const {
     for (int i = 0; i < L::kStages; ++i) {
@@ -83,7 +88,12 @@ struct Kernel {
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (2 + 8) * kCluster);  // producers and consumer warps of every CTA
+      // Producers, consumer warps and the lane that stores of every CTA.
+      ptx::barrier_init(tile_empty(i), (2 + 8 + hands_over()) * kCluster);
+    }
+    for (int strip = 0; strip < 2; ++strip) {
+      ptx::barrier_init(output_full(strip), 4);
+      ptx::barrier_init(output_empty(strip), 1);
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -186,6 +196,31 @@ struct Kernel {
       }
     }
     wait_until_released(empty(0), stage);
+  }
+
+  // ---- stores: one lane -------------------------------------------------------------------------
+
+  // For the consumers, as in tall.cuh. One warpgroup may be ahead of the other, but by no more than the ring's stages.
+  __device__ void store() const {
+    const uint64_t policy = ptx::policy_evict_first();
+    uint32_t parity[2] = {0, 0};
+    for (Slot slot;; slot.advance()) {
+      ptx::barrier_wait(tile_full(slot.slot), slot.parity);
+      const Message m = at(slot).take();
+      if (m.last()) break;
+#pragma unroll
+      for (int strip = 0; strip < 2; ++strip) {
+        const int of_matrix = strip == 0 ? m.strip0 : m.strip1;
+        if (of_matrix < 0) continue;
+        ptx::barrier_wait(output_full(strip), parity[strip]);
+        Output::store_pieces(p, shared + L::kOutput + strip * Output::kBytes, of_matrix * kStrip,
+                             m.n_tile * kTileN, policy);
+        ptx::bulk_wait_read<0>();
+        ptx::barrier_arrive(output_empty(strip));
+        parity[strip] ^= 1;
+      }
+    }
+    ptx::bulk_wait<0>();
   }
 
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
@@ -315,9 +350,10 @@ struct Kernel {
 
   __device__ void consume() const {
     const int strip = warp / 4 - 1;
-    const Output output(p, shared + L::kOutput, warp - 4, lane);
+    const Output output(p, shared + L::kOutput, output_full(0), output_empty(0), warp - 4, lane);
     float d[kTileN / 2];
     Stage stage;
+    uint32_t parity = 0;  // of stored tiles
     for (Slot slot;; slot.advance()) {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, strip);
       if (m.last()) break;
@@ -331,9 +367,10 @@ struct Kernel {
       if (!kEight || p.out == BSRG_KMAJOR_F32)
         output.store_f32(d, row, column);
       else if (p.out == BSRG_KMAJOR_F16)
-        output.template store_16_bits<__half>(d, row, column);
+        output.template store_16_bits<__half>(d, row, column, parity);
       else
-        output.template store_16_bits<__nv_bfloat16>(d, row, column);
+        output.template store_16_bits<__nv_bfloat16>(d, row, column, parity);
+      parity ^= 1;
     }
     output.finish();
   }
@@ -351,6 +388,7 @@ struct Kernel {
       if (warp == 0 && lane == 0) produce<true>();
       if (warp == 1 && rank == 0) schedule();
       if (warp == 2 && lane == 0) produce<false>();
+      if (warp == 3 && lane == 0 && hands_over()) store();
       __syncwarp();
     } else {
       ptx::take_registers<kConsumerRegisters>();

@@ -1,6 +1,6 @@
 // How the sums of the products of tf32 and 8-bit floats leave the registers: by way of shared memory, from which TMA stores
-// them. A tile of 16-bit floats has room there, and is stored while the next one is under way; float32 by rows go in small
-// pieces, and what TMA cannot address goes straight to Y.
+// them. A tile of 16-bit floats has room there: consumers leave it, and a lane of the producers has it stored while they go
+// on. float32 by rows go in small pieces, and what TMA cannot address goes straight to Y.
 #pragma once
 
 #include "output.cuh"
@@ -28,16 +28,24 @@ struct Output {
 
   const bsrg_kmajor_params &p;
   const uint32_t buffer, float_pieces;
-  const int strip, warp, lane;  // of a consumer; warp: in its warpgroup
+  const uint32_t full, empty;  // barriers of the buffer
+  const int warp, lane;        // of a consumer; warp: in its warpgroup
 
-  // warp: of the consumers; buffers: for one strip after the other.
-  __device__ Output(const bsrg_kmajor_params &p, uint32_t buffers, int warp, int lane)
+  // warp: of the consumers; buffers, full, empty: for one strip after the other.
+  __device__ Output(const bsrg_kmajor_params &p, uint32_t buffers, uint32_t full, uint32_t empty, int warp,
+                    int lane)
       : p(p),
         buffer(buffers + warp / 4 * kBytes),
         float_pieces(buffers + warp * (2 * kFloatPieceBytes)),
-        strip(warp / 4),
+        full(full + warp / 4 * 8),
+        empty(empty + warp / 4 * 8),
         warp(warp % 4),
         lane(lane) {}
+
+  // Whether tiles are handed over.
+  static __device__ bool hands_over(const bsrg_kmajor_params &p) {
+    return p.out != BSRG_KMAJOR_F32 && p.y_order != BSRG_KMAJOR_ELEMENTS;
+  }
 
   // row: the strip's first.
   __device__ void store_f32(float (&d)[kTileN / 2], int row, int column) const {
@@ -48,22 +56,36 @@ struct Output {
       store_elements<float>(d, row, column);
   }
 
+  // parity: of the strip's tiles.
   template <typename T>
-  __device__ void store_16_bits(float (&d)[kTileN / 2], int row, int column) const {
+  __device__ void store_16_bits(float (&d)[kTileN / 2], int row, int column, uint32_t parity) const {
     finish_sums<T>(d, row, column);
     if (p.y_order == BSRG_KMAJOR_ELEMENTS) {
       store_elements<T>(d, row, column);
       return;
     }
-    if (leader()) ptx::bulk_wait_read<0>();  // the tile before
-    meet();
+    ptx::barrier_wait(empty, parity ^ 1);
     if (p.y_order == BSRG_KMAJOR_ROWS)
       write_rows<T>(d);
     else
       write_columns<T>(d);
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(full);
+  }
+
+  // By one lane: what the consumers of a strip have left in their buffer.
+  static __device__ void store_pieces(const bsrg_kmajor_params &p, uint32_t buffer, int row, int column,
+                                      uint64_t policy) {
     ptx::fence_async_proxy();
-    meet();
-    if (leader()) store_pieces(row, column);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const uint32_t piece = buffer + i * kPieceBytes;
+      if (p.y_order == BSRG_KMAJOR_ROWS)
+        ptx::tma_store_2d(p.y_map, piece, column + i * kLines, row, policy);
+      else
+        ptx::tma_store_2d(p.y_map, piece, row, column + i * kLines, policy);
+    }
+    ptx::bulk_commit();
   }
 
   // Before the CTA ends.
@@ -72,9 +94,6 @@ struct Output {
   }
 
  private:
-  __device__ bool leader() const { return warp == 0 && lane == 0; }
-  __device__ void meet() const { ptx::named_barrier_sync(1 + strip, 128); }
-
   // All that becomes of sums before they are rounded.
   template <typename T>
   __device__ void finish_sums(float (&d)[kTileN / 2], int row, int column) const {
@@ -225,19 +244,6 @@ struct Output {
                                       ptx::pack<T>(v[2], v[3]), ptx::pack<T>(v[4], v[5]),
                                       ptx::pack<T>(v[6], v[7]));
     }
-  }
-
-  __device__ void store_pieces(int row, int column) const {
-    const uint64_t policy = ptx::policy_evict_first();
-#pragma unroll
-    for (int i = 0; i < kPieces; ++i) {
-      const uint32_t piece = buffer + i * kPieceBytes;
-      if (p.y_order == BSRG_KMAJOR_ROWS)
-        ptx::tma_store_2d(p.y_map, piece, column + i * kLines, row, policy);
-      else
-        ptx::tma_store_2d(p.y_map, piece, row, column + i * kLines, policy);
-    }
-    ptx::bulk_commit();
   }
 };
 

@@ -32,7 +32,7 @@ namespace bsrg::tall {
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
 template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts, bool kTransposedA,
           bool kTransposedX, int kPieceK>
-struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
+struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kParts, kPieceK > 0)> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr bool kPieces = kPieceK > 0;
@@ -46,7 +46,8 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
 
-  using Base = Output<T, kTransposedX, L::kOutput>;
+  static constexpr bool kHandsOver = hands_over(kUnion, kParts, kPieces);
+  using Base = Output<T, L, kTransposedX, kHandsOver>;
   using typename Base::Held;
   // Whether a tile is stored while the next one is multiplied: 1 to 2% where every stage is a WGMMA. Where stages may
   // pass a warpgroup by it is slower.
@@ -70,9 +71,14 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       ptx::barrier_init(empty(i),
                         2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
+    for (int i = 0; i < 4 && kHandsOver; ++i) {
+      ptx::barrier_init(shared + L::kPieceFull + 8 * i, 4);
+      ptx::barrier_init(shared + L::kPieceEmpty + 8 * i, 1);
+    }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (kLoaders + 8) * kCluster);  // and consumer warps of every CTA
+      // And the lane that stores, and consumer warps of every CTA.
+      ptx::barrier_init(tile_empty(i), (kLoaders + kHandsOver + 8) * kCluster);
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -280,6 +286,38 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
     wait_until_released(empty(0), stage);
   }
 
+  // ---- stores: one lane -------------------------------------------------------------------------
+
+  // For the consumers, who would wait for the fence, for TMA and for its answer whether it has read what was stored before:
+  // tiles of 512 k took 2 to 6% longer then. Both warpgroups take the same stages at about the same time, so pieces come in turn.
+  __device__ void store_pieces() const {
+    const uint64_t stream_out = ptx::policy_evict_first();
+    for (Slot slot;; slot.advance()) {
+      const Message m = receive(slot);
+      if (m.last()) break;
+      uint32_t before = 0;  // what becomes empty when TMA has read it
+#pragma unroll 1
+      for (int piece = 0; piece < kTileN / kPanel; ++piece) {
+#pragma unroll 1
+        for (int strip = 0; strip < 2; ++strip) {
+          const int row = (strip == 0 ? m.strip0 : m.strip1) * kStrip;
+          if (row < 0) continue;
+          ptx::barrier_wait(Base::piece_full(strip, piece), Base::piece_parity(piece));
+          ptx::fence_async_proxy();
+          ptx::tma_store_2d(p.y, Base::piece_buffer(strip, piece), m.n_tile * kTileN + piece * kPanel, row,
+                            stream_out);
+          ptx::bulk_commit();
+          ptx::bulk_wait_read<1>();
+          if (before != 0) ptx::barrier_arrive(before);
+          before = Base::piece_empty(strip, piece);
+        }
+      }
+      ptx::bulk_wait_read<0>();
+      if (before != 0) ptx::barrier_arrive(before);
+    }
+    ptx::bulk_wait<0>();
+  }
+
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
 
   // A warpgroup frees a stage by its first warp where every stage is a WGMMA, which holds its four warps
@@ -419,7 +457,11 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
         }
         if (p.output.given) this->scale(d, rows);
         if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
-        if (p.output.given) this->add_bias(d, rows);
+        if (p.output.given) {
+          this->add_bias(d, rows);
+          // Pieces lie where others may still read their vectors.
+          if constexpr (kHandsOver) ptx::named_barrier_sync(1 + strip, 128);
+        }
         if constexpr (kDeferred)
           this->hold(held, d, row, column);
         else
@@ -427,7 +469,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       }
     }
     if constexpr (kDeferred) this->store_rest(held);
-    if (lane == 0) ptx::bulk_wait<0>();
+    if (!kHandsOver && lane == 0) ptx::bulk_wait<0>();
   }
 
   __device__ void run() const {
@@ -448,6 +490,7 @@ struct Kernel : Output<T, kTransposedX, Layout<kStepK>::kOutput> {
       }
       if (warp == 1 && rank == 0) schedule();
       if (kParts && warp == 3) this->clear();
+      if (kHandsOver && warp == 3 && lane == 0) store_pieces();
       __syncwarp();
     } else {
       if constexpr (kDeferred) ptx::take_registers<kConsumerRegisters>();

@@ -13,10 +13,13 @@
 
 namespace bsrg::tall {
 
-template <typename T, bool kTransposed, int kOutputStart>
+// kHandsOver: consumers leave pieces in shared memory, and a lane of the producers has TMA store them (tall.cuh).
+template <typename T, typename L, bool kTransposed, bool kHandsOver>
 struct Output {
-  // 64 columns of a warp's 16 rows or, transposed, of a warpgroup's 64.
-  static constexpr int kPieceBytes = (kTransposed ? kStrip : 16) * kPanel * 2;
+  static_assert(!kTransposed || !kHandsOver, "only rows are handed over");
+  // 64 columns of a warp's 16 rows or, where a warpgroup has its pieces together, of its 64.
+  static constexpr bool kTogether = kTransposed || kHandsOver;
+  static constexpr int kPieceBytes = (kTogether ? kStrip : 16) * kPanel * 2;
   static constexpr int kWarpOutputBytes = 2 * 16 * kPanel * 2;  // two pieces, or its part of a warpgroup's
   static_assert(2 * kTileN * 4 <= kWarpOutputBytes, "two vectors of a tile's columns");
 
@@ -66,12 +69,28 @@ struct Output {
 
   // The warp's share of the output pieces, where the vectors of its columns wait as float32, 1 KB each.
   __device__ uint32_t column_vector(int i) const {
-    return shared + kOutputStart + (warp - 4) * kWarpOutputBytes + i * (kTileN * 4);
+    return shared + L::kOutput + (warp - 4) * kWarpOutputBytes + i * (kTileN * 4);
   }
+
+  // Where pieces are handed over: of a strip's two buffers the one of this piece. A tile has four, so that which phase it is
+  // follows from the piece.
+  __device__ uint32_t piece_full(int strip, int piece) const {
+    return shared + L::kPieceFull + 8 * (2 * strip + (piece & 1));
+  }
+  __device__ uint32_t piece_empty(int strip, int piece) const {
+    return shared + L::kPieceEmpty + 8 * (2 * strip + (piece & 1));
+  }
+  __device__ uint32_t piece_buffer(int strip, int piece) const {
+    return shared + L::kOutput + strip * 4 * kWarpOutputBytes + (piece & 1) * kPieceBytes;
+  }
+  static __device__ uint32_t piece_parity(int piece) { return piece >> 1 & 1; }
 
   // Until TMA has read what the pieces held.
   __device__ void wait_for_pieces() const {
-    if constexpr (kTransposed) {
+    if constexpr (kHandsOver) {
+      ptx::barrier_wait(piece_empty(warp / 4 - 1, 0), 1);
+      ptx::barrier_wait(piece_empty(warp / 4 - 1, 1), 1);
+    } else if constexpr (kTransposed) {
       if ((warp & 3) == 0 && lane == 0) ptx::bulk_wait_read<0>();
       ptx::named_barrier_sync(warp / 4, 128);
     } else {
@@ -195,7 +214,7 @@ struct Output {
 
   // Two a warp or, of four times the size, two a warpgroup.
   __device__ uint32_t piece_buffers() const {
-    return shared + kOutputStart + (kTransposed ? (warp & ~3) - 4 : warp - 4) * kWarpOutputBytes;
+    return shared + L::kOutput + (kTogether ? (warp & ~3) - 4 : warp - 4) * kWarpOutputBytes;
   }
 
   // TMA clips what lies beyond the last column or row.
@@ -203,10 +222,17 @@ struct Output {
                               uint32_t buffers, uint64_t policy) const {
     const uint32_t buffer = buffers + (piece & 1) * kPieceBytes;
     column += piece * kPanel;
-    if constexpr (kTransposed)
+    if constexpr (kHandsOver) {
+      const int strip = warp / 4 - 1;
+      ptx::barrier_wait(piece_empty(strip, piece), piece_parity(piece) ^ 1);
+      write_rows(pairs, buffer + (warp & 3) * (16 * kPanel * 2));
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(piece_full(strip, piece));
+    } else if constexpr (kTransposed) {
       store_transposed_piece(pairs, row - (warp & 3) * 16, column, buffer, policy);
-    else
+    } else {
       store_warp_piece(pairs, row, column, buffer, policy);
+    }
   }
 
   // Activations go piece by piece, so that TMA reads one while the next one is computed.
@@ -270,22 +296,26 @@ struct Output {
 
   __device__ void store_warp_piece(const uint32_t (&pairs)[kPairs], int row, int column, uint32_t buffer,
                                    uint64_t policy) const {
-    const int matrix = lane >> 3;
-    const int piece_row = (matrix & 1) * 8 + (lane & 7);
     if (lane == 0) ptx::bulk_wait_read<1>();  // the store before the previous one has left this buffer
     __syncwarp();
+    write_rows(pairs, buffer);
+    ptx::fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) {
+      ptx::tma_store_2d(p.y, buffer, column, row, policy);
+      ptx::bulk_commit();
+    }
+  }
+
+  __device__ void write_rows(const uint32_t (&pairs)[kPairs], uint32_t buffer) const {
+    const int matrix = lane >> 3;
+    const int piece_row = (matrix & 1) * 8 + (lane & 7);
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
       const uint32_t *v = pairs + 2 * j;  // column group j, then j + 1: rows 0-7, rows 8-15
       // 128-byte swizzle: 16-byte chunk c of row r lies at chunk c ^ (r % 8).
       const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
       ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, v[0], v[1], v[2], v[3]);
-    }
-    ptx::fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) {
-      ptx::tma_store_2d(p.y, buffer, column, row, policy);
-      ptx::bulk_commit();
     }
   }
 
