@@ -298,8 +298,8 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   if (status == BSRG_OK) status = describe(args, &args->k, v, key_box, gpu, &p.k, &p.k_rows, error);
   if (status == BSRG_OK && !packs) status = describe(args, &args->v, v, key_box, gpu, &p.v, &p.v_rows, error);
   if (status == BSRG_OK)
-    status =
-        encode(args, bsrg_attention_out_dtype(args), &args->out, 128, 64, gpu, &p.out, &p.out_rows, error);
+    status = encode(args, bsrg_attention_out_dtype(args), &args->out, 128, BSRG_ATTENTION_PIECE_ROWS, gpu,
+                    &p.out, &p.out_rows, error);
   CUdeviceptr scratch = 0, values = 0;
   cut_tiles cut = {0};
   if (status == BSRG_OK) status = (masked ? place_plan : place_tail)(args, &p, v, gpu, &cut, &scratch, error);

@@ -62,13 +62,14 @@ enum {
 #define BSRG_ATTENTION_THREADS(rows) (128 * ((rows) / 64 + 1))
 /* Two buffers let the next tile's queries arrive while this one is computed; large heads leave no room for it. */
 #define BSRG_ATTENTION_QUERY_BUFFERS(size) ((size) <= 128 ? 2 : 1)
-/* Pieces of 16 x 64 outputs that a warp has room for. */
+/* Pieces of PIECE_ROWS x 64 outputs, of as many as it has rows, that a consumer warpgroup has room for. */
+enum { BSRG_ATTENTION_PIECE_ROWS = 64 };
 #define BSRG_ATTENTION_PIECES(size) ((size) < 128 ? 1 : 2)
 /* Queries, keys and values of `item` bytes an element, output pieces, barriers and records, and slack to align the
  * start to 1024. */
 #define BSRG_ATTENTION_HOPPER_BYTES(item, size, rows, keys)                                               \
   ((item) * (size) * (BSRG_ATTENTION_QUERY_BUFFERS(size) * (rows) + 2 * BSRG_ATTENTION_STAGES * (keys)) + \
-   (rows) / 16 * BSRG_ATTENTION_PIECES(size) * 2048 + 512 + 1024)
+   (rows) * BSRG_ATTENTION_PIECES(size) * 128 + 512 + 1024)
 
 /* Which keys the rows of one query tile may see, in key tiles: begin to end - 1, at least one, although perhaps with no
  * visible key. Tiles from above_begin on hold keys that are too high for some row, tiles before below_end such that are
@@ -307,7 +308,7 @@ typedef struct bsrg_attention_factors {
 
 typedef struct bsrg_attention_params {
   bsrg_attention_map q, k, v;       /* 8 bits: v without the map */
-  bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x 64 rows */
+  bsrg_tensor_map out;              /* {size, rows, heads, batches}, box 64 elements x PIECE_ROWS */
   float *lse;                       /* NULL, or [batch][head][row] */
   const bsrg_attention_item *tiles; /* kinds with blocks */
   const void *entries;              /* bsrg_attention_entry or bsrg_attention_key_pair */

@@ -3,9 +3,9 @@
 //   O[64 rows a warpgroup]  =  softmax(scale * Q * K^T, over the visible keys) * V
 //
 // A CTA computes query tiles one after another, and each against its key tiles. One warpgroup produces: warp 0 loads Q
-// and K, warp 1 loads V, warp 2 hands out query tiles, warp 3 stores O. The others consume, 64 rows each: scores in accumulators,
-// softmax in registers, the exponentials rounded and multiplied by V from there (attention_consumer.cuh). All meet at
-// mbarriers: `full` and `empty` of every buffer.
+// and K, warp 1 loads V, warp 2 hands out query tiles, warp 3 stores O. The others consume, 64 rows each: scores in
+// accumulators, softmax in registers, the exponentials rounded and multiplied by V from there (attention_consumer.cuh).
+// All meet at mbarriers: `full` and `empty` of every buffer.
 //
 // kBlocks: the key tiles of a query tile come from a list, each with the groups of 16 x 16 that may be seen. Otherwise
 // they are those that the bounds let through, from the last to the first.
@@ -288,8 +288,8 @@ struct Producers {
 
   // ---- stores: one lane -------------------------------------------------------------------------
 
-  // For the consumers, who would wait 750 cycles a query tile for the fence, TMA and its answer whether it has read what was
-  // stored before.
+  // For the consumers, who would wait 750 cycles a query tile for the fence, TMA and its answer whether it has read what
+  // was stored before.
   __device__ void store() const {
     const uint64_t stream_out = ptx::policy_evict_first();
     int tile = 0;

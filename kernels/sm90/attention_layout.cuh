@@ -73,13 +73,13 @@ struct Layout {
   static constexpr int kStages = BSRG_ATTENTION_STAGES;
   static constexpr int kQueryBytes = Shape::kRows * Shape::kRowBytes;
   static constexpr int kKeyBytes = Shape::kKeys * Shape::kRowBytes;
-  // Outputs of a warpgroup are panels of 128 bytes of a row, the last one perhaps half. It has room for kPieces of them, so that
-  // a query tile takes one or two rounds.
+  // Outputs of a warpgroup are panels of 128 bytes of a row, the last one perhaps half. It has room for kPieces of them,
+  // so that a query tile takes one or two rounds.
   static constexpr int kPanels = (Shape::kSize + 63) / 64, kPieces = BSRG_ATTENTION_PIECES(Shape::kSize),
                        kRounds = (kPanels + kPieces - 1) / kPieces;
   static_assert(kRounds <= 2, "round_parity counts so");
   static __device__ uint32_t round_parity(int tile, int round) { return (kRounds == 1 ? tile : round) & 1; }
-  static constexpr int kPieceBytes = 64 * 128;
+  static constexpr int kPieceBytes = BSRG_ATTENTION_PIECE_ROWS * 128;
   static constexpr int kQueries = 0;
   static constexpr int kKeys = kQueries + Shape::kQueryBuffers * kQueryBytes;
   static constexpr int kValues = kKeys + kStages * kKeyBytes;

@@ -1,5 +1,5 @@
-// What consumers of the attention kernels do with their sums: a warp leaves its 16 rows in shared memory, from where a lane
-// of the producers has TMA store them (attention.cuh), or stores them itself where they are part of a query tile.
+// What consumers of the attention kernels do with their sums: a warp leaves its 16 rows in shared memory, from where a
+// lane of the producers has TMA store them (attention.cuh), or stores them itself where they are part of a query tile.
 #pragma once
 
 #include "params.h"

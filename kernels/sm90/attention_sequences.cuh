@@ -38,11 +38,11 @@ __device__ void load_of_sequence(const bsrg_tensor_map &windows, const bsrg_tens
                        0, full);
 }
 
-// By one lane: up to 64 rows of 64 elements.
+// By one lane: a piece, as far as its rows are the sequence's.
 __device__ __forceinline__ void store_of_sequence(const bsrg_tensor_map &windows,
                                                   const bsrg_tensor_map &single, int head, SequenceRows rows,
                                                   uint32_t piece, int element, uint64_t policy) {
-  constexpr int kRows = 64;
+  constexpr int kRows = BSRG_ATTENTION_PIECE_ROWS;
   const int count = rows.count(kRows), window = rows.row + count - kRows;
   if (window >= 0) {
     ptx::tma_store_4d(windows, piece, element, kRows - count, head, window, policy);

@@ -200,7 +200,7 @@ struct Kernel {
 
   // ---- stores: one lane -------------------------------------------------------------------------
 
-  // For the consumers, as in tall.cuh. One warpgroup may be ahead of the other, but by no more than the ring's stages.
+  // For the consumers, as for tall kernels. One warpgroup may be ahead of the other, but by no more than the ring's stages.
   __device__ void store() const {
     const uint64_t policy = ptx::policy_evict_first();
     uint32_t parity[2] = {0, 0};

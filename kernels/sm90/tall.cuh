@@ -288,32 +288,12 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
 
   // ---- stores: one lane -------------------------------------------------------------------------
 
-  // For the consumers, who would wait for the fence, for TMA and for its answer whether it has read what was stored before:
-  // tiles of 512 k took 2 to 6% longer then. Both warpgroups take the same stages at about the same time, so pieces come in turn.
-  __device__ void store_pieces() const {
+  __device__ void store() const {
     const uint64_t stream_out = ptx::policy_evict_first();
     for (Slot slot;; slot.advance()) {
       const Message m = receive(slot);
       if (m.last()) break;
-      uint32_t before = 0;  // what becomes empty when TMA has read it
-#pragma unroll 1
-      for (int piece = 0; piece < kTileN / kPanel; ++piece) {
-#pragma unroll 1
-        for (int strip = 0; strip < 2; ++strip) {
-          const int row = (strip == 0 ? m.strip0 : m.strip1) * kStrip;
-          if (row < 0) continue;
-          ptx::barrier_wait(Base::piece_full(strip, piece), Base::piece_parity(piece));
-          ptx::fence_async_proxy();
-          ptx::tma_store_2d(p.y, Base::piece_buffer(strip, piece), m.n_tile * kTileN + piece * kPanel, row,
-                            stream_out);
-          ptx::bulk_commit();
-          ptx::bulk_wait_read<1>();
-          if (before != 0) ptx::barrier_arrive(before);
-          before = Base::piece_empty(strip, piece);
-        }
-      }
-      ptx::bulk_wait_read<0>();
-      if (before != 0) ptx::barrier_arrive(before);
+      this->store_handed_over(m.strip0, m.strip1, m.n_tile * kTileN, stream_out);
     }
     ptx::bulk_wait<0>();
   }
@@ -490,7 +470,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
       }
       if (warp == 1 && rank == 0) schedule();
       if (kParts && warp == 3) this->clear();
-      if (kHandsOver && warp == 3 && lane == 0) store_pieces();
+      if (kHandsOver && warp == 3 && lane == 0) store();
       __syncwarp();
     } else {
       if constexpr (kDeferred) ptx::take_registers<kConsumerRegisters>();

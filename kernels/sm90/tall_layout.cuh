@@ -31,8 +31,8 @@ struct Layout {
   static constexpr int kOutput = kX + kStages * kStageX;  // two pieces a consumer warp
   static constexpr int kFull = kOutput + 8 * 2 * kPieceBytes;
   static constexpr int kEmpty = kFull + 8 * kStages;
-  static constexpr int kPieceFull =
-      kEmpty + 8 * kStages;  // of each warpgroup's two pieces, where these are handed over
+  // Of each warpgroup's two pieces, where these are handed over.
+  static constexpr int kPieceFull = kEmpty + 8 * kStages;
   static constexpr int kPieceEmpty = kPieceFull + 8 * 4;
   static constexpr int kTileFull = kPieceEmpty + 8 * 4;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
@@ -54,8 +54,8 @@ constexpr ptx::Swizzle kSwizzleOf = kRow == 64   ? ptx::Swizzle::k128
 // loads half of the columns of X for both.
 enum class Pairing { kNone, kColumns, kRows };
 
-// Whether a lane of the producers stores for the consumers: not where warpgroups pass stages by and may be far apart, nor
-// where no warp is left for it.
+// Whether a lane of the producers stores for the consumers: not where stages may pass a warpgroup by, for which it gained
+// nothing, nor where no warp is left for it.
 constexpr bool hands_over(bool is_union, bool has_parts, bool has_pieces) {
   return !is_union && !has_parts && !has_pieces;
 }
