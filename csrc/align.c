@@ -70,7 +70,7 @@ typedef struct align_plan {
   const void *plans[INNER];
 } align_plan;
 
-static void *make_plan(bsrg_structure *structure) {
+static void *make_plan_of(bsrg_structure *structure, bool low) {
   align_plan *plan = calloc(1, sizeof(*plan));
   for (int i = 0; plan && i < INNER; ++i) {
     const bsrg_family_ops *ops = inner_families[i];
@@ -78,12 +78,16 @@ static void *make_plan(bsrg_structure *structure) {
     if (ops->obstacle(&structure->view, BSRG_F16, 90) || bsrg_dynamic_obstacle(structure, ops->family))
       continue;
     plan->ops[plan->count] = ops;
-    if (bsrg_plan_get(structure, ops, &plan->plans[plan->count++], NULL) == BSRG_OK) continue;
+    if (bsrg_plan_get(structure, ops, low, &plan->plans[plan->count++], NULL) == BSRG_OK) continue;
     free(plan);
     plan = NULL;
   }
   return plan;
 }
+
+static void *make_plan(bsrg_structure *structure) { return make_plan_of(structure, false); }
+
+static void *make_low_plan(bsrg_structure *structure) { return make_plan_of(structure, true); }
 
 /* The fastest inner family by prediction. */
 static int choose(const bsrg_matmul_args *aligned, const align_plan *plan, const bsrg_chip *chip,
@@ -163,6 +167,7 @@ const bsrg_family_ops bsrg_align_family = {.family = BSRG_ALIGN,
                                            .columns_obstacle = columns_obstacle,
                                            .layout_obstacle = layout_obstacle,
                                            .make_plan = make_plan,
+                                           .make_low_plan = make_low_plan,
                                            .free_plan = free,
                                            .predict = predict,
                                            .clips_x = true,

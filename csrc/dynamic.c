@@ -15,7 +15,7 @@ static bsrg_status add_arrays(bsrg_structure *structure, bsrg_family family, con
   bsrg_uploads *node = calloc(1, sizeof(*node));
   if (!node) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to list the arrays of a structure");
   node->device = gpu.device->index;
-  node->family = family;
+  node->key = family;
   node->next = atomic_load(&structure->uploads);
   atomic_store(&structure->uploads, node);
   CUresult result = CUDA_SUCCESS;

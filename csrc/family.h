@@ -25,6 +25,8 @@ typedef struct bsrg_family_ops {
   /* What is worked out once from a structure, on any machine; NULL when memory ran out. Only called without an
    * obstacle. */
   void *(*make_plan)(bsrg_structure *structure);
+  /* Likewise for few columns, see bsrg_stream_wants_low. NULL where the same plan serves these. */
+  void *(*make_low_plan)(bsrg_structure *structure);
   void (*free_plan)(void *plan);
   /* Fills all of the candidate but family and supported. Only called without an obstacle. */
   void (*predict)(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
@@ -46,8 +48,8 @@ extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_laun
 /* Sampled products have kernels of their own but plan like a family (sampled_plan.c): make_plan and free_plan only. */
 extern const bsrg_family_ops bsrg_sampled_lists;
 
-/* The family's plan of a structure, made at the first call. */
-bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **plan,
+/* The family's plan of a structure, made at the first call. low: the one for few columns, where it has one. */
+bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, bool low, const void **plan,
                           bsrg_error *error);
 /* The family to compute a product with on a chip: the one that args names, or the fastest by prediction. */
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,

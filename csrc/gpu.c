@@ -132,7 +132,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
    * that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
   if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable) {
-    status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+    status = bsrg_plan_get(args->a, &bsrg_portable_family, false, &plan, error);
     if (status == BSRG_OK) status = bsrg_whole_launch(&bsrg_portable_family, args, plan, gpu, error);
   }
   return status;

@@ -85,6 +85,7 @@ struct bsrg_structure {
   bsrg_structure *original;             /* of a transposed one, which belongs to it; else NULL */
   /* Of each family, made at the first product or question that needs it. */
   _Atomic(void *) plans[BSRG_FAMILY_COUNT];
+  _Atomic(void *) low_plans[BSRG_FAMILY_COUNT]; /* for few columns */
   bsrg_choice choice;
   _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
   /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */

@@ -80,7 +80,7 @@ void *bsrg_kmajor_make_plan(bsrg_structure *structure) {
   const bsrg_structure_view *v = &structure->view;
   const int32_t block_rows = (int32_t)(v->order ? v->block_width : v->block_height); /* as they are stored */
   const void *tall = NULL;
-  if (bsrg_plan_get(structure, &bsrg_tall_family, &tall, NULL) != BSRG_OK) return NULL;
+  if (bsrg_plan_get(structure, &bsrg_tall_family, false, &tall, NULL) != BSRG_OK) return NULL;
   bsrg_kmajor_plan *plan = calloc(1, sizeof(*plan));
   if (!plan) return NULL;
   plan->tall = tall;

@@ -102,7 +102,7 @@ static bool dense_in_chunks(const bsrg_dense *dense, int64_t size) {
 static bsrg_status upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
                           bsrg_error *error) {
   const void *plan;
-  const bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, &plan, error);
+  const bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, false, &plan, error);
   return status == BSRG_OK ? bsrg_portable_upload(structure, plan, gpu, out, error) : status;
 }
 

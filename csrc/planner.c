@@ -2,6 +2,7 @@
 #include "dynamic.h"
 #include "edges.h"
 #include "epilogue.h"
+#include "stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,21 +37,25 @@ void bsrg_plans_destroy(bsrg_structure *structure) {
   for (int i = 0; i < FAMILIES; ++i) {
     void *plan = atomic_load(&structure->plans[families[i]->family]);
     if (plan) families[i]->free_plan(plan);
+    plan = atomic_load(&structure->low_plans[families[i]->family]);
+    if (plan) families[i]->free_plan(plan);
   }
   void *sampled = atomic_load(&structure->plans[BSRG_SAMPLED]);
   if (sampled) bsrg_sampled_lists.free_plan(sampled);
 }
 
-bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, const void **out,
+bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, bool low, const void **out,
                           bsrg_error *error) {
-  void *plan = atomic_load_explicit(&structure->plans[ops->family], memory_order_acquire);
+  low = low && ops->make_low_plan;
+  _Atomic(void *) *place = (low ? structure->low_plans : structure->plans) + ops->family;
+  void *plan = atomic_load_explicit(place, memory_order_acquire);
   if (!plan) {
-    plan = ops->make_plan(structure);
+    plan = low ? ops->make_low_plan(structure) : ops->make_plan(structure);
     if (!plan)
       return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a matrix of %lld blocks",
                        (long long)structure->view.nnzb);
     void *expected = NULL; /* two threads may plan at once; the first one's plan stays */
-    if (!atomic_compare_exchange_strong(&structure->plans[ops->family], &expected, plan)) {
+    if (!atomic_compare_exchange_strong(place, &expected, plan)) {
       ops->free_plan(plan);
       plan = expected;
     }
@@ -121,6 +126,12 @@ void bsrg_set_reason(bsrg_candidate *candidate, const char *format, ...) {
   va_end(arguments);
 }
 
+static bsrg_status plan_for(const bsrg_family_ops *ops, const bsrg_matmul_args *args, const bsrg_chip *chip,
+                            const void **plan, bsrg_error *error) {
+  const bool low = ops->make_low_plan && bsrg_stream_wants_low(&args->a->view, args->x.cols, chip->sm_count);
+  return bsrg_plan_get(args->a, ops, low, plan, error);
+}
+
 /* One family's prediction; supported stays 0, and reason says why, where it cannot compute the product. */
 static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *args, const bsrg_chip *chip,
                             bool says_why, bsrg_candidate *candidate, const void **plan, bsrg_error *error) {
@@ -139,7 +150,7 @@ static bsrg_status consider(const bsrg_family_ops *ops, const bsrg_matmul_args *
     bsrg_set_reason(candidate, "%s", obstacle);
     return BSRG_OK;
   }
-  const bsrg_status status = bsrg_plan_get(args->a, ops, plan, error);
+  const bsrg_status status = plan_for(ops, args, chip, plan, error);
   if (status != BSRG_OK) return status;
   ops->predict(computed, *plan, chip, candidate);
   if (computed != args) bsrg_whole_predict(&whole, args, chip, candidate);
@@ -204,7 +215,7 @@ bsrg_status bsrg_choose_again(const bsrg_matmul_args *args, const bsrg_chip *chi
   bsrg_choice_key key;
   describe(args, chip, &key);
   *ops = recall(&args->a->choice, &key);
-  if (*ops) return bsrg_plan_get(args->a, *ops, plan, error);
+  if (*ops) return plan_for(*ops, args, chip, plan, error);
   const bsrg_status status = bsrg_choose_family(args, chip, ops, plan, error);
   if (status == BSRG_OK) remember(&args->a->choice, &key, (*ops)->family);
   return status;

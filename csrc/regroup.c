@@ -297,13 +297,14 @@ static bool make_sources(const bsrg_structure_view *v, bsrg_regrouped *r) {
 /* ---- all of it -------------------------------------------------------------------------------- */
 
 bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *v, bsrg_block_shape shape,
-                             const bsrg_family_ops *family) {
+                             const bsrg_family_ops *family, bool low) {
   bsrg_regrouped *r = calloc(1, sizeof(*r));
   if (!r) return NULL;
   r->shape = shape;
   r->family = family;
+  r->low = low;
   r->child = make_child(v, shape);
-  if (r->child && bsrg_plan_get(r->child, family, &r->child_plan, NULL) == BSRG_OK &&
+  if (r->child && bsrg_plan_get(r->child, family, low, &r->child_plan, NULL) == BSRG_OK &&
       (family == &bsrg_stream_family ? make_pieces_for_stream(v, r) : make_pieces(v, NULL, r)) &&
       make_sources(v, r))
     return r;

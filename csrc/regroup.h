@@ -18,6 +18,7 @@ typedef struct bsrg_regrouped {
   const bsrg_family_ops *family; /* that multiplies it: tall or stream */
   const void *child_plan;        /* owned by the child */
   bsrg_block_shape shape;
+  bool low; /* for few columns: see bsrg_stream_wants_low */
   /* What the kernel copies. A tile is some blocks of the child that are neighbours in memory, or a part of one. For
    * the stream family blocks lie in the order of its plan. */
   bsrg_regroup_piece *pieces;
@@ -46,7 +47,7 @@ bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view, bsrg
                                            const bsrg_family_ops *family);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */
 bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape shape,
-                             const bsrg_family_ops *family);
+                             const bsrg_family_ops *family, bool low);
 void bsrg_regrouped_free(void *regrouped);
 
 #endif

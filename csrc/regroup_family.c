@@ -33,7 +33,7 @@ static double zeros_of(const bsrg_structure_view *v, double child_blocks, bsrg_b
 
 /* ---- the choice of a shape -------------------------------------------------------------------- */
 
-enum { TYPICAL_COLUMNS = 4096 }; /* plans are made for any number */
+enum { TYPICAL_COLUMNS = 8192 }; /* plans are made for any number */
 
 /* The best found so far, and what it takes to look at others. */
 typedef struct search {
@@ -117,8 +117,8 @@ static double sample_once(search *s, double known[MOST_HEIGHTS], int32_t height,
 }
 
 /* The shapes that the stream kernels take in one part: larger blocks would be cut into these, with parts of nothing
- * but zeros among them. A step is a block column that some row of a warpgroup meets, a slot one that the tile does:
- * blocks of so many rows, whose number the same sample tells. */
+ * but zeros among them. A slot is a block column that some row of a tile meets: a block of so many rows, whose number the
+ * same sample tells. */
 static void search_stream(search *s) {
   static const int32_t shapes[][2] = {
 #define SHAPE(height, width) {height, width},
@@ -130,13 +130,12 @@ static void search_stream(search *s) {
     const bsrg_block_shape shape = {shapes[i][0], shapes[i][1]};
     /* The stream plan counts 8 x 16 elements in 32 bits. */
     if (bsrg_regroup_most_blocks(s->v, shape) > INT32_MAX / (shape.height * shape.width / 128)) continue;
-    const int32_t group = bsrg_stream_group_height(shape.height), tile = BSRG_STREAM_GROUPS * group;
+    const int32_t tile = BSRG_STREAM_GROUPS * bsrg_stream_group_height(shape.height);
     double *const mine = known[shape.width / 32];
     bsrg_stream_work work = {.height = shape.height,
                              .width = shape.width,
                              .parts = sample_once(s, mine, shape.height, shape.width),
                              .slots = sample_once(s, mine, tile, shape.width),
-                             .group_slots = sample_once(s, mine, group, shape.width),
                              .tiles = (double)bsrg_ceil_div(bsrg_whole_rows(s->v), tile)};
     work.longest_tile = work.parts / work.tiles; /* spread evenly */
     const bsrg_structure_view child = child_view(s->v, shape, work.parts);
@@ -147,8 +146,14 @@ static void search_stream(search *s) {
   }
 }
 
-/* The best family and shape by what a sample of the blocks says. false: no memory. Blocks that the stream kernels
- * take as they are gain from larger ones only if these are tall. */
+/* Whether the stream kernels take these blocks as they are, in parts as high as blocks or nearly so: not by 8 rows where
+ * blocks have 88. Then only tall ones gain from being larger. */
+static bool suits_stream(const bsrg_structure_view *v, int sm_arch) {
+  return !bsrg_stream_family.obstacle(v, BSRG_F16, sm_arch) &&
+         (bsrg_stream_choose(v).height > 8 || v->block_height == 8);
+}
+
+/* The best family and shape by what a sample of the blocks says. false: no memory. */
 static bool choose_shape(search *s, const bsrg_structure_view *v) {
   *s = (search){.v = v,
                 .chip = bsrg_chip_h200(),
@@ -157,7 +162,7 @@ static bool choose_shape(search *s, const bsrg_structure_view *v) {
                 .least = INFINITY};
   if (!s->marks) return false;
   search_tall(s);
-  if (bsrg_stream_family.obstacle(v, BSRG_F16, s->chip.sm_arch)) search_stream(s);
+  if (!suits_stream(v, s->chip.sm_arch)) search_stream(s);
   free(s->marks);
   return true;
 }
@@ -188,11 +193,14 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
   return bsrg_stream_family.layout_obstacle(&packed);
 }
 
-static void *make_plan(bsrg_structure *structure) {
-  const bsrg_structure_view *v = &structure->view;
+static void *make_plan_of(const bsrg_structure_view *v, bool low) {
   search best;
-  return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family) : NULL;
+  return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family, low) : NULL;
 }
+
+static void *make_plan(bsrg_structure *structure) { return make_plan_of(&structure->view, false); }
+
+static void *make_low_plan(bsrg_structure *structure) { return make_plan_of(&structure->view, true); }
 
 /* The arguments with the child in place of the stored blocks, whose values are packed or where they were. */
 static bsrg_matmul_args of_child(const bsrg_matmul_args *args, const bsrg_regrouped *r, const void *values) {
@@ -253,7 +261,7 @@ static bsrg_status upload(const bsrg_matmul_args *args, const bsrg_regrouped *r,
       [TILE_BEGIN] = {r->tile_begin, sizeof(*r->tile_begin) * (size_t)(r->tile_count + 1)},
       [PIECES] = {r->pieces, sizeof(*r->pieces) * (size_t)r->tile_begin[r->tile_count]},
       [SOURCES] = {r->sources, sizeof(*r->sources) * (size_t)r->source_count}};
-  return bsrg_uploads_get(args->a, BSRG_REGROUP, parts, PARTS, gpu, uploads, error);
+  return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_REGROUP, r->low), parts, PARTS, gpu, uploads, error);
 }
 
 static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, CUdeviceptr packed,
@@ -328,6 +336,7 @@ const bsrg_family_ops bsrg_regroup_family = {.family = BSRG_REGROUP,
                                              .columns_obstacle = bsrg_map_count_obstacle,
                                              .layout_obstacle = layout_obstacle,
                                              .make_plan = make_plan,
+                                             .make_low_plan = make_low_plan,
                                              .free_plan = bsrg_regrouped_free,
                                              .predict = predict,
                                              .clips_x = true,

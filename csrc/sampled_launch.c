@@ -231,7 +231,7 @@ static bsrg_status choose(const bsrg_sampled_args *args, const bsrg_gpu_info *in
                           const bsrg_sampled_plan **out, bsrg_family *family, bsrg_error *error) {
   const void *memory;
   bsrg_status status = bsrg_check_arch(info, error);
-  if (status == BSRG_OK) status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, &memory, error);
+  if (status == BSRG_OK) status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, false, &memory, error);
   if (status != BSRG_OK) return status;
   const bsrg_sampled_plan *plan = *out = memory;
   const char *why_not = bsrg_sampled_obstacle(args, plan, info->sm_arch);

@@ -141,17 +141,21 @@ static bool make_tiles(builder *b, bsrg_sampled_plan *plan) {
 bool bsrg_sampled_plan_parts(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
   if (v->block_height % PART || v->block_width % PART || v->column_order != BSRG_ASCENDING) return true;
   const int64_t parts = v->block_height / PART;
+  const int64_t pairs = bsrg_ceil_div(v->block_rows, 2);
   int32_t *order = malloc(sizeof(*order) * (size_t)v->block_rows);
-  builder b = {.v = v, .pairs = calloc((size_t)(bsrg_ceil_div(v->block_rows, 2) * parts), sizeof(*b.pairs))};
-  bool done = order && b.pairs;
+  int64_t *start = malloc(sizeof(*start) * (size_t)(pairs + 1));
+  builder b = {.v = v, .pairs = calloc((size_t)(pairs * parts), sizeof(*b.pairs))};
+  bool done = order && start && b.pairs;
   for (int64_t i = 0; done && i < v->block_rows; ++i) order[i] = (int32_t)i;
+  for (int64_t i = 0; done && i <= pairs; ++i) start[i] = bsrg_min(2 * i, v->block_rows);
   /* An even number of parts is paired within the block row. */
-  if (done && parts % 2) done = bsrg_stream_order(v, 2, order);
+  if (done && parts % 2) done = bsrg_stream_order(v, start, pairs, order);
   if (done) {
     pair_parts(&b, order);
     done = make_tiles(&b, plan);
   }
   free(order);
+  free(start);
   free(b.pairs);
   return done;
 }

@@ -138,7 +138,7 @@ bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int6
     return BSRG_OK;
   }
   const void *plan;
-  status = bsrg_plan_get(args.pattern, &bsrg_sampled_lists, &plan, error);
+  status = bsrg_plan_get(args.pattern, &bsrg_sampled_lists, false, &plan, error);
   if (status != BSRG_OK) return status;
   predict_portable(&args, plan, chip, portable);
   predict_edges(&args, v->order != NULL, chip, portable);

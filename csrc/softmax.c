@@ -61,7 +61,7 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
         "block sides below 2^31 - 256",
         (long long)v->rows, (long long)v->block_height, (long long)v->block_width);
   const void *plan;
-  const bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, &plan, error);
+  const bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, false, &plan, error);
   return status == BSRG_OK ? bsrg_portable_upload(args->a, plan, gpu, &l->uploads, error) : status;
 }
 

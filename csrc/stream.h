@@ -27,17 +27,21 @@ typedef struct bsrg_stream_plan {
   int32_t *source; /* the parts in packed order: see bsrg_pack_params */
   int64_t stage_count, part_count, row_count;
   int32_t tile_count;
-  int64_t slots,
-      group_slots;      /* block columns of all stages; once for each warpgroup that has a block there */
+  int64_t slots;        /* block columns of all stages */
   int64_t longest_tile; /* parts */
   int64_t columns;      /* of parts, of the matrix */
   bool skewed;          /* the longest rows come first */
+  bool low;             /* tiles have two thirds of the rows that they have room for */
 } bsrg_stream_plan;
 
 void *bsrg_stream_make_plan(bsrg_structure *structure);
-/* Puts the block rows of an order into another one, where those of each tile of tile_rows share block columns. They stay
+/* The same in lower tiles, and whether these let more SMs work on n columns than they cost. */
+void *bsrg_stream_make_low_plan(bsrg_structure *structure);
+bool bsrg_stream_wants_low(const bsrg_structure_view *view, int64_t n, int64_t sm_count);
+/* Puts the block rows of an order into another one, where those of each tile share block columns. start: where each
+ * tile begins in the order, and where the last one ends. They stay
  * among the rows of some tiles around them. For rows whose columns ascend. false: no memory. */
-bool bsrg_stream_order(const bsrg_structure_view *view, int64_t tile_rows, int32_t *order);
+bool bsrg_stream_order(const bsrg_structure_view *view, const int64_t *start, int64_t tiles, int32_t *order);
 void bsrg_stream_free_plan(void *plan);
 void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *candidate);
@@ -46,14 +50,14 @@ void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const b
  * nobody has made. */
 typedef struct bsrg_stream_work {
   int32_t height, width; /* of a part */
-  double parts, slots, group_slots, tiles;
+  double parts, slots, tiles;
   double longest_tile; /* parts */
   bool skewed;
 } bsrg_stream_work;
 bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan);
 /* Rows of a warpgroup, of which a tile has BSRG_STREAM_GROUPS, for parts of this height. */
 static inline int32_t bsrg_stream_group_height(int32_t height) {
-  return BSRG_STREAM_GROUP_ROWS / height * height;
+  return BSRG_STREAM_ROWS_OF(height) * height;
 }
 /* All of the candidate but family and supported, for parts that are packed already. compulsory_bytes: see
  * bsrg_compulsory_bytes. */
@@ -66,8 +70,6 @@ bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_s
 bool bsrg_stream_keeps(const bsrg_stream_plan *plan);
 /* Column tiles swept together down all row tiles. */
 int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles);
-/* Whether nearly all block columns are used by every tile, each as long as the others: then tiles stay in step. */
-bool bsrg_stream_in_step(const bsrg_stream_plan *plan);
 /* Row tiles that go before these sweeps. */
 int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count);
 

@@ -13,8 +13,8 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (v->block_height % 8) return "needs a block height that is a multiple of 8";
   if (v->block_width % 16) return "needs a block width that is a multiple of 16";
   const bsrg_stream_shape shape = bsrg_stream_choose(v);
-  if (shape.rows > BSRG_STREAM_GROUPS * (BSRG_STREAM_GROUP_ROWS / shape.height))
-    return "needs blocks that fit into a tile of 256 rows";
+  if (shape.rows > BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(shape.height))
+    return "needs blocks that fit into a tile of 384 rows";
   /* The plan counts parts of at least 8 x 16 elements in 32 bits. */
   if (bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX ||
       !bsrg_mul_ok(v->nnzb, v->block_height * v->block_width, &elements) || elements / 128 > INT32_MAX)
@@ -45,7 +45,8 @@ static bsrg_status prepare(const bsrg_matmul_args *args, const bsrg_stream_plan 
       [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
       [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
       [SOURCE] = {stream->source, sizeof(*stream->source) * (size_t)stream->part_count}};
-  return bsrg_uploads_get(args->a, BSRG_STREAM, parts, PARTS, gpu, uploads, error);
+  return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_STREAM, stream->low), parts, PARTS, gpu, uploads,
+                          error);
 }
 
 static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, CUdeviceptr source,
@@ -111,11 +112,11 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
   const int64_t tiles = (int64_t)stream->tile_count * n_tiles, sms = gpu.device->info.sm_count;
-  const int64_t ctas = bsrg_stream_in_step(stream) ? bsrg_workers_in_step(tiles, sms) : bsrg_min(sms, tiles);
+  const int64_t ctas = bsrg_min(sms, tiles);
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
   const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
   return bsrg_launch_drawing(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, (CUstream)args->stream, &p,
-                             &p.counter, !bsrg_stream_in_step(stream) && tiles > ctas, error);
+                             &p.counter, tiles > ctas, error);
 }
 
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
@@ -146,6 +147,7 @@ const bsrg_family_ops bsrg_stream_family = {.family = BSRG_STREAM,
                                             .columns_obstacle = bsrg_map_count_obstacle,
                                             .layout_obstacle = layout_obstacle,
                                             .make_plan = bsrg_stream_make_plan,
+                                            .make_low_plan = bsrg_stream_make_low_plan,
                                             .free_plan = bsrg_stream_free_plan,
                                             .predict = bsrg_stream_predict,
                                             .clips_x = true,

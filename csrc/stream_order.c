@@ -66,12 +66,14 @@ static int64_t best_of(const search *s, int64_t count) {
   return best;
 }
 
-static void order_window(search *s, int64_t tile_rows) {
+/* start: of each of the window's tiles. */
+static void order_window(search *s, const int64_t *start) {
   int64_t count = s->window_end - s->window;
   for (int64_t i = 0; i < count; ++i) s->left[i] = (int32_t)(s->window + i);
   for (int64_t taken = 0; count > 0; ++taken) {
     int64_t i = 0; /* a tile begins with the first row that is left */
-    if (taken % tile_rows == 0) {
+    if (s->window + taken == *start) {
+      ++start;
       ++s->tile;
       memset(s->shared, 0, sizeof(*s->shared) * (size_t)(s->window_end - s->window));
     } else {
@@ -83,9 +85,11 @@ static void order_window(search *s, int64_t tile_rows) {
   }
 }
 
-bool bsrg_stream_order(const bsrg_structure_view *v, int64_t tile_rows, int32_t *order) {
+bool bsrg_stream_order(const bsrg_structure_view *v, const int64_t *start, int64_t tiles, int32_t *order) {
   const size_t columns = (size_t)v->block_cols;
-  const int64_t window = bsrg_min(WINDOW_TILES * tile_rows, v->block_rows);
+  int64_t window = 0; /* rows of the largest */
+  for (int64_t t = 0; t < tiles; t += WINDOW_TILES)
+    window = bsrg_max(window, start[bsrg_min(t + WINDOW_TILES, tiles)] - start[t]);
   search s = {.v = v,
               .order = order,
               .places = malloc(sizeof(*s.places) * (size_t)(v->nnzb + 1)),
@@ -98,9 +102,10 @@ bool bsrg_stream_order(const bsrg_structure_view *v, int64_t tile_rows, int32_t 
   const bool done = s.places && s.begin && s.end && s.covered && s.shared && s.left && s.chosen;
   if (done) {
     list_columns(&s);
-    for (; s.window < v->block_rows; s.window = s.window_end) {
-      s.window_end = bsrg_min(s.window + window, v->block_rows);
-      order_window(&s, tile_rows);
+    for (int64_t t = 0; t < tiles; t += WINDOW_TILES) {
+      s.window = start[t];
+      s.window_end = start[bsrg_min(t + WINDOW_TILES, tiles)];
+      order_window(&s, start + t);
       memcpy(order + s.window, s.chosen, sizeof(*order) * (size_t)(s.window_end - s.window));
     }
   }

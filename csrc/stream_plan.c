@@ -1,4 +1,4 @@
-/* The streaming family's plan: tiles of up to 256 rows, cut into stages that hold only the block columns in use. */
+/* The streaming family's plan: tiles of up to 384 rows, cut into stages that hold only the block columns in use. */
 #include "stream.h"
 #include "tensor_map.h"
 
@@ -15,7 +15,7 @@ bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *v) {
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const int32_t height = shapes[i][0], width = shapes[i][1];
     if (v->block_height % height || v->block_width % width) continue;
-    /* Taller parts share a fragment of X, wider ones the work of a step. */
+    /* Taller parts read X less often, and of wider ones there are fewer. */
     if (height < best.height || (height == best.height && width < best.width)) continue;
     best = (bsrg_stream_shape){height, width, (int32_t)(v->block_height / height),
                                (int32_t)(v->block_width / width), BSRG_KERNEL_STREAM_F16_8X16 + i};
@@ -36,7 +36,7 @@ typedef struct builder {
   const bsrg_structure_view *v;
   bsrg_stream_plan *plan;
   int64_t stage_capacity;
-  int32_t group_rows; /* part rows of a warpgroup */
+  int32_t group_rows; /* part rows that a warpgroup has room for */
   part *parts;        /* the tile's, by column, then row */
   int64_t *starts;    /* [part columns], zeros between tiles */
   int32_t *touched;   /* [part columns] */
@@ -61,61 +61,33 @@ static bsrg_stream_stage *new_stage(builder *b) {
 typedef struct stage_parts {
   int32_t source[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS][BSRG_STREAM_SLOTS];
   uint16_t slots[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS]; /* bit s: there is a part */
-  uint8_t count[BSRG_STREAM_GROUPS][BSRG_STREAM_SLOTS];
 } stage_parts;
 
 static void sort_parts(stage_parts *sorted, const part *parts, int64_t count) {
   memset(sorted->slots, 0, sizeof(sorted->slots));
-  memset(sorted->count, 0, sizeof(sorted->count));
   int32_t slot = -1;
   for (int64_t i = 0; i < count; ++i) {
     slot += i == 0 || parts[i].column != parts[i - 1].column;
     const int16_t g = parts[i].group, row = parts[i].row;
     sorted->source[g][row][slot] = parts[i].source;
     sorted->slots[g][row] |= (uint16_t)(1u << slot);
-    ++sorted->count[g][slot];
   }
-}
-
-/* From how many blocks of a warpgroup on a slot goes through registers. A slot of few makes the warpgroup wait for it
- * more than the shared memory's time that it spares; where slots are full, that time is what decides. */
-static int32_t least_shared(const builder *b, const bsrg_stream_stage *stage) {
-  const int32_t all = BSRG_STREAM_GROUPS * b->group_rows * stage->x_count;
-  if (b->group_rows <= 2) return BSRG_STREAM_MOST_ROWS + 1;
-  if (5 * stage->a_count < all) return 4;
-  return b->group_rows <= 4 ? 2 : 3;
 }
 
 /* The stage's parts in the order in which the warpgroups use them. */
 static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) {
   bsrg_stream_plan *plan = b->plan;
-  const int32_t least = least_shared(b, stage);
   stage_parts sorted;
   sort_parts(&sorted, parts, stage->a_count);
   int32_t *packed = plan->source + stage->a_begin;
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
-    uint32_t shared = 0; /* the slots of its steps */
-    for (int32_t slot = 0; slot < stage->x_count; ++slot) {
-      shared |= (uint32_t)(sorted.count[g][slot] >= least) << slot;
-      plan->group_slots += sorted.count[g][slot] > 0;
-    }
-    stage->group_begin[g] = (int32_t)(packed - plan->source) - stage->a_begin;
+    bsrg_stream_share *share = &stage->share[g];
+    share->blocks = stage->a_count - (int32_t)(packed - plan->source - stage->a_begin);
     for (int32_t row = 0; row < b->group_rows; ++row) {
-      uint32_t left = sorted.slots[g][row] & ~shared;
-      stage->by_row[g][row] = (uint16_t)left;
+      uint32_t left = share->slots[row] = sorted.slots[g][row];
       for (int32_t slot = stage->x_count - 1; left; --slot) {
         if (left >> slot) *packed++ = sorted.source[g][row][slot];
         left &= (1u << slot) - 1;
-      }
-    }
-    for (int32_t slot = 0; shared >> slot; ++slot) {
-      if (!(shared >> slot & 1)) continue;
-      uint32_t *step = &stage->step[g][stage->group_steps[g]++];
-      *step = (uint32_t)slot << 16;
-      for (int32_t row = 0; row < b->group_rows; ++row) {
-        if (!(sorted.slots[g][row] >> slot & 1)) continue;
-        *step |= 1u << row;
-        *packed++ = sorted.source[g][row][slot];
       }
     }
   }
@@ -152,6 +124,11 @@ static int64_t count_parts(builder *b, const int32_t *block_rows, int64_t count)
   return touched;
 }
 
+/* Part rows of each warpgroup of a tile of so many; the last one may have fewer. */
+static int32_t rows_of_group(int64_t part_rows) {
+  return (int32_t)bsrg_ceil_div(part_rows, BSRG_STREAM_GROUPS);
+}
+
 /* Fills b->parts with the parts of the given block rows, by column; returns how many. */
 static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t count) {
   const bsrg_structure_view *v = b->v;
@@ -163,10 +140,11 @@ static int64_t collect_parts(builder *b, const int32_t *block_rows, int64_t coun
     starts[b->touched[i]] = total;
     total += parts;
   }
+  const int32_t group_rows = rows_of_group(count * shape->rows);
   for (int64_t r = 0; r < count; ++r)
     for (int32_t down = 0; down < shape->rows; ++down) {
       const int32_t row = (int32_t)r * shape->rows + down; /* in the tile */
-      const int16_t group = (int16_t)(row / b->group_rows), in_group = (int16_t)(row % b->group_rows);
+      const int16_t group = (int16_t)(row / group_rows), in_group = (int16_t)(row % group_rows);
       for (int64_t k = v->indptr[block_rows[r]]; k < v->indptr[block_rows[r] + 1]; ++k) {
         const int64_t block = v->order ? v->order[k] : k;
         for (int32_t c = 0; c < shape->columns; ++c) {
@@ -210,11 +188,15 @@ static bool add_tile(builder *b, const int32_t *block_rows, int64_t count) {
   }
   if (stage) pack_stage(b, stage, b->parts + first);
   tile->stage_count = (int32_t)plan->stage_count - tile->stage_begin;
-  for (int64_t r = 0; r < BSRG_STREAM_GROUPS * b->group_rows; ++r)
-    plan->rows[plan->row_count++] =
-        r < count * shape->rows
-            ? (int32_t)(block_rows[r / shape->rows] * b->v->block_height + r % shape->rows * shape->height)
-            : -1;
+  const int32_t group_rows = rows_of_group(count * shape->rows);
+  for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g)
+    for (int32_t i = 0; i < b->group_rows; ++i) {
+      const int64_t r = (int64_t)g * group_rows + i;
+      plan->rows[plan->row_count++] =
+          i < group_rows && r < count * shape->rows
+              ? (int32_t)(block_rows[r / shape->rows] * b->v->block_height + r % shape->rows * shape->height)
+              : -1;
+    }
   tile->parts = (int32_t)total;
   plan->longest_tile = bsrg_max(plan->longest_tile, total);
   return true;
@@ -231,7 +213,15 @@ void bsrg_stream_free_plan(void *plan) {
   free(stream);
 }
 
-static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, int64_t tiles) {
+/* Of so many block rows, that go into tiles of up to tile_rows: where each tile begins in their order, and where the last one
+ * ends. Tiles of sorted rows are full, others as even as can be. */
+static void cut_rows(const bsrg_stream_plan *plan, int64_t block_rows, int64_t tile_rows, int64_t tiles,
+                     int64_t *start) {
+  for (int64_t t = 0; t < tiles; ++t) start[t] = plan->skewed ? t * tile_rows : t * block_rows / tiles;
+  start[tiles] = block_rows;
+}
+
+static bool make_tiles(builder *b, const int32_t *row_order, const int64_t *start, int64_t tiles) {
   bsrg_stream_plan *plan = b->plan;
   const bsrg_structure_view *v = b->v;
   const int64_t parts = (int64_t)plan->shape.rows * plan->shape.columns;
@@ -241,7 +231,7 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
   int64_t longest = 0;
   for (int64_t t = 0; t < tiles; ++t) {
     int64_t blocks = 0;
-    for (int64_t r = t * tile_rows; r < bsrg_min((t + 1) * tile_rows, v->block_rows); ++r)
+    for (int64_t r = start[t]; r < start[t + 1]; ++r)
       blocks += v->indptr[row_order[r] + 1] - v->indptr[row_order[r]];
     longest = bsrg_max(longest, blocks);
   }
@@ -251,7 +241,7 @@ static bool make_tiles(builder *b, const int32_t *row_order, int64_t tile_rows, 
   b->touched = malloc(sizeof(*b->touched) * (columns + 1));
   bool done = plan->tiles && plan->rows && plan->source && b->parts && b->starts && b->touched;
   for (int64_t t = 0; done && t < tiles; ++t)
-    done = add_tile(b, row_order + t * tile_rows, bsrg_min(tile_rows, v->block_rows - t * tile_rows));
+    done = add_tile(b, row_order + start[t], start[t + 1] - start[t]);
   free(b->parts);
   free(b->starts);
   free(b->touched);
@@ -269,31 +259,59 @@ static bool sort_tiles(bsrg_stream_plan *plan) {
   return done;
 }
 
-void *bsrg_stream_make_plan(bsrg_structure *structure) {
-  const bsrg_structure_view *v = &structure->view;
+/* Block rows of a tile, all parts of which lie in one: of all rows that it has room for or, where tiles are to be low, of two
+ * thirds. */
+static int64_t rows_of_tile(const bsrg_stream_shape *shape, bool low) {
+  const int64_t parts = BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(shape->height);
+  return bsrg_max(1, (low ? 2 * parts / 3 : parts) / shape->rows);
+}
+
+static void *make_plan(const bsrg_structure_view *v, bool low) {
+  const bsrg_stream_shape shape = bsrg_stream_choose(v);
+  const int64_t tile_rows = rows_of_tile(&shape, low), tiles = bsrg_ceil_div(v->block_rows, tile_rows);
   bsrg_stream_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
-  bool done = plan && row_order;
+  int64_t *start = malloc(sizeof(*start) * (size_t)(tiles + 1));
+  bool done = plan && row_order && start;
   if (done) {
-    plan->shape = bsrg_stream_choose(v);
-    plan->columns = v->block_cols * plan->shape.columns;
+    plan->shape = shape;
+    plan->low = low;
+    plan->columns = v->block_cols * shape.columns;
     plan->skewed = bsrg_is_skewed(v->longest_row, v->nnzb, v->block_rows);
-    builder b = {.v = v, .plan = plan, .group_rows = BSRG_STREAM_GROUP_ROWS / plan->shape.height};
-    /* Whole block rows: all parts of a block lie in one tile. */
-    const int64_t tile_rows = BSRG_STREAM_GROUPS * b.group_rows / plan->shape.rows;
-    done = bsrg_row_order(v, row_order) && bsrg_stream_order(v, tile_rows, row_order) &&
-           make_tiles(&b, row_order, tile_rows, bsrg_ceil_div(v->block_rows, tile_rows)) &&
-           (!plan->skewed || sort_tiles(plan));
+    builder b = {.v = v, .plan = plan, .group_rows = BSRG_STREAM_ROWS_OF(shape.height)};
+    cut_rows(plan, v->block_rows, tile_rows, tiles, start);
+    done = bsrg_row_order(v, row_order) && bsrg_stream_order(v, start, tiles, row_order) &&
+           make_tiles(&b, row_order, start, tiles) && (!plan->skewed || sort_tiles(plan));
   }
   free(row_order);
+  free(start);
   if (done) return plan;
   if (plan) bsrg_stream_free_plan(plan);
   return NULL;
 }
 
-bool bsrg_stream_in_step(const bsrg_stream_plan *plan) {
-  return (double)plan->slots >= 0.85 * (double)plan->columns * plan->tile_count &&
-         bsrg_is_even(plan->longest_tile, plan->part_count, plan->tile_count);
+void *bsrg_stream_make_plan(bsrg_structure *structure) { return make_plan(&structure->view, false); }
+
+void *bsrg_stream_make_low_plan(bsrg_structure *structure) { return make_plan(&structure->view, true); }
+
+/* Rows times rounds of all SMs, which have tiles of so many rows to do. */
+static double rows_of_rounds(int64_t rows, int64_t tile_rows, int64_t columns, int64_t sm_count) {
+  const int64_t tiles = bsrg_ceil_div(rows, tile_rows);
+  return (double)bsrg_ceil_div(tiles * columns, sm_count) * (double)rows / (double)tiles;
+}
+
+bool bsrg_stream_wants_low(const bsrg_structure_view *v, int64_t n, int64_t sm_count) {
+  /* What a row costs in a low tile, as measured. */
+  const double low_row = 1.1;
+  const int64_t most = BSRG_STREAM_GROUPS * BSRG_STREAM_GROUP_ROWS,
+                columns = bsrg_ceil_div(n, BSRG_STREAM_TILE_N);
+  return low_row * rows_of_rounds(v->rows, 2 * most / 3, columns, sm_count) <
+         rows_of_rounds(v->rows, most, columns, sm_count);
+}
+
+/* Whether nearly all block columns are used by every tile. */
+static bool uses_most(const bsrg_stream_plan *plan) {
+  return !plan->skewed && (double)plan->slots >= 0.85 * (double)plan->columns * plan->tile_count;
 }
 
 static bool is_kept(double parts, int32_t height, int32_t width, bool skewed) {
@@ -309,7 +327,7 @@ bool bsrg_stream_keeps(const bsrg_stream_plan *plan) {
 int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles) {
   /* Column tiles that run side by side read the same blocks at the same time. Where these stay in L2 anyway, row tiles side by
    * side read the same X. */
-  return (int32_t)bsrg_min(bsrg_stream_in_step(plan) ? 8 : bsrg_stream_keeps(plan) ? 1 : 4, n_tiles);
+  return (int32_t)bsrg_min(bsrg_stream_keeps(plan) ? 1 : uses_most(plan) ? 8 : 4, n_tiles);
 }
 
 int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
@@ -323,34 +341,24 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H200: within 10% for 88% of 240 products that took turns, at a clock of 1.75 GHz, which power does not
- * allow for long. Loads alone end at some 9.6 TB/s. */
-static const double clock_hz = 1.5e9, l2_bytes_per_s = 15.7e12;
-/* Likewise, of blocks up to 32 rows high that L2 keeps: within 3% for five products of 16 x 16 and 32 x 32. */
-static const double l2_kept_bytes_per_s = 21e12;
+/* Fitted on an H200: within 5% for 91% of 138 products, within 10% for all but two. The rates are what fits beside products,
+ * and the clock is one that power allows for long; loads alone end at some 9.6 TB/s. */
+static const double clock_hz = 1.5e9, l2_bytes_per_s = 19.8e12;
+/* Likewise, of blocks up to 32 rows high that L2 keeps. */
+static const double l2_kept_bytes_per_s = 22.3e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
 static const double run_cycles = 1.2;
-/* Cycles of an SM for 16 columns of a part, of a slot that a warpgroup goes through, and for a tile. */
-static const double low_part_cycles = 26.5, slot_cycles = 19, part_cycles = 39.4, part_row_cycles = .34,
-                    tile_cycles = 4600;
-/* Of these, for low parts of 32 columns. */
-static const double wide_part_share = .96;
-/* With a single block row a warpgroup has no second one to go on with while a product ends. */
-static const double row_of_64_overhead = 1.27, row_of_40_overhead = 1.12;
+/* Cycles of an SM for 16 columns of a part, and for a tile. */
+static const double part_cycles = 20.1, part_row_cycles = .8, tile_cycles = 7900;
+/* Of parts of 8 rows, for which instructions are issued as fast as they can be. */
+static const double low_part_overhead = 1.14;
 
 /* Of an SM, for 128 columns of all parts. */
 static double product_cycles(const bsrg_stream_work *w) {
-  double cycles = w->parts * (part_cycles + part_row_cycles * w->height);
-  if (w->height == BSRG_STREAM_GROUP_ROWS)
-    cycles *= row_of_64_overhead;
-  else if (2 * w->height > BSRG_STREAM_GROUP_ROWS)
-    cycles *= row_of_40_overhead;
-  /* Rows that are this low share what is read of X. */
-  if (w->height <= 16)
-    cycles =
-        (low_part_cycles * w->parts + slot_cycles * w->group_slots) * (w->width > 16 ? wide_part_share : 1);
-  return cycles * w->width / 16;
+  const double of_part =
+      (part_cycles + part_row_cycles * w->height) * (w->height == 8 ? low_part_overhead : 1);
+  return w->parts * of_part * w->width / 16;
 }
 
 bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
@@ -358,7 +366,6 @@ bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
                             .width = plan->shape.width,
                             .parts = (double)plan->part_count,
                             .slots = (double)plan->slots,
-                            .group_slots = (double)plan->group_slots,
                             .tiles = (double)plan->tile_count,
                             .longest_tile = (double)plan->longest_tile,
                             .skewed = plan->skewed};
@@ -388,7 +395,7 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   /* Nothing ends before the longest tile, and the last wave is rarely full. */
   const double tiles = w->tiles * columns, waves = ceil(tiles / chip->sm_count);
   const double longest = work * chip->sm_count / columns * w->longest_tile / w->parts + of_tile;
-  const double spread = w->skewed || waves > 4 ? 1 : waves * chip->sm_count / tiles;
+  const double spread = w->skewed ? 1 : waves > 12 ? 1.02 : waves * chip->sm_count / tiles;
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(busy * spread, longest), memory);
   bsrg_set_reason(c, "limited by %s",
                   memory > busy      ? "memory"

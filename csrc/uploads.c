@@ -41,20 +41,19 @@ static bsrg_status upload(bsrg_gpu gpu, const bsrg_upload_part *parts, int count
   return BSRG_OK;
 }
 
-bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, bsrg_family family,
-                                const bsrg_upload_part *parts, int count, bsrg_gpu gpu,
-                                const CUdeviceptr **out, bsrg_error *error) {
+bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, int key, const bsrg_upload_part *parts,
+                                int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error) {
   bsrg_status status = BSRG_OK;
   bsrg_lock();
   bsrg_uploads *first = atomic_load(list), *node = first;
-  while (node && (node->device != gpu.device->index || node->family != family)) node = node->next;
+  while (node && (node->device != gpu.device->index || node->key != key)) node = node->next;
   if (!node) {
     node = calloc(1, sizeof(*node));
     status = node ? upload(gpu, parts, count, node, error)
                   : bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to upload a plan");
     if (status == BSRG_OK) {
       node->device = gpu.device->index;
-      node->family = family;
+      node->key = key;
       node->next = first;
       atomic_store(list, node);
     } else {
@@ -67,7 +66,7 @@ bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, bsrg_family famil
   return status;
 }
 
-bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
-                             int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error) {
-  return bsrg_uploads_get_in(&structure->uploads, family, parts, count, gpu, out, error);
+bsrg_status bsrg_uploads_get(bsrg_structure *structure, int key, const bsrg_upload_part *parts, int count,
+                             bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error) {
+  return bsrg_uploads_get_in(&structure->uploads, key, parts, count, gpu, out, error);
 }

@@ -13,17 +13,19 @@ typedef struct bsrg_upload_part {
 
 struct bsrg_uploads {
   bsrg_uploads *next;
-  int device;
-  bsrg_family family;
+  int device, key;
   CUdeviceptr parts[BSRG_UPLOAD_PARTS];
 };
 
-/* The device copies of a family's parts, in their order, uploaded at the first call: later ones ignore `parts`. */
-bsrg_status bsrg_uploads_get(bsrg_structure *structure, bsrg_family family, const bsrg_upload_part *parts,
-                             int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error);
+/* What tells the lists of a structure's plans apart: the plan's family, and whether it is the one for few columns. */
+static inline int bsrg_upload_key(bsrg_family family, bool low) {
+  return (int)family + (low ? BSRG_FAMILY_COUNT : 0);
+}
+/* The device copies of a plan's parts, in their order, uploaded at the first call: later ones ignore `parts`. */
+bsrg_status bsrg_uploads_get(bsrg_structure *structure, int key, const bsrg_upload_part *parts, int count,
+                             bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error);
 /* The same for a list of the caller's, which frees it with bsrg_uploads_destroy. */
-bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, bsrg_family family,
-                                const bsrg_upload_part *parts, int count, bsrg_gpu gpu,
-                                const CUdeviceptr **out, bsrg_error *error);
+bsrg_status bsrg_uploads_get_in(_Atomic(bsrg_uploads *) *list, int key, const bsrg_upload_part *parts,
+                                int count, bsrg_gpu gpu, const CUdeviceptr **out, bsrg_error *error);
 
 #endif

@@ -173,33 +173,36 @@ enum { BSRG_TALL_ADD_THREADS = 128 };
 /* ---- sm90/stream.cuh ------------------------------------------------------------------------- */
 
 enum {
-  BSRG_STREAM_GROUPS = 4,        /* consumer warpgroups, each with its own rows of a tile */
-  BSRG_STREAM_GROUP_ROWS = 64,   /* output rows of a warpgroup, at most */
-  BSRG_STREAM_MOST_ROWS = 8,     /* block rows of a warpgroup, at most */
+  BSRG_STREAM_GROUPS = 3,        /* consumer warpgroups, each with its own rows of a tile */
+  BSRG_STREAM_GROUP_ROWS = 128,  /* output rows of a warpgroup, at most */
+  BSRG_STREAM_MOST_ROWS = 16,    /* block rows of a warpgroup, at most */
   BSRG_STREAM_TILE_N = 128,      /* columns of a tile, two panels of 64 */
-  BSRG_STREAM_THREADS = 128 * 5, /* a warpgroup of producers */
+  BSRG_STREAM_THREADS = 128 * 4, /* a warpgroup of producers */
   BSRG_STREAM_SLOTS = 16,        /* block columns of X in a stage, at most */
   BSRG_STREAM_STAGES = 3,
   BSRG_STREAM_STAGE_BYTES = 64 << 10, /* X from its start, blocks up to its end */
+  BSRG_STREAM_OUTPUT_BYTES = 8 << 10, /* of a warpgroup: 64 rows of a panel, or twice 32 */
   /* stages, output, records and barriers, and slack to align the start to 1024 */
   BSRG_STREAM_SHARED_BYTES = BSRG_STREAM_STAGES * BSRG_STREAM_STAGE_BYTES +
-      BSRG_STREAM_GROUPS * BSRG_STREAM_GROUP_ROWS * BSRG_STREAM_TILE_N + 2048 + 1024
+      BSRG_STREAM_GROUPS * BSRG_STREAM_OUTPUT_BYTES + 2048 + 1024
 };
+#define BSRG_STREAM_ROWS_OF(height) (BSRG_STREAM_GROUP_ROWS / (height)) /* block rows of a warpgroup */
+
+/* A warpgroup's share of a stage. Its warps read 16 bytes at a time. */
+typedef struct bsrg_stream_share {
+  /* Bit s: the block row has a block in slot s. Packed row by row, highest slot first. */
+  uint16_t slots[BSRG_STREAM_MOST_ROWS];
+  int32_t blocks; /* from its first one to the stage's last */
+  int32_t pad[3];
+} bsrg_stream_share;
 
 /* One stage: which rows of X and which blocks it brings, and which of them meet. A block here is the part of a
  * stored block that one instruction multiplies: at most 64 rows and 32 columns. */
 typedef struct bsrg_stream_stage {
-  int32_t a_begin,
-      a_count; /* blocks, in packed order: each warpgroup's by row, then its steps' by slot, then row */
+  int32_t a_begin, a_count; /* blocks, in packed order: by warpgroup, then by row, then by slot */
   int32_t x_count, pad;
-  int32_t x_row[BSRG_STREAM_SLOTS];        /* first row of X of each slot */
-  int32_t group_begin[BSRG_STREAM_GROUPS]; /* first block of each warpgroup, counted from a_begin */
-  int32_t group_steps[BSRG_STREAM_GROUPS];
-  /* Bit s of a warpgroup's block row: it has a block in slot s, to be multiplied row by row, highest slot first. */
-  uint16_t by_row[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS];
-  /* The other blocks, slot by slot, of which each has two or more. slot << 16 | bit i: the warpgroup's block row i has a
-   * block there. Zeros after the last: two are read ahead. */
-  uint32_t step[BSRG_STREAM_GROUPS][BSRG_STREAM_SLOTS + 2];
+  int32_t x_row[BSRG_STREAM_SLOTS]; /* first row of X of each slot */
+  bsrg_stream_share share[BSRG_STREAM_GROUPS];
 } bsrg_stream_stage;
 
 /* Output rows that one CTA computes together. */

@@ -97,7 +97,7 @@ def stream() -> Picture:
     p.text(
         20,
         268 + len(stages) * 52 + 18,
-        "Each warpgroup (two here, in two blues; the kernel has four) multiplies the blocks of "
+        "Each warpgroup (two here, in two blues; the kernel has three) multiplies the blocks of "
         "its rows by what the stage holds.",
         style="small",
     )

@@ -9,8 +9,8 @@
 
 namespace bsrg::ptx {
 
-// D += A * B with float32 accumulators. A: in registers, 16 rows x 16 k of each warp as load_matrix_x4_transposed
-// leaves them, or a descriptor of shared memory, with kTransposeA of [16][64], MN-major, else of [64][16], K-major.
+// D += A * B with float32 accumulators. A: a descriptor of shared memory, with kTransposeA of [16][64], MN-major, else of
+// [64][16], K-major.
 // B: a descriptor of [kN][16] in shared memory, K-major. Accumulator i of a thread is row (lane / 4) + 8 * ((i / 2) % 2)
 // of its warp's 16 rows, column 8 * (i / 4) + 2 * (lane % 4) + i % 2.
 template <typename T, int kN, int kTransposeA>
@@ -25,26 +25,20 @@ struct WgmmaSmall;
 #define BSRG_ACC_28(d, i) BSRG_ACC_16(d, i), BSRG_ACC_12(d, i + 16)
 #define BSRG_ACC_32(d, i) BSRG_ACC_16(d, i), BSRG_ACC_16(d, i + 16)
 
-// COUNT = N / 2 accumulators; D, A and B are the operands' numbers with A in registers, A0, B0 and TA with A in memory.
-#define BSRG_DEFINE_WGMMA(CLASS, TYPE, N, COUNT, D, A, B, A0, B0, TA)                                      \
-  template <int kTransposeA>                                                                               \
-  struct WgmmaSmall<CLASS, N, kTransposeA> {                                                               \
-    static __device__ __forceinline__ void run(float (&d)[COUNT], const uint32_t (&a)[4], uint64_t b) {    \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, {" A "}, " B \
-                   ", 1, 1, 1, 0;"                                                                         \
-                   : BSRG_ACC_##COUNT(d, 0)                                                                \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                  \
-    }                                                                                                      \
-    static __device__ __forceinline__ void run(float (&d)[COUNT], uint64_t a, uint64_t b) {                \
-      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, " A0 ", " B0 \
-                   ", 1, 1, 1, " TA ", 0;"                                                                 \
-                   : BSRG_ACC_##COUNT(d, 0)                                                                \
-                   : "l"(a), "l"(b), "n"(kTransposeA));                                                    \
-    }                                                                                                      \
+// COUNT = N / 2 accumulators; D, A, B and TA are the operands' numbers.
+#define BSRG_DEFINE_WGMMA(CLASS, TYPE, N, COUNT, D, A, B, TA)                                            \
+  template <int kTransposeA>                                                                             \
+  struct WgmmaSmall<CLASS, N, kTransposeA> {                                                             \
+    static __device__ __forceinline__ void run(float (&d)[COUNT], uint64_t a, uint64_t b) {              \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D "}, " A ", " B \
+                   ", 1, 1, 1, " TA ", 0;"                                                               \
+                   : BSRG_ACC_##COUNT(d, 0)                                                              \
+                   : "l"(a), "l"(b), "n"(kTransposeA));                                                  \
+    }                                                                                                    \
   };
-#define BSRG_DEFINE_WGMMAS(N, COUNT, D, A, B, A0, B0, TA)         \
-  BSRG_DEFINE_WGMMA(__half, "f16", N, COUNT, D, A, B, A0, B0, TA) \
-  BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", N, COUNT, D, A, B, A0, B0, TA)
+#define BSRG_DEFINE_WGMMAS(N, COUNT, D, A, B, TA)         \
+  BSRG_DEFINE_WGMMA(__half, "f16", N, COUNT, D, A, B, TA) \
+  BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", N, COUNT, D, A, B, TA)
 
 #define BSRG_D_4 "%0, %1, %2, %3"
 #define BSRG_D_8 BSRG_D_4 ", %4, %5, %6, %7"
@@ -54,14 +48,14 @@ struct WgmmaSmall;
 #define BSRG_D_24 BSRG_D_20 ", %20, %21, %22, %23"
 #define BSRG_D_28 BSRG_D_24 ", %24, %25, %26, %27"
 #define BSRG_D_32 BSRG_D_28 ", %28, %29, %30, %31"
-BSRG_DEFINE_WGMMAS(8, 4, BSRG_D_4, "%4, %5, %6, %7", "%8", "%4", "%5", "%6")
-BSRG_DEFINE_WGMMAS(16, 8, BSRG_D_8, "%8, %9, %10, %11", "%12", "%8", "%9", "%10")
-BSRG_DEFINE_WGMMAS(24, 12, BSRG_D_12, "%12, %13, %14, %15", "%16", "%12", "%13", "%14")
-BSRG_DEFINE_WGMMAS(32, 16, BSRG_D_16, "%16, %17, %18, %19", "%20", "%16", "%17", "%18")
-BSRG_DEFINE_WGMMAS(40, 20, BSRG_D_20, "%20, %21, %22, %23", "%24", "%20", "%21", "%22")
-BSRG_DEFINE_WGMMAS(48, 24, BSRG_D_24, "%24, %25, %26, %27", "%28", "%24", "%25", "%26")
-BSRG_DEFINE_WGMMAS(56, 28, BSRG_D_28, "%28, %29, %30, %31", "%32", "%28", "%29", "%30")
-BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32, %33, %34, %35", "%36", "%32", "%33", "%34")
+BSRG_DEFINE_WGMMAS(8, 4, BSRG_D_4, "%4", "%5", "%6")
+BSRG_DEFINE_WGMMAS(16, 8, BSRG_D_8, "%8", "%9", "%10")
+BSRG_DEFINE_WGMMAS(24, 12, BSRG_D_12, "%12", "%13", "%14")
+BSRG_DEFINE_WGMMAS(32, 16, BSRG_D_16, "%16", "%17", "%18")
+BSRG_DEFINE_WGMMAS(40, 20, BSRG_D_20, "%20", "%21", "%22")
+BSRG_DEFINE_WGMMAS(48, 24, BSRG_D_24, "%24", "%25", "%26")
+BSRG_DEFINE_WGMMAS(56, 28, BSRG_D_28, "%28", "%29", "%30")
+BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32", "%33", "%34")
 #undef BSRG_D_4
 #undef BSRG_D_8
 #undef BSRG_D_12

@@ -1,23 +1,19 @@
 // BSR x dense for blocks of few rows, on Hopper: compacted streaming.
 //
-// A CTA owns an output tile, 4 warpgroups of up to 64 rows by 128 columns, and streams through shared memory only
+// A CTA owns an output tile, 3 warpgroups of up to 128 rows by 128 columns, and streams through shared memory only
 // those rows of X that some block of the tile meets, together with the blocks that meet them, packed in the order
 // of use. X is read once a tile however many blocks there are.
 //
 // The product is computed transposed: 64 columns of X are the M side of a WGMMA and its left operand, a block is
 // the N side, so any height that is a multiple of 8 fits. A stage brings slots, each the rows of X of one block column,
-// and a warpgroup multiplies them by its blocks in two ways. Block row by block row, X read from shared memory by every
-// WGMMA: no instruction waits and little is decided, but of the 20 shared-memory cycles of a 16 x 16 block X takes 16.
-// And slot by slot, X in registers, for slots that several of the warpgroup's block rows share.
+// and a warpgroup multiplies them by its blocks block row by block row. Which of them it has travels with each stage:
+// bsrg_stream_stage.
 //
-// Which block is multiplied which way is decided by the plan and travels with each stage: bsrg_stream_stage.
-//
-// A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA and
-// ldmatrix read it so. Y is then stored in the same way.
+// A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA reads it
+// so. Y is then stored in the same way.
 #pragma once
 
 #include "params.h"
-#include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -40,11 +36,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static constexpr int kBlockBytes = kHeight * kWidth * 2;
   static constexpr int kPanelBytes = kWidth * kPanel * 2;  // half a slot: 64 columns
   static constexpr int kSlotBytes = 2 * kPanelBytes;
-  static constexpr int kSteps16 = kWidth / 16;
   static_assert(kRows <= BSRG_STREAM_MOST_ROWS, "a stage's record has no more");
-  // So that a fragment of X pays. Of one or two, each multiplies all of its blocks from shared memory.
-  static constexpr bool kManyRows = kRows > 2;
-  using Fragment = uint32_t[2][4];  // of X: 16 rows, 16 columns of each panel
 
   using Base::lane;
   using Base::p;
@@ -182,142 +174,76 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // This warp's columns of 16 rows of a slot of X. Matrices of ldmatrix: both halves of the columns, then the next 8 rows.
-  // Rows are 128 bytes, swizzled: 16-byte chunk c of row k lies at chunk c ^ (k % 8). Of a transposed X, columns are 32 or
-  // 64 bytes, and as many of them as fill 128 lie at chunks c ^ swizzle.
-  __device__ void load_fragment(Fragment &x, uint32_t data, uint32_t step, int k) const {
-    const uint32_t slot = data + (step >> 16) * kSlotBytes;
-    if constexpr (kTransposedX) {
-      const int column = (warp & 3) * 16 + (lane & 15), swizzle = column / (64 / kWidth) % (kWidth / 8);
-      const uint32_t mine = column * (2 * kWidth) + (((lane >> 4) ^ swizzle) << 4);
-#pragma unroll
-      for (int panel = 0; panel < 2; ++panel)
-        ptx::load_matrix_x4(x[panel], slot + (mine ^ (32 * k)) + panel * kPanelBytes);
-    } else {
-      const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
-      const uint32_t mine = ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
-      const uint32_t rows = slot + k * (16 * 128);
-#pragma unroll
-      for (int panel = 0; panel < 2; ++panel)
-        ptx::load_matrix_x4_transposed(x[panel], rows + mine + panel * kPanelBytes);
-    }
-  }
-
-  // 16 columns of a block times both panels of X. x(panel): the left operand. `block`: the low word of its descriptor.
-  template <typename Operand>
-  static __device__ void multiply16(float (&d)[2][kSums], Operand x, uint32_t block) {
-    // 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8. Only the descriptor's low word
-    // moves: 32-bit sums stay in uniform registers.
-    constexpr uint64_t kHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
-#pragma unroll
-    for (int panel = 0; panel < 2; ++panel)
-      ptx::WgmmaSmall<T, kHeight, !kTransposedX>::run(d[panel], x(panel), kHigh | block);
-  }
-
   // Uniform, as the shuffle tells the compiler.
-  static __device__ uint32_t load_uniform(uint32_t address) {
-    return __shfl_sync(~0u, ptx::load_shared_int(address), 0);
+  static __device__ uint32_t uniform(int value) { return __shfl_sync(~0u, value, 0); }
+
+  // What a warp reads of its share of a stage, before it starts: it would wait for each later load.
+  struct Share {
+    uint32_t slots[(kRows + 7) / 8 * 4];  // of two block rows each
+    uint32_t blocks;
+  };
+  static __device__ Share load_share(uint32_t at) {
+    Share share;
+#pragma unroll
+    for (int i = 0; i < (kRows + 7) / 8; ++i) {
+      const int4 v = ptx::load_shared_int4(at + offsetof(bsrg_stream_share, slots) + 16 * i);
+      share.slots[4 * i] = uniform(v.x);
+      share.slots[4 * i + 1] = uniform(v.y);
+      share.slots[4 * i + 2] = uniform(v.z);
+      share.slots[4 * i + 3] = uniform(v.w);
+    }
+    share.blocks = uniform(ptx::load_shared_int(at + offsetof(bsrg_stream_share, blocks)));
+    return share;
   }
 
-  // Row by row, so that each loop adds to the sums of one row and nothing in it is decided block by block.
-  __device__ void multiply_from_shared(Sums &d, uint32_t data, uint32_t by_row_at, uint32_t &block) const {
+  // One block times both panels of X. The low words of their descriptors: only these move, and 32-bit sums stay in uniform
+  // registers.
+  static __device__ void multiply(float (&d)[2][kSums], uint32_t slot, uint32_t block) {
     // As in matrix_descriptor. Of a transposed X the next 16 rows are the next 32 bytes of each column.
     constexpr ptx::Swizzle kSwizzle = !kTransposedX  ? ptx::Swizzle::k128
                                       : kWidth == 32 ? ptx::Swizzle::k64
                                                      : ptx::Swizzle::k32;
     constexpr uint32_t kGroupBytes = kTransposedX ? 8 * kWidth * 2 : 1024;
     constexpr uint32_t k16Bytes = kTransposedX ? 32 : 16 * 128;
-    constexpr uint64_t kHigh = static_cast<uint64_t>(kGroupBytes >> 4 | static_cast<uint32_t>(kSwizzle) << 30)
-                               << 32;
-    const uint32_t first = static_cast<uint32_t>(ptx::matrix_descriptor(data, 16, 1024, ptx::Swizzle::k128));
-    uint32_t two_rows = 0;
+    constexpr uint64_t kXHigh =
+        static_cast<uint64_t>(kGroupBytes >> 4 | static_cast<uint32_t>(kSwizzle) << 30) << 32;
+    // 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8.
+    constexpr uint64_t kBlockHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
+#pragma unroll
+    for (int k = 0; k < kWidth / 16; ++k)
+#pragma unroll
+      for (int panel = 0; panel < 2; ++panel)
+        ptx::WgmmaSmall<T, kHeight, !kTransposedX>::run(
+            d[panel], kXHigh | (slot + panel * (kPanelBytes >> 4) + k * (k16Bytes >> 4)),
+            kBlockHigh | (block + k * (256 >> 4)));
+  }
+
+  // Block row by block row, so that each loop adds to the sums of one and nothing in it is decided block by block.
+  __device__ void multiply_stage(Sums &d, int group, int stage) const {
+    const uint32_t data = stage_data(stage);
+    const Share share =
+        load_share(record(stage) + offsetof(bsrg_stream_stage, share) + group * sizeof(bsrg_stream_share));
+    const uint32_t x = static_cast<uint32_t>(ptx::matrix_descriptor(data, 16, 1024, ptx::Swizzle::k128));
+    uint32_t block = static_cast<uint32_t>(ptx::matrix_descriptor(
+        data + kStageBytes - share.blocks * kBlockBytes, 128, kWidth * 16, ptx::Swizzle::kNone));
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (r % 2 == 0) two_rows = load_uniform(by_row_at + 2 * r);
+      const uint32_t two_rows = share.slots[r / 2];
       uint32_t slots = r % 2 ? two_rows >> 16 : two_rows & 0xffff;
       while (slots != 0) {
         const int highest = 31 - __clz(slots);
         slots ^= 1u << highest;
-        const uint32_t slot = first + highest * (kSlotBytes >> 4);
         ptx::warpgroup_fence();
-#pragma unroll
-        for (int k = 0; k < kSteps16; ++k)
-          multiply16(
-              d[r],
-              [slot, k](int panel) {
-                return kHigh | (slot + panel * (kPanelBytes >> 4) + k * (k16Bytes >> 4));
-              },
-              block + k * (256 >> 4));
+        multiply(d[r], x + highest * (kSlotBytes >> 4), block);
         ptx::warpgroup_commit();
         block += kBlockBytes >> 4;
       }
-    }
-  }
-
-  // 16 columns of all blocks of a step; returns the descriptor of the next step's first.
-  __device__ uint32_t multiply_step(Sums &d, const Fragment &x, uint32_t step, uint32_t block) const {
-    const auto operand = [&x](int panel) -> const uint32_t (&)[4] { return x[panel]; };
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (step >> r & 1) {
-        ptx::warpgroup_fence();
-        multiply16(d[r], operand, block);
-        // In here: a group that may be empty would cost an instruction that does nothing, 15 cycles long.
-        ptx::warpgroup_commit();
-        block += kBlockBytes >> 4;
-      }
-    }
-    return block;
-  }
-
-  // Step by step, each with one fragment of X for all of its blocks. Of two fragments one is loaded while the other is
-  // multiplied.
-  __device__ void multiply_from_registers(Sums &d, uint32_t data, uint32_t steps_at, int steps,
-                                          uint32_t block) const {
-    constexpr int kTogether = 2 / kSteps16;  // steps whose fragments are the two
-    Fragment x[2];
-    uint32_t step[kTogether];
-#pragma unroll
-    for (int s = 0; s < kTogether; ++s) step[s] = load_uniform(steps_at + 4 * s);
-    if (steps > 0) load_fragment(x[0], data, step[0], 0);
-    for (int i = 0; i < steps; i += kTogether) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int s = j / kSteps16, k = j % kSteps16, next = (j + 1) / kSteps16;
-        const uint32_t after = multiply_step(d, x[j], step[s], block + k * (256 >> 4));
-        if (k + 1 == kSteps16) {
-          block = after - k * (256 >> 4);
-          step[s] = load_uniform(steps_at + 4 * (i + kTogether + s));
-        }
-        if (k + 1 < kSteps16 || i + s + 1 < steps) {
-          // A step commits two groups or more: the fragment before is free again.
-          ptx::warpgroup_wait<2>();
-          load_fragment(x[1 - j], data, step[next % kTogether], (j + 1) % kSteps16);
-        }
-      }
-    }
-  }
-
-  __device__ void multiply_stage(Sums &d, int group, int stage) const {
-    const uint32_t rec = record(stage), data = stage_data(stage);
-    const int before = load_uniform(rec + offsetof(bsrg_stream_stage, group_begin) + 4 * group);
-    const int count = load_uniform(rec + offsetof(bsrg_stream_stage, a_count));
-    uint32_t block = static_cast<uint32_t>(ptx::matrix_descriptor(
-        data + kStageBytes - (count - before) * kBlockBytes, 128, kWidth * 16, ptx::Swizzle::kNone));
-    multiply_from_shared(
-        d, data, rec + offsetof(bsrg_stream_stage, by_row) + group * 2 * BSRG_STREAM_MOST_ROWS, block);
-    if constexpr (kManyRows) {
-      const int steps = load_uniform(rec + offsetof(bsrg_stream_stage, group_steps) + 4 * group);
-      multiply_from_registers(d, data,
-                              rec + offsetof(bsrg_stream_stage, step) + group * 4 * (BSRG_STREAM_SLOTS + 2),
-                              steps, block);
     }
     ptx::warpgroup_wait<0>();
   }
 
   __device__ void consume() const {
     const int group = warp / 4;
-    const bool leader = (threadIdx.x & 127) == 0;
     const uint64_t stream_out = ptx::policy_evict_first();
     Stage stage;
     Sums d;
@@ -325,9 +251,8 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       const Message m = receive_by_warp(slot);
       if (m.last()) break;
       const int row_begin = m.row_begin + group * kRows;
-      int row[kRows];
       // Asked for now, since an answer takes longer than storing a tile.
-      if constexpr (Base::kRowsEarly) this->load_rows(row, row_begin);
+      const int row = this->load_row(row_begin);
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
 #pragma unroll
@@ -342,7 +267,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       }
       this->store(d, row, row_begin, m.n_tile, group, stream_out);
     }
-    if (leader) ptx::bulk_wait<0>();
+    if ((warp & 3) == 0) ptx::bulk_wait<0>();
   }
 
   __device__ void run() const {

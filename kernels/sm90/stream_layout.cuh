@@ -13,15 +13,14 @@ constexpr int kMessageSlots = 2;
 constexpr int kDrawBefore = 3;  // stages to be loaded when the next tile is drawn, see tall_layout.cuh
 constexpr int kPanel = 64;      // columns of X in one 128-byte swizzle atom
 constexpr int kLoaders = 2;     // warps that load X, a panel each
-constexpr int kConsumerRegisters = 112;  // of 96 that each of 640 threads starts with
+constexpr int kConsumerRegisters = 160;  // of 128 that each of 512 threads starts with
 constexpr int kProducerRegisters = 32;
 
 // Shared memory, in bytes from a 1024-byte boundary. Stages come first: swizzled tiles need the alignment.
 struct Layout {
   static constexpr int kRecordBytes = sizeof(bsrg_stream_stage);
-  static constexpr int kOutputBytes = BSRG_STREAM_GROUP_ROWS * kPanel * 2;  // a warpgroup's rows of one panel
   static constexpr int kOutput = kStages * kStageBytes;
-  static constexpr int kRecord = kOutput + kGroups * kOutputBytes;
+  static constexpr int kRecord = kOutput + kGroups * BSRG_STREAM_OUTPUT_BYTES;
   static constexpr int kFull = kRecord + kStages * kRecordBytes;
   static constexpr int kEmpty = kFull + 8 * kStages;
   static constexpr int kTileFull = kEmpty + 8 * kStages;

@@ -18,11 +18,14 @@ namespace bsrg::stream {
 template <typename T, int kHeight, bool kFused, bool kTransposed>
 struct Output {
   using L = Layout;
-  static constexpr int kRows = BSRG_STREAM_GROUP_ROWS / kHeight;  // block rows of a warpgroup
+  static constexpr int kRows = BSRG_STREAM_ROWS_OF(kHeight);  // block rows of a warpgroup
   static constexpr int kSums = kHeight / 2;
+  // Block rows of a panel that are stored together, and how many such pieces shared memory has room for.
+  static constexpr int kPieceRows = kHeight > 32 ? 1 : 32 / kHeight;
+  static constexpr int kPieces = kHeight > 32 ? 1 : 2;
+  static constexpr int kPieceBytes = BSRG_STREAM_OUTPUT_BYTES / kPieces;
+  static_assert(kPieceRows * kHeight * kPanel * 2 <= kPieceBytes);
   static_assert(kFused || !kTransposed, "one kernel for all products with a transposed X");
-  // Not where registers are worth more than the time that it saves.
-  static constexpr bool kRowsEarly = !kFused && kRows <= 4;
   using Sums = float[kRows][2][kSums];
 
   const bsrg_stream_params &p;
@@ -71,17 +74,16 @@ struct Output {
   }
 
   // d = alpha * d + beta * C.
-  template <typename RowOf>
-  __device__ void scale_and_add(Sums &d, RowOf row_of, int column, uint32_t buffer) const {
+  __device__ void scale_and_add(Sums &d, int my_row, int column, uint32_t buffer) const {
     constexpr int kPieces = (kHeight + 15) / 16;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int piece = 0; piece < 2 * kPieces; ++piece) {
         const int panel = piece / kPieces, first = piece % kPieces * 16;
-        const int row = row_of(r);
+        const int row = __shfl_sync(~0u, my_row, r);
         // A branch that keeps ptxas from loading all pieces at once, for which registers would not do.
-        if (kFused && row < 0) continue;
+        if (row < 0) continue;
         uint32_t old[4] = {};
         if (kFused || p.beta != 0.f) load_c(old, row, first, column + panel * kPanel, buffer);
 #pragma unroll
@@ -125,9 +127,10 @@ struct Output {
   __device__ void for_rows(Sums &d, const bsrg_output_vector &v, int row_begin, float otherwise,
                            Apply apply) const {
     if (v.data == nullptr) return;
-    float mine[2];  // of rows lane and lane + 32 of the warpgroup
+    constexpr int kMine = (kRows * kHeight + 31) / 32;
+    float mine[kMine];  // of rows lane, lane + 32 ... of the warpgroup
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kMine; ++i) {
       const int at = lane + 32 * i;
       // From memory: registers have no index.
       const int row = at < kRows * kHeight ? __ldg(p.row_begin + row_begin + at / kHeight) : -1;
@@ -144,16 +147,13 @@ struct Output {
       }
   }
 
-  __device__ void apply_output(Sums &d, int row_begin, int column, uint32_t buffer) const {
+  __device__ void apply_output(Sums &d, int row, int row_begin, int column, uint32_t buffer) const {
     const auto multiply = [](float &sum, float factor) { sum *= factor; };
     const auto add = [](float &sum, float bias) { sum += bias; };
     for_columns(d, p.output.col_scale, column, 1.f, multiply);
     for_rows(d, p.output.row_scale, row_begin, 1.f, multiply);
-    const auto row_of = [this, row_begin](int r) {  // read where it is needed, for want of registers
-      return *static_cast<const volatile int32_t *>(p.row_begin + row_begin + r);
-    };
     if (p.beta != 0.f)
-      scale_and_add(d, row_of, column, buffer);
+      scale_and_add(d, row, column, buffer);
     else if (p.alpha != 1.f)
       for_all(d, [this](float &sum) { sum *= p.alpha; });
     for_columns(d, p.output.col_bias, column, 0.f, add);
@@ -165,24 +165,25 @@ struct Output {
       output::with_curve(p.output, [&](auto curve) { for_all(d, [&](float &sum) { sum = curve(sum); }); });
   }
 
-  // One panel of the warpgroup's rows into `buffer`, as TMA stores it.
-  __device__ void write_panel(const Sums &d, int panel, uint32_t buffer) const {
+  // One panel of block rows `begin` and those behind it into `buffer`, as TMA stores it.
+  __device__ void write_piece(const Sums &d, int begin, int panel, uint32_t buffer) const {
     if constexpr (kTransposed)
-      write_columns(d, panel, buffer);
+      write_columns(d, begin, panel, buffer);
     else
-      write_rows(d, panel, buffer);
+      write_rows(d, begin, panel, buffer);
   }
 
   // Transposed: rows of 128 bytes, swizzled like X.
-  __device__ void write_rows(const Sums &d, int panel, uint32_t buffer) const {
+  __device__ void write_rows(const Sums &d, int begin, int panel, uint32_t buffer) const {
     // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
     const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
     const uint32_t mine = buffer + ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < kPieceRows; ++r) {
+      if (begin + r >= kRows) continue;
 #pragma unroll
       for (int first = 0; first < kHeight; first += 16) {
-        const float *v = d[r][panel] + first / 2;
+        const float *v = d[begin + r][panel] + first / 2;
         const uint32_t to = mine + (r * kHeight + first) * 128;
         if (first + 8 < kHeight)
           ptx::store_matrix_x4_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
@@ -190,6 +191,7 @@ struct Output {
         else
           ptx::store_matrix_x2_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
       }
+    }
   }
 
   // 16-byte chunk c of column j of a block row lies at chunk c ^ chunk_bits(j) where TMA has a swizzle of as many bytes as
@@ -201,15 +203,16 @@ struct Output {
   }
 
   // As they are: of each block row all columns of the panel, one after the other.
-  __device__ void write_columns(const Sums &d, int panel, uint32_t buffer) const {
+  __device__ void write_columns(const Sums &d, int begin, int panel, uint32_t buffer) const {
     // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
     const int column = (warp & 3) * 16 + (lane & 15);
     const uint32_t mine = buffer + column * (2 * kHeight) + (((lane >> 4) ^ chunk_bits(column)) << 4);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < kPieceRows; ++r) {
+      if (begin + r >= kRows) continue;
 #pragma unroll
       for (int first = 0; first < kHeight; first += 16) {
-        const float *v = d[r][panel] + first / 2;
+        const float *v = d[begin + r][panel] + first / 2;
         const uint32_t to = (kSwizzled ? mine ^ (2 * first) : mine + 2 * first) + r * (kHeight * 128);
         if (first + 8 < kHeight)
           ptx::store_matrix_x4(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
@@ -217,50 +220,48 @@ struct Output {
         else
           ptx::store_matrix_x2(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
       }
+    }
   }
 
   __device__ void store_block_row(uint32_t from, int row, int column, uint64_t policy) const {
     ptx::tma_store_2d(p.y, from, kTransposed ? row : column, kTransposed ? column : row, policy);
   }
 
-  // Writes the sums of a tile. TMA reads the buffer while the next tile is under way, and clips what lies beyond
-  // the last row and column n.
-  __device__ void store(Sums &d, int (&row)[kRows], int row_begin, int n_tile, int group,
-                        uint64_t policy) const {
-    const uint32_t buffer = shared + L::kOutput + group * L::kOutputBytes;
-    const bool leader = (threadIdx.x & 127) == 0;
-    for (int panel = 0; panel < 2; ++panel) {
-      if (leader) ptx::bulk_wait_read<0>();
+  // Writes the sums of a tile. row: of block row `lane` of the warpgroup's, -1: there is none. TMA reads the buffer while
+  // the next piece or tile is under way, and clips what lies beyond the last row and column n.
+  __device__ void store(Sums &d, int row, int row_begin, int n_tile, int group, uint64_t policy) const {
+    const uint32_t buffers = shared + L::kOutput + group * BSRG_STREAM_OUTPUT_BYTES;
+    const bool storing = (warp & 3) == 0;
+    if (kFused || p.alpha != 1.f || p.beta != 0.f) {
+      if (storing) ptx::bulk_wait_read<0>();
       ptx::named_barrier_sync(1 + group, 128);
-      if (!kFused && !kRowsEarly && panel == 0) load_rows(row, row_begin);
-      if (kFused && panel == 0) {
-        apply_output(d, row_begin, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
-        load_rows(row, row_begin);
-        ptx::named_barrier_sync(1 + group, 128);
-      } else if (panel == 0 && (p.alpha != 1.f || p.beta != 0.f)) {
-        const auto row_of = [&row](int r) { return row[r]; };
-        scale_and_add(d, row_of, n_tile * kTileN + (warp & 3) * 16, buffer + (warp & 3) * 512);
-        ptx::named_barrier_sync(1 + group, 128);
-      }
-      if (panel == 0)
-        write_panel(d, 0, buffer);
+      const int column = n_tile * kTileN + (warp & 3) * 16;
+      if constexpr (kFused)
+        apply_output(d, row, row_begin, column, buffers + (warp & 3) * 512);
       else
-        write_panel(d, 1, buffer);
-      ptx::fence_async_proxy();
-      ptx::named_barrier_sync(1 + group, 128);
-      if (leader) {
-#pragma unroll
-        for (int r = 0; r < kRows; ++r)
-          if (row[r] >= 0)
-            store_block_row(buffer + r * kHeight * 128, row[r], n_tile * kTileN + panel * kPanel, policy);
-        ptx::bulk_commit();
-      }
+        scale_and_add(d, row, column, buffers + (warp & 3) * 512);
     }
+#pragma unroll
+    for (int first = 0; first < kRows; first += kPieceRows)
+#pragma unroll
+      for (int panel = 0; panel < 2; ++panel) {
+        const uint32_t buffer = buffers + panel % kPieces * kPieceBytes;
+        if (storing) ptx::bulk_wait_read<kPieces - 1>();
+        ptx::named_barrier_sync(1 + group, 128);
+        write_piece(d, first, panel, buffer);
+        ptx::fence_async_proxy();
+        ptx::named_barrier_sync(1 + group, 128);
+        if (storing) {
+          if (lane >= first && lane < min(first + kPieceRows, kRows) && row >= 0)
+            store_block_row(buffer + (lane - first) * kHeight * 128, row, n_tile * kTileN + panel * kPanel,
+                            policy);
+          ptx::bulk_commit();
+        }
+      }
   }
 
-  __device__ void load_rows(int (&row)[kRows], int row_begin) const {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) row[r] = __ldg(p.row_begin + row_begin + r);
+  __device__ int load_row(int row_begin) const {
+    return lane < kRows ? __ldg(p.row_begin + row_begin + lane) : -1;
   }
 };
 

@@ -4,13 +4,13 @@
 #include "family.h"
 #include "structures.h"
 
-/* Every other block of each row. */
+/* Every fourth block of each row. */
 static bsrg_structure *make(int64_t rows, int64_t cols, int64_t height, int64_t width) {
   int64_t *indptr = calloc((size_t)rows + 1, sizeof(*indptr));
   int64_t *indices = malloc(sizeof(*indices) * (size_t)(rows * cols));
   for (int64_t i = 0; i < rows; ++i) {
     indptr[i + 1] = indptr[i];
-    for (int64_t j = i % 2; j < cols; j += 2) indices[indptr[i + 1]++] = j;
+    for (int64_t j = i % 4; j < cols; j += 4) indices[indptr[i + 1]++] = j;
   }
   return make_structure(rows, cols, height, width, indptr, indices);
 }
@@ -47,7 +47,7 @@ static double seconds(const bsrg_matmul_args *args, char *reason) {
   const void *plan;
   bsrg_candidate candidate = {0};
   CHECK(bsrg_align_family.layout_obstacle(args) == NULL);
-  if (bsrg_plan_get(args->a, &bsrg_align_family, &plan, NULL) != BSRG_OK) abort();
+  if (bsrg_plan_get(args->a, &bsrg_align_family, false, &plan, NULL) != BSRG_OK) abort();
   bsrg_align_family.predict(args, plan, &chip, &candidate);
   if (reason) strcpy(reason, candidate.reason);
   return candidate.seconds;

@@ -182,7 +182,7 @@ static void check_pair(bsrg_structure *structure, bsrg_block_shape shape, const 
         dense[(i * bh + e / bw) * v->cols + v->indices[b] * bw + e % bw] = values[b * bh * bw + e] =
             (uint16_t)(1 + random_below(65535));
 
-  bsrg_regrouped *r = bsrg_regroup(v, shape, family);
+  bsrg_regrouped *r = bsrg_regroup(v, shape, family, random_below(2) != 0);
   if (r == NULL) abort();
   check_child(v, r, dense);
   check_sources(v, r, values, dense);
@@ -283,33 +283,34 @@ static const bsrg_candidate *candidate(const bsrg_plan_info *info) {
 /* Every block shape has a plan or an obstacle, and the planner chooses regrouping where it wins. */
 static void test_family(void) {
   static const struct {
-    int bh, bw;
+    int bh, bw, size;
     uint32_t share;
     bool chosen;
     const char *reason;
   } cases[] = {
-      {16, 16, 100, true, "as 128x64 blocks for tall, 3% zeros"},
-      {32, 32, 100, true, "as 128x64 blocks for tall in place, 3% zeros"},
-      {32, 32, 95, true, "zeros; limited by"},
-      {16, 16, 2, false, "as 64x32 blocks"},
-      {96, 96, 30, false,
-       "as 64x96 blocks"}, /* stream takes their parts of 48x32: 510 and 649 us at 8192^3 */
-      {1, 1, 10, true, "zeros; limited by"},
-      {5, 3, 50, true, "zeros; limited by"},
-      {64, 64, 50, false, "needs blocks that gain"},
-      {128, 48, 50, false, "needs blocks that gain"},
-      {128, 16, 95, true, "as 128x64 blocks for tall"},
-      {1000, 3, 95, true, "zeros; limited by"},
-      {8, 8, 12, true, "blocks for stream, "},
-      {24, 24, 30, true, "blocks for stream, "},
-      {40, 24, 30, true, "blocks for stream, "},
-      {296, 16, 20, true, "blocks for stream, "}, /* too tall for a tile of the stream kernels as they are */
-      {8, 16, 12, false, "blocks for tall, "},    /* what stream takes itself gains only from tall blocks */
+      {16, 16, 2000, 100, true, "as 128x64 blocks for tall, 3% zeros"},
+      {32, 32, 2000, 100, true, "as 128x64 blocks for tall in place, 3% zeros"},
+      {32, 32, 2000, 95, true, "zeros; limited by"},
+      {16, 16, 2000, 2, false, "as 64x32 blocks"},
+      {96, 96, 4000, 30, false, "as 64x96 blocks"}, /* stream takes their parts of 48x32 */
+      {1, 1, 2000, 10, true, "zeros; limited by"},
+      {5, 3, 2000, 50, true, "zeros; limited by"},
+      {64, 64, 2000, 50, false, "needs blocks that gain"},
+      {128, 48, 2000, 50, false, "needs blocks that gain"},
+      {128, 16, 2000, 95, true, "as 128x64 blocks for tall"},
+      {1000, 3, 2000, 95, true, "zeros; limited by"},
+      {8, 8, 2000, 12, true, "blocks for stream, "},
+      {24, 24, 2000, 30, true, "blocks for stream, "},
+      {40, 24, 2000, 30, true, "blocks for stream, "},
+      {296, 16, 4000, 20, true, "blocks for stream, "}, /* which stream takes in parts of 8 rows */
+      {8, 16, 2000, 12, false,
+       "blocks for tall, "}, /* what stream takes itself gains only from tall blocks */
   };
   const bsrg_chip chip = bsrg_chip_h200();
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     const int64_t bh = cases[i].bh, bw = cases[i].bw;
-    bsrg_structure *structure = random_structure(1 + 2000 / bh, 1 + 2000 / bw, bh, bw, cases[i].share);
+    bsrg_structure *structure =
+        random_structure(1 + cases[i].size / bh, 1 + cases[i].size / bw, bh, bw, cases[i].share);
     bsrg_plan_info info;
     CHECK(bsrg_plan_explain(structure, BSRG_BF16, BSRG_IEEE, 4096, &chip, &info, NULL) == BSRG_OK);
     const bsrg_candidate *c = candidate(&info);

@@ -9,7 +9,7 @@
 
 static const bsrg_sampled_plan *plan_of(bsrg_structure *structure) {
   const void *plan = NULL;
-  CHECK(bsrg_plan_get(structure, &bsrg_sampled_lists, &plan, NULL) == BSRG_OK);
+  CHECK(bsrg_plan_get(structure, &bsrg_sampled_lists, false, &plan, NULL) == BSRG_OK);
   return plan;
 }
 

@@ -42,39 +42,28 @@ static void check_part(const reader *r, int64_t packed, int32_t y, int32_t x) {
 
 static void check_stage(const reader *r, const bsrg_stream_stage *stage, const int32_t *rows) {
   const bsrg_stream_shape *shape = &r->plan->shape;
-  const int32_t group_rows = BSRG_STREAM_GROUP_ROWS / shape->height;
+  const int32_t group_rows = BSRG_STREAM_ROWS_OF(shape->height);
   CHECK(stage->x_count >= 1 && stage->x_count <= BSRG_STREAM_SLOTS);
   CHECK(2 * (stage->x_count * shape->width * BSRG_STREAM_TILE_N +
              stage->a_count * shape->width * shape->height) <=
         BSRG_STREAM_STAGE_BYTES);
   int64_t packed = stage->a_begin;
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
-    CHECK(stage->a_begin + stage->group_begin[g] == packed);
-    uint32_t by_row = 0;
+    const bsrg_stream_share *share = &stage->share[g];
+    CHECK(stage->a_begin + stage->a_count - share->blocks == packed);
     for (int32_t row = 0; row < BSRG_STREAM_MOST_ROWS; ++row) {
-      const uint32_t slots = stage->by_row[g][row];
+      const uint32_t slots = share->slots[row];
       CHECK(slots >> stage->x_count == 0 && (row < group_rows || slots == 0));
-      by_row |= slots;
       for (int32_t slot = BSRG_STREAM_SLOTS - 1; slot >= 0; --slot)
         if (slots >> slot & 1) check_part(r, packed++, rows[g * group_rows + row], stage->x_row[slot]);
-    }
-    for (int32_t i = 0; i < BSRG_STREAM_SLOTS + 2; ++i) {
-      const uint32_t step = stage->step[g][i], slot = step >> 16, mask = step & 0xffff;
-      CHECK((mask != 0) == (i < stage->group_steps[g]) && mask >> group_rows == 0);
-      if (!mask) continue;
-      CHECK((int32_t)slot < stage->x_count && !(by_row >> slot & 1));
-      /* The kernel has two fragments of X, and frees one when two more groups of instructions are under way. */
-      CHECK((mask & (mask - 1)) != 0 && group_rows > 2);
-      for (int32_t row = 0; row < group_rows; ++row)
-        if (mask >> row & 1) check_part(r, packed++, rows[g * group_rows + row], stage->x_row[slot]);
     }
   }
   CHECK(packed == stage->a_begin + stage->a_count);
 }
 
-static void check_plan(bsrg_structure *structure) {
+static void check_plan(bsrg_structure *structure, bool low) {
   const bsrg_structure_view *v = &structure->view;
-  bsrg_stream_plan *plan = bsrg_stream_make_plan(structure);
+  bsrg_stream_plan *plan = low ? bsrg_stream_make_low_plan(structure) : bsrg_stream_make_plan(structure);
   CHECK(plan != NULL);
   if (!plan) return;
   const bsrg_stream_shape *shape = &plan->shape;
@@ -87,17 +76,24 @@ static void check_plan(bsrg_structure *structure) {
   for (int64_t k = 0; k < v->nnzb; ++k) r.position[v->order ? v->order[k] : k] = k;
   for (int64_t i = 0; i < v->block_rows; ++i)
     for (int64_t k = v->indptr[i]; k < v->indptr[i + 1]; ++k) r.row_of_block[k] = (int32_t)i;
-  const int32_t tile_rows = BSRG_STREAM_GROUPS * (BSRG_STREAM_GROUP_ROWS / shape->height);
+  const int32_t group_rows = BSRG_STREAM_ROWS_OF(shape->height), tile_rows = BSRG_STREAM_GROUPS * group_rows;
   uint8_t *written = calloc((size_t)v->rows, 1);
   for (int32_t t = 0; t < plan->tile_count; ++t) {
     const bsrg_stream_tile *tile = &plan->tiles[t];
     CHECK(tile->row_begin >= 0 && tile->row_begin + tile_rows <= plan->row_count);
     const int32_t *rows = plan->rows + tile->row_begin;
+    int32_t count[BSRG_STREAM_GROUPS] = {0};
     for (int32_t i = 0; i < tile_rows; ++i) {
       if (rows[i] < 0) continue;
+      ++count[i / group_rows];
       CHECK(rows[i] + shape->height <= v->rows && !written[rows[i]]);
       memset(written + rows[i], 1, (size_t)shape->height);
     }
+    /* As many for each warpgroup, but for the last one, and no more than a low tile may have. */
+    for (int32_t g = 0; g + 1 < BSRG_STREAM_GROUPS; ++g)
+      CHECK(count[g] >= count[g + 1] &&
+            (g + 2 == BSRG_STREAM_GROUPS || count[g] == count[g + 1] || count[g + 2] == 0));
+    CHECK(!low || count[0] <= bsrg_max(shape->rows, bsrg_ceil_div(2 * tile_rows / 3, BSRG_STREAM_GROUPS)));
     for (int32_t s = 0; s < tile->stage_count; ++s)
       check_stage(&r, &plan->stages[tile->stage_begin + s], rows);
   }
@@ -111,11 +107,10 @@ static void check_plan(bsrg_structure *structure) {
 }
 
 /* What L2 keeps, of lists that are not skewed, and how many column tiles are swept together. */
-static void check_group(bsrg_structure *structure, bool skewed, bool kept) {
+static void check_group(bsrg_structure *structure, bool skewed, bool kept, int32_t group) {
   bsrg_stream_plan *plan = bsrg_stream_make_plan(structure);
   CHECK(plan->skewed == skewed);
   CHECK(bsrg_stream_keeps(plan) == kept);
-  const int32_t group = bsrg_stream_in_step(plan) ? 8 : kept ? 1 : 4;
   CHECK(bsrg_stream_group(plan, 100) == group);
   CHECK(bsrg_stream_group(plan, 1) == 1);
   bsrg_stream_free_plan(plan);
@@ -123,13 +118,32 @@ static void check_group(bsrg_structure *structure, bool skewed, bool kept) {
 }
 
 static void test_groups(void) {
-  check_group(make(160, 160, 16, 16, 20, false), false, true);
-  check_group(make(160, 160, 16, 16, 50, true), true, false);
-  check_group(make(256, 256, 16, 16, 100, false), false, false); /* 32 MB */
+  check_group(make(160, 160, 16, 16, 20, false), false, true, 1);
+  check_group(make(160, 160, 16, 16, 50, true), true, false, 4);
+  check_group(make(256, 256, 16, 16, 100, false), false, false, 8); /* 32 MB */
+  check_group(make(1024, 1024, 16, 16, 6, false), false, false, 4);
+}
+
+/* Tiles of 256 rows, not 384, where they let more of 132 SMs work. */
+static void test_low(void) {
+  bsrg_structure *structure = make(512, 512, 16, 16, 2, false);
+  CHECK(bsrg_stream_wants_low(&structure->view, 128, 132));   /* 32 tiles and not 22 */
+  CHECK(bsrg_stream_wants_low(&structure->view, 512, 132));   /* 128, 88 */
+  CHECK(bsrg_stream_wants_low(&structure->view, 1024, 132));  /* two rounds */
+  CHECK(!bsrg_stream_wants_low(&structure->view, 8192, 132)); /* 16 rounds of low tiles, or 11 */
+  bsrg_stream_plan *low = bsrg_stream_make_low_plan(structure), *plan = bsrg_stream_make_plan(structure);
+  CHECK(low->low && low->tile_count == 32 && !plan->low && plan->tile_count == 22);
+  bsrg_stream_free_plan(low);
+  bsrg_stream_free_plan(plan);
+  bsrg_structure_destroy(structure);
+  structure = make(16, 16, 16, 16, 50, false);
+  CHECK(!bsrg_stream_wants_low(&structure->view, 64, 132)); /* one tile of either */
+  bsrg_structure_destroy(structure);
 }
 
 int main(void) {
   test_groups();
+  test_low();
   static const int64_t heights[] = {8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168};
   static const int64_t widths[] = {16, 32, 48, 64, 112};
   static const uint32_t percents[] = {0, 2, 12, 50, 100};
@@ -139,13 +153,13 @@ int main(void) {
         for (int skewed = 0; skewed < 2; ++skewed) {
           bsrg_structure *structure = make(1 + random_below(70), 1 + random_below(60), heights[h], widths[w],
                                            percents[p], skewed != 0);
-          check_plan(structure);
+          check_plan(structure, p % 2);
           bsrg_structure_destroy(structure);
           structure = make(1 + random_below(70), 1 + random_below(60), widths[w], heights[h], percents[p],
                            skewed != 0);
           bsrg_structure *transposed = NULL;
           CHECK(bsrg_structure_transposed(structure, &transposed, NULL) == BSRG_OK);
-          if (transposed) check_plan(transposed);
+          if (transposed) check_plan(transposed, p % 2 == 0);
           bsrg_structure_destroy(structure);
         }
   return failures != 0;
