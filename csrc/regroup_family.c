@@ -23,7 +23,7 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
 static double tall_overhead(bsrg_block_shape shape, double zeros) {
   const double stages = ceil(shape.width / 64.0);
   const double stage = shape.width <= 32 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
-  return stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * (1 - 0.09 * zeros);
+  return 0.97 * stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * (1 - 0.11 * zeros);
 }
 
 static double zeros_of(const bsrg_structure_view *v, double child_blocks, bsrg_block_shape shape) {
