@@ -20,10 +20,13 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
 /* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what 16 and
  * 32 columns cost), strips of different block rows, and that zeros draw less power, whose share this is. The last two
  * are fitted to dense and nearly dense products, sustained. */
-static double tall_overhead(bsrg_block_shape shape, double zeros) {
+static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks,
+                            double zeros) {
   const double stages = ceil(shape.width / 64.0);
   const double stage = shape.width <= 32 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
-  return 0.97 * stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * (1 - 0.11 * zeros);
+  const double places = ceil((double)v->rows / shape.height) * ceil((double)v->cols / shape.width);
+  const double power = blocks > 0.95 * places ? 0.97 * (1 - 0.11 * zeros) : 1 - 0.09 * zeros;
+  return stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * power;
 }
 
 static double zeros_of(const bsrg_structure_view *v, double child_blocks, bsrg_block_shape shape) {
@@ -92,7 +95,7 @@ static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double 
   const bsrg_matmul_args args = {.a = &child, .dtype = BSRG_F16, .x.cols = TYPICAL_COLUMNS};
   bsrg_tall_family.predict(&args, &plan, &s->chip, &product);
   offer(s, &bsrg_tall_family, shape, blocks,
-        product.seconds * tall_overhead(shape, zeros_of(s->v, blocks, shape)));
+        product.seconds * tall_overhead(s->v, shape, blocks, zeros_of(s->v, blocks, shape)));
 }
 
 /* Widths that fill a stage of the tall kernels well, and the stored blocks' own, made a multiple of 16, which cuts no
@@ -230,7 +233,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   } else {
     const bsrg_matmul_args product_args = of_child(args, r, args->values);
     bsrg_tall_family.predict(&product_args, r->child_plan, chip, &product);
-    product.seconds *= tall_overhead(r->shape, zeros);
+    product.seconds *= tall_overhead(v, r->shape, (double)child->nnzb, zeros);
   }
   const bool in_place = stays_in_place(args, r, chip);
   double bytes = 0;

@@ -69,6 +69,10 @@ static double shared_x_gain(const bsrg_structure_view *v, const bsrg_tall_plan *
   if (v->block_width <= 32) return 1;
   return (double)plan->tile_entries >= .95 * (double)plan->tile_count * (double)v->block_cols ? .96 : 1;
 }
+/* Of that of L2 where strips of 64 rows share what X they have in common, of 64 x 64 blocks. */
+static double strips_l2_share(const bsrg_structure_view *v) {
+  return v->block_height % (2 * BSRG_TALL_STRIP) ? .95 : 1;
+}
 /* Strips that may lie in different block rows ask a mask at every stage. Likewise. */
 static const double mask_overhead = 1.015;
 /* What the longest CTA's time and that of all together do not hide of one another. Two full rows: levels of 64, 43, 32
@@ -100,7 +104,7 @@ static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
   const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
   const double mma = c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v) * shared_x_gain(v, plan);
-  const double l2 = c.l2_bytes / chip->l2_bytes_per_s;
+  const double l2 = c.l2_bytes / chip->l2_bytes_per_s * strips_l2_share(v);
   c.cores = fmax(mma, least);
   c.flow = fmax(c.cores, l2);
   c.entry = c.cores * chip->sm_count / (entries * c.columns);
