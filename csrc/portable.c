@@ -117,6 +117,8 @@ static bool has_whole_chunks(const bsrg_structure_view *v, int64_t size) {
 
 /* What a CTA does before its tile's first product and after the last, fitted on an H200. */
 static const double tile_seconds = 3e-6;
+/* 16 bit: of the memory's time, what the work does not hide. Likewise. */
+static const double unhidden_memory = 0.3;
 /* Others: what memory takes for a stage, fitted on an H100 to up to FEW columns, where a CTA waits for one after the other: it
  * has one less under way than it has room for. */
 static const double stage_seconds = 2.2e-6;
@@ -164,7 +166,8 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
   const double in_row = ceil((double)v->longest_row * (double)v->block_width / (double)tile.stage_k);
   const double waiting = is_half(dtype) ? 0 : in_row * stage_seconds / (double)(tile.stages - 1);
-  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts, memory), fmax(longest, waiting));
+  const double unhidden = is_half(dtype) ? unhidden_memory * memory : 0;
+  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts + unhidden, memory), fmax(longest, waiting));
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 
