@@ -135,6 +135,13 @@ static void test_low(void) {
   CHECK(low->low && low->tile_count == 32 && !plan->low && plan->tile_count == 22);
   bsrg_stream_free_plan(low);
   bsrg_stream_free_plan(plan);
+  /* The structure keeps both. */
+  const void *kept[2], *again;
+  for (int i = 0; i < 2; ++i) {
+    CHECK(bsrg_plan_get(structure, &bsrg_stream_family, i == 1, &kept[i], NULL) == BSRG_OK);
+    CHECK(((const bsrg_stream_plan *)kept[i])->low == (i == 1));
+    CHECK(bsrg_plan_get(structure, &bsrg_stream_family, i == 1, &again, NULL) == BSRG_OK && again == kept[i]);
+  }
   bsrg_structure_destroy(structure);
   structure = make(16, 16, 16, 16, 50, false);
   CHECK(!bsrg_stream_wants_low(&structure->view, 64, 132)); /* one tile of either */
