@@ -3,6 +3,7 @@
 #include "copy.h"
 #include "dynamic.h"
 #include "family.h"
+#include "stream.h"
 #include "tensor_map.h"
 
 #include <stdlib.h>
@@ -167,6 +168,7 @@ const bsrg_family_ops bsrg_align_family = {.family = BSRG_ALIGN,
                                            .columns_obstacle = columns_obstacle,
                                            .layout_obstacle = layout_obstacle,
                                            .make_plan = make_plan,
+                                           .wants_low = bsrg_stream_wants_low,
                                            .make_low_plan = make_low_plan,
                                            .free_plan = free,
                                            .predict = predict,

@@ -25,7 +25,9 @@ typedef struct bsrg_family_ops {
   /* What is worked out once from a structure, on any machine; NULL when memory ran out. Only called without an
    * obstacle. */
   void *(*make_plan)(bsrg_structure *structure);
-  /* Likewise for few columns, see bsrg_stream_wants_low. NULL where the same plan serves these. */
+  /* Whether a product of n columns wants another one, for few columns, and that one, which may also be the first. NULL where
+   * the same serves all. */
+  bool (*wants_low)(const bsrg_structure_view *view, int64_t n, int64_t sm_count);
   void *(*make_low_plan)(bsrg_structure *structure);
   void (*free_plan)(void *plan);
   /* Fills all of the candidate but family and supported. Only called without an obstacle. */

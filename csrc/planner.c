@@ -2,7 +2,6 @@
 #include "dynamic.h"
 #include "edges.h"
 #include "epilogue.h"
-#include "stream.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,9 +35,9 @@ bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question) {
 void bsrg_plans_destroy(bsrg_structure *structure) {
   for (int i = 0; i < FAMILIES; ++i) {
     void *plan = atomic_load(&structure->plans[families[i]->family]);
+    void *low = atomic_load(&structure->low_plans[families[i]->family]);
     if (plan) families[i]->free_plan(plan);
-    plan = atomic_load(&structure->low_plans[families[i]->family]);
-    if (plan) families[i]->free_plan(plan);
+    if (low && low != plan) families[i]->free_plan(low);
   }
   void *sampled = atomic_load(&structure->plans[BSRG_SAMPLED]);
   if (sampled) bsrg_sampled_lists.free_plan(sampled);
@@ -56,7 +55,7 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops,
                        (long long)structure->view.nnzb);
     void *expected = NULL; /* two threads may plan at once; the first one's plan stays */
     if (!atomic_compare_exchange_strong(place, &expected, plan)) {
-      ops->free_plan(plan);
+      if (plan != expected) ops->free_plan(plan);
       plan = expected;
     }
   }
@@ -128,7 +127,7 @@ void bsrg_set_reason(bsrg_candidate *candidate, const char *format, ...) {
 
 static bsrg_status plan_for(const bsrg_family_ops *ops, const bsrg_matmul_args *args, const bsrg_chip *chip,
                             const void **plan, bsrg_error *error) {
-  const bool low = ops->make_low_plan && bsrg_stream_wants_low(&args->a->view, args->x.cols, chip->sm_count);
+  const bool low = ops->wants_low && ops->wants_low(&args->a->view, args->x.cols, chip->sm_count);
   return bsrg_plan_get(args->a, ops, low, plan, error);
 }
 

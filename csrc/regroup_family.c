@@ -196,14 +196,21 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
   return bsrg_stream_family.layout_obstacle(&packed);
 }
 
-static void *make_plan_of(const bsrg_structure_view *v, bool low) {
+static void *make_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
   search best;
-  return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family, low) : NULL;
+  return choose_shape(&best, v) ? bsrg_regroup(v, best.shape, best.family, false) : NULL;
 }
 
-static void *make_plan(bsrg_structure *structure) { return make_plan_of(&structure->view, false); }
-
-static void *make_low_plan(bsrg_structure *structure) { return make_plan_of(&structure->view, true); }
+/* The tall kernels have one plan for all numbers of columns. */
+static void *make_low_plan(bsrg_structure *structure) {
+  const bsrg_structure_view *v = &structure->view;
+  search best;
+  if (!choose_shape(&best, v)) return NULL;
+  if (best.family == &bsrg_stream_family) return bsrg_regroup(v, best.shape, best.family, true);
+  const void *plan = NULL;
+  return bsrg_plan_get(structure, &bsrg_regroup_family, false, &plan, NULL) == BSRG_OK ? (void *)plan : NULL;
+}
 
 /* The arguments with the child in place of the stored blocks, whose values are packed or where they were. */
 static bsrg_matmul_args of_child(const bsrg_matmul_args *args, const bsrg_regrouped *r, const void *values) {
@@ -339,6 +346,7 @@ const bsrg_family_ops bsrg_regroup_family = {.family = BSRG_REGROUP,
                                              .columns_obstacle = bsrg_map_count_obstacle,
                                              .layout_obstacle = layout_obstacle,
                                              .make_plan = make_plan,
+                                             .wants_low = bsrg_stream_wants_low,
                                              .make_low_plan = make_low_plan,
                                              .free_plan = bsrg_regrouped_free,
                                              .predict = predict,

@@ -20,11 +20,11 @@ struct Output {
   using L = Layout;
   static constexpr int kRows = BSRG_STREAM_ROWS_OF(kHeight);  // block rows of a warpgroup
   static constexpr int kSums = kHeight / 2;
-  // Block rows of a panel that are stored together, and how many such pieces shared memory has room for.
+  // Block rows of a panel that are stored together, and for how many such pieces shared memory has a buffer.
   static constexpr int kPieceRows = kHeight > 32 ? 1 : 32 / kHeight;
-  static constexpr int kPieces = kHeight > 32 ? 1 : 2;
-  static constexpr int kPieceBytes = BSRG_STREAM_OUTPUT_BYTES / kPieces;
-  static_assert(kPieceRows * kHeight * kPanel * 2 <= kPieceBytes);
+  static constexpr int kBuffers = kHeight > 32 ? 1 : 2;
+  static constexpr int kBufferBytes = BSRG_STREAM_OUTPUT_BYTES / kBuffers;
+  static_assert(kPieceRows * kHeight * kPanel * 2 <= kBufferBytes);
   static_assert(kFused || !kTransposed, "one kernel for all products with a transposed X");
   using Sums = float[kRows][2][kSums];
 
@@ -245,8 +245,8 @@ struct Output {
     for (int first = 0; first < kRows; first += kPieceRows)
 #pragma unroll
       for (int panel = 0; panel < 2; ++panel) {
-        const uint32_t buffer = buffers + panel % kPieces * kPieceBytes;
-        if (storing) ptx::bulk_wait_read<kPieces - 1>();
+        const uint32_t buffer = buffers + panel % kBuffers * kBufferBytes;
+        if (storing) ptx::bulk_wait_read<kBuffers - 1>();
         ptx::named_barrier_sync(1 + group, 128);
         write_piece(d, first, panel, buffer);
         ptx::fence_async_proxy();

@@ -326,7 +326,28 @@ static void test_family(void) {
   }
 }
 
+/* For few columns streams have a plan of lower tiles, and the tall kernels the same. */
+static void test_low_plans(void) {
+  static const struct {
+    int side;
+    uint32_t share;
+    bool same;
+  } cases[] = {{16, 100, true}, {24, 30, false}};
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+    const int64_t side = cases[i].side;
+    bsrg_structure *structure =
+        random_structure(1 + 2000 / side, 1 + 2000 / side, side, side, cases[i].share);
+    const void *low = NULL, *plan = NULL;
+    CHECK(bsrg_plan_get(structure, &bsrg_regroup_family, true, &low, NULL) == BSRG_OK);
+    CHECK(bsrg_plan_get(structure, &bsrg_regroup_family, false, &plan, NULL) == BSRG_OK);
+    CHECK((low == plan) == cases[i].same);
+    CHECK(((const bsrg_regrouped *)low)->low == !cases[i].same && !((const bsrg_regrouped *)plan)->low);
+    bsrg_structure_destroy(structure);
+  }
+}
+
 int main(void) {
+  test_low_plans();
   test_row_of_chunk();
   test_pairs();
   test_sample();
