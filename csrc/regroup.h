@@ -37,7 +37,7 @@ typedef struct bsrg_regrouped {
 /* Blocks of this shape that are needed at most, whatever the pattern. */
 int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_shape shape);
 /* About how many are needed for this pattern, which has at least one block, from a sample of about look_at of its
- * blocks. marks: view->cols / 16 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
+ * blocks. marks: view->cols / 8 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
 /* The parts into which lines at multiples of 64 rows and columns cut stored blocks, where the kernels of tall_pieces.cuh put

@@ -128,18 +128,21 @@ static void search_stream(search *s) {
       BSRG_STREAM_SHAPES(SHAPE)
 #undef SHAPE
   };
-  double known[2][MOST_HEIGHTS] = {{0}}; /* widths 16 and 32 */
+  double known[3][MOST_HEIGHTS] = {{0}}; /* widths 8, 16 and 32 */
+  const bsrg_stream_shape own = bsrg_stream_choose(s->v);
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const bsrg_block_shape shape = {shapes[i][0], shapes[i][1]};
+    if (shape.height == own.height && shape.width == own.width) continue; /* the stream family's candidate */
     /* The stream plan counts 8 x 16 elements in 32 bits. */
     if (bsrg_regroup_most_blocks(s->v, shape) > INT32_MAX / (shape.height * shape.width / 128)) continue;
     const int32_t tile = BSRG_STREAM_GROUPS * bsrg_stream_group_height(shape.height);
-    double *const mine = known[shape.width / 32];
+    double *const mine = known[shape.width / 16];
     bsrg_stream_work work = {.height = shape.height,
                              .width = shape.width,
                              .parts = sample_once(s, mine, shape.height, shape.width),
                              .slots = sample_once(s, mine, tile, shape.width),
                              .tiles = (double)bsrg_ceil_div(bsrg_whole_rows(s->v), tile)};
+    work.steps = bsrg_stream_steps(&work);
     work.longest_tile = work.parts / work.tiles; /* spread evenly */
     const bsrg_structure_view child = child_view(s->v, shape, work.parts);
     bsrg_candidate product;
@@ -152,15 +155,14 @@ static void search_stream(search *s) {
 /* Whether the stream kernels take these blocks as they are, in parts as high as blocks or nearly so: not by 8 rows where
  * blocks have 88. Then only tall ones gain from being larger. */
 static bool suits_stream(const bsrg_structure_view *v, int sm_arch) {
-  return !bsrg_stream_family.obstacle(v, BSRG_F16, sm_arch) &&
-         (bsrg_stream_choose(v).height > 8 || v->block_height == 8);
+  return !bsrg_stream_family.obstacle(v, BSRG_F16, sm_arch) && bsrg_stream_choose(v).height > 8;
 }
 
 /* The best family and shape by what a sample of the blocks says. false: no memory. */
 static bool choose_shape(search *s, const bsrg_structure_view *v) {
   *s = (search){.v = v,
                 .chip = bsrg_chip_h200(),
-                .marks = calloc((size_t)(bsrg_whole_cols(v) / 16 + 1), sizeof(*s->marks)),
+                .marks = calloc((size_t)(bsrg_whole_cols(v) / 8 + 1), sizeof(*s->marks)),
                 .stamp = 1,
                 .least = INFINITY};
   if (!s->marks) return false;

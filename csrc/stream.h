@@ -16,7 +16,7 @@ typedef struct bsrg_stream_shape {
 #define BSRG_STREAM_ONE(height, width) +1
 enum { BSRG_STREAM_SHAPE_COUNT = 0 BSRG_STREAM_SHAPES(BSRG_STREAM_ONE) };
 #undef BSRG_STREAM_ONE
-/* The largest part of which such blocks consist: heights are multiples of 8, widths of 16. */
+/* The largest part of which such blocks consist: sides are multiples of 8. Of no rows where there is none. */
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *view);
 
 typedef struct bsrg_stream_plan {
@@ -27,7 +27,9 @@ typedef struct bsrg_stream_plan {
   int32_t *source; /* the parts in packed order: see bsrg_pack_params */
   int64_t stage_count, part_count, row_count;
   int32_t tile_count;
-  int64_t slots;        /* block columns of all stages */
+  int64_t slots; /* block columns of all stages */
+  int64_t
+      steps; /* parts times 16 columns that are multiplied, with zeros beside a single part of 8 columns */
   int64_t longest_tile; /* parts */
   int64_t columns;      /* of parts, of the matrix */
   bool skewed;          /* the longest rows come first */
@@ -50,11 +52,13 @@ void bsrg_stream_predict(const bsrg_matmul_args *args, const void *plan, const b
  * nobody has made. */
 typedef struct bsrg_stream_work {
   int32_t height, width; /* of a part */
-  double parts, slots, tiles;
+  double parts, slots, steps, tiles;
   double longest_tile; /* parts */
   bool skewed;
 } bsrg_stream_work;
 bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan);
+/* The steps of parts that are spread evenly. */
+double bsrg_stream_steps(const bsrg_stream_work *work);
 /* Rows of a warpgroup, of which a tile has BSRG_STREAM_GROUPS, for parts of this height. */
 static inline int32_t bsrg_stream_group_height(int32_t height) {
   return BSRG_STREAM_ROWS_OF(height) * height;

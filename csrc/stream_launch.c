@@ -11,8 +11,11 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (v->nnzb == 0) return "needs at least one block";
   if (v->column_order != BSRG_ASCENDING) return "needs block columns that ascend strictly";
   if (v->block_height % 8) return "needs a block height that is a multiple of 8";
-  if (v->block_width % 16) return "needs a block width that is a multiple of 16";
+  if (v->block_width % 8) return "needs a block width that is a multiple of 8";
   const bsrg_stream_shape shape = bsrg_stream_choose(v);
+  if (shape.height == 0)
+    return "needs a block width that is a multiple of 16, or a height that a multiple of 8 from 16 to 64 "
+           "divides";
   if (shape.rows > BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(shape.height))
     return "needs blocks that fit into a tile of 384 rows";
   /* The plan counts parts of at least 8 x 16 elements in 32 bits. */

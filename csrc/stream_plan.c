@@ -60,7 +60,7 @@ static bsrg_stream_stage *new_stage(builder *b) {
 /* A stage's parts, by where they are needed. */
 typedef struct stage_parts {
   int32_t source[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS][BSRG_STREAM_SLOTS];
-  uint16_t slots[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS]; /* bit s: there is a part */
+  uint32_t slots[BSRG_STREAM_GROUPS][BSRG_STREAM_MOST_ROWS]; /* bit s: there is a part */
 } stage_parts;
 
 static void sort_parts(stage_parts *sorted, const part *parts, int64_t count) {
@@ -70,8 +70,22 @@ static void sort_parts(stage_parts *sorted, const part *parts, int64_t count) {
     slot += i == 0 || parts[i].column != parts[i - 1].column;
     const int16_t g = parts[i].group, row = parts[i].row;
     sorted->source[g][row][slot] = parts[i].source;
-    sorted->slots[g][row] |= (uint16_t)(1u << slot);
+    sorted->slots[g][row] |= 1u << slot;
   }
+}
+
+/* The parts of a row in pairs, or one alone; returns how many. */
+static int64_t pack_pairs(uint32_t slots, const int32_t *source, int32_t **packed) {
+  int64_t pairs = 0;
+  for (; slots; ++pairs) {
+    *(*packed)++ = source[__builtin_ctz(slots)];
+    slots &= slots - 1;
+    if (!slots) continue;
+    const int highest = 31 - __builtin_clz(slots);
+    *(*packed)++ = source[highest];
+    slots ^= 1u << highest;
+  }
+  return pairs;
 }
 
 /* The stage's parts in the order in which the warpgroups use them. */
@@ -80,17 +94,25 @@ static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) 
   stage_parts sorted;
   sort_parts(&sorted, parts, stage->a_count);
   int32_t *packed = plan->source + stage->a_begin;
+  const bool in_pairs = plan->shape.width == 8;
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
     bsrg_stream_share *share = &stage->share[g];
     share->blocks = stage->a_count - (int32_t)(packed - plan->source - stage->a_begin);
     for (int32_t row = 0; row < b->group_rows; ++row) {
-      uint32_t left = share->slots[row] = sorted.slots[g][row];
+      if (in_pairs) {
+        share->slots[row] = sorted.slots[g][row];
+        plan->steps += pack_pairs(sorted.slots[g][row], sorted.source[g][row], &packed);
+        continue;
+      }
+      uint32_t left = sorted.slots[g][row];
+      share->slots[row / 2] |= left << row % 2 * 16;
       for (int32_t slot = stage->x_count - 1; left; --slot) {
         if (left >> slot) *packed++ = sorted.source[g][row][slot];
         left &= (1u << slot) - 1;
       }
     }
   }
+  if (!in_pairs) plan->steps += stage->a_count * (plan->shape.width / 16);
   plan->part_count += stage->a_count;
   plan->slots += stage->x_count;
 }
@@ -172,7 +194,7 @@ static bool add_tile(builder *b, const int32_t *block_rows, int64_t count) {
   for (int64_t i = 0; i < total;) {
     int64_t end = i;
     while (end < total && b->parts[end].column == b->parts[i].column) ++end;
-    if (stage && (stage->x_count == BSRG_STREAM_SLOTS ||
+    if (stage && (stage->x_count == BSRG_STREAM_SLOTS_OF(shape->width) ||
                   (stage->x_count + 1) * slot_bytes + (end - first) * part_bytes > BSRG_STREAM_STAGE_BYTES)) {
       pack_stage(b, stage, b->parts + first);
       stage = NULL;
@@ -349,16 +371,26 @@ static const double l2_kept_bytes_per_s = 22.3e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
 static const double run_cycles = 1.2;
-/* Cycles of an SM for 16 columns of a part, and for a tile. */
-static const double part_cycles = 20.1, part_row_cycles = .8, tile_cycles = 7900;
+/* Cycles of an SM for a step, 16 columns of a part, and for a tile. */
+static const double step_cycles = 20.1, step_row_cycles = .8, tile_cycles = 7900;
 /* Of parts of 8 rows, for which instructions are issued as fast as they can be. */
-static const double low_part_overhead = 1.14;
+static const double low_step_overhead = 1.14;
+/* Of pairs, which take more instructions. */
+static const double pair_overhead = 1.06;
 
 /* Of an SM, for 128 columns of all parts. */
 static double product_cycles(const bsrg_stream_work *w) {
-  const double of_part =
-      (part_cycles + part_row_cycles * w->height) * (w->height == 8 ? low_part_overhead : 1);
-  return w->parts * of_part * w->width / 16;
+  const double overhead = w->height == 8 ? low_step_overhead : w->width == 8 ? pair_overhead : 1;
+  return w->steps * (step_cycles + step_row_cycles * w->height) * overhead;
+}
+
+double bsrg_stream_steps(const bsrg_stream_work *w) {
+  if (w->width > 8) return w->parts * w->width / 16;
+  /* Parts are paired within a block row and a stage, and one is left over of an odd number. */
+  const double slot_bytes = 2.0 * w->width * (BSRG_STREAM_TILE_N + w->parts / fmax(1, w->slots) * w->height);
+  const double stages = w->slots / fmin(BSRG_STREAM_SLOTS, floor(BSRG_STREAM_STAGE_BYTES / slot_bytes));
+  const double rows = BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(w->height) * stages;
+  return (w->parts + rows * (1 - exp(-2 * w->parts / rows)) / 2) / 2;
 }
 
 bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
@@ -366,6 +398,7 @@ bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan) {
                             .width = plan->shape.width,
                             .parts = (double)plan->part_count,
                             .slots = (double)plan->slots,
+                            .steps = (double)plan->steps,
                             .tiles = (double)plan->tile_count,
                             .longest_tile = (double)plan->longest_tile,
                             .skewed = plan->skewed};
@@ -376,7 +409,7 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   const double columns = (double)bsrg_ceil_div(n, BSRG_STREAM_TILE_N);
   const double part_bytes = 2.0 * w->height * w->width;
   const double slot_bytes = 2.0 * BSRG_STREAM_TILE_N * w->width;
-  c->mma_flops = w->parts * part_bytes * columns * BSRG_STREAM_TILE_N;
+  c->mma_flops = w->steps * 2.0 * w->height * 16 * columns * BSRG_STREAM_TILE_N;
   c->l2_bytes = columns * (w->parts * part_bytes + w->slots * slot_bytes);
   c->hbm_bytes = compulsory_bytes;
   /* Loads and products overlap, though not all of the time. */

@@ -178,20 +178,24 @@ enum {
   BSRG_STREAM_MOST_ROWS = 16,    /* block rows of a warpgroup, at most */
   BSRG_STREAM_TILE_N = 128,      /* columns of a tile, two panels of 64 */
   BSRG_STREAM_THREADS = 128 * 4, /* a warpgroup of producers */
-  BSRG_STREAM_SLOTS = 16,        /* block columns of X in a stage, at most */
+  BSRG_STREAM_SLOTS = 32,        /* block columns of X in a stage, at most */
   BSRG_STREAM_STAGES = 3,
   BSRG_STREAM_STAGE_BYTES = 64 << 10, /* X from its start, blocks up to its end */
   BSRG_STREAM_OUTPUT_BYTES = 8 << 10, /* of a warpgroup: 64 rows of a panel, or twice 32 */
-  /* stages, output, records and barriers, and slack to align the start to 1024 */
+  BSRG_STREAM_ZERO_BYTES = 2 << 10,   /* a slot of zeros, 8 rows of X */
+  /* stages, output, zeros, records and barriers, and slack to align the start to 1024 */
   BSRG_STREAM_SHARED_BYTES = BSRG_STREAM_STAGES * BSRG_STREAM_STAGE_BYTES +
-      BSRG_STREAM_GROUPS * BSRG_STREAM_OUTPUT_BYTES + 2048 + 1024
+      BSRG_STREAM_GROUPS * BSRG_STREAM_OUTPUT_BYTES + BSRG_STREAM_ZERO_BYTES + 2048 + 1024
 };
 #define BSRG_STREAM_ROWS_OF(height) (BSRG_STREAM_GROUP_ROWS / (height)) /* block rows of a warpgroup */
+/* Slots of a stage, for which each block row has a bit. Narrow blocks leave room for more. */
+#define BSRG_STREAM_SLOTS_OF(width) ((width) == 8 ? BSRG_STREAM_SLOTS : BSRG_STREAM_SLOTS / 2)
 
 /* A warpgroup's share of a stage. Its warps read 16 bytes at a time. */
 typedef struct bsrg_stream_share {
-  /* Bit s: the block row has a block in slot s. Packed row by row, highest slot first. */
-  uint16_t slots[BSRG_STREAM_MOST_ROWS];
+  /* Bit s of a block row: it has a block in slot s. 32 bits a row for blocks 8 columns wide, else 16, those of odd rows above
+   * those of the row before. Packed row by row, highest slot first or, in pairs, lowest, highest, lowest of the rest ... */
+  uint32_t slots[BSRG_STREAM_MOST_ROWS / 2];
   int32_t blocks; /* from its first one to the stage's last */
   int32_t pad[3];
 } bsrg_stream_share;
@@ -235,9 +239,10 @@ typedef struct bsrg_stream_params {
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */
-#define BSRG_STREAM_WIDTHS(X, height) X(height, 16) X(height, 32)
+#define BSRG_STREAM_WIDTHS(X, height) X(height, 8) X(height, 16) X(height, 32)
 #define BSRG_STREAM_SHAPES(X) \
-  BSRG_STREAM_WIDTHS(X, 8)    \
+  X(8, 16)                    \
+  X(8, 32)                    \
   BSRG_STREAM_WIDTHS(X, 16)   \
   BSRG_STREAM_WIDTHS(X, 24)   \
   BSRG_STREAM_WIDTHS(X, 32)   \
@@ -267,7 +272,7 @@ enum { BSRG_PACK_THREADS = 256 };
 #define BSRG_UNIT_BY_ROWS(i, across_log2)                               \
   (((i) & ~((8 << (across_log2)) - 1)) | (((i) & 7) << (across_log2)) | \
    (((i) >> 3) & ((1 << (across_log2)) - 1)))
-#define BSRG_PART_ACROSS_LOG2(width) ((width) == 32 ? 2 : 1)
+#define BSRG_PART_ACROSS_LOG2(width) ((width) == 32 ? 2 : (width) == 16 ? 1 : 0)
 
 /* ---- sm80/regroup.cu ------------------------------------------------------------------------- */
 

@@ -43,7 +43,7 @@ def test_zeros_are_counted(rng: np.random.Generator, blocksize: tuple[int, int])
     assert 1.0 < found["mma_flops"] / useful < 2.2
 
 
-@pytest.mark.parametrize("blocksize", [(8, 8), (24, 24), (48, 24), (40, 24)])
+@pytest.mark.parametrize("blocksize", [(8, 8), (8, 24), (20, 20), (36, 24)])
 def test_few_blocks_of_other_shapes_are_made_for_stream(
     rng: np.random.Generator, blocksize: tuple[int, int]
 ) -> None:
@@ -52,11 +52,11 @@ def test_few_blocks_of_other_shapes_are_made_for_stream(
         r"as (\d+x\d+) blocks for stream, (\d+)% zeros; limited by .*", found["reason"]
     ).groups()
     height, width = map(int, shape.split("x"))
-    assert height % 8 == 0 and height <= 64 and width in (16, 32)
+    assert height % 8 == 0 and 16 <= height <= 64 and width in (8, 16, 32)
     assert choice in ("regroup", "portable") and 0 < int(zeros) < 75
 
 
-@pytest.mark.parametrize("blocksize", [(16, 16), (8, 48), (96, 96)])
+@pytest.mark.parametrize("blocksize", [(24, 24), (16, 16), (96, 96)])
 def test_what_stream_takes_itself_becomes_tall(
     rng: np.random.Generator, blocksize: tuple[int, int]
 ) -> None:

@@ -9,6 +9,9 @@
 // and a warpgroup multiplies them by its blocks block row by block row. Which of them it has travels with each stage:
 // bsrg_stream_stage.
 //
+// An instruction takes 16 rows of X. These are two groups of 8 any distance apart, which its descriptor tells, so two
+// blocks 8 columns wide go together wherever they lie.
+//
 // A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA reads it
 // so. Y is then stored in the same way.
 #pragma once
@@ -36,7 +39,8 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static constexpr int kBlockBytes = kHeight * kWidth * 2;
   static constexpr int kPanelBytes = kWidth * kPanel * 2;  // half a slot: 64 columns
   static constexpr int kSlotBytes = 2 * kPanelBytes;
-  static_assert(kRows <= BSRG_STREAM_MOST_ROWS, "a stage's record has no more");
+  static constexpr bool kPairs = kWidth == 8;  // of blocks in an instruction
+  static_assert(kRows <= BSRG_STREAM_MOST_ROWS / (kPairs ? 2 : 1), "a stage's record has no more");
 
   using Base::lane;
   using Base::p;
@@ -141,9 +145,9 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // A warp: one panel of each slot of X, one lane a slot.
   __device__ void load_x(int panel) const {
+    static_assert(BSRG_STREAM_SLOTS == 32);
     Stage stage;
     stage.parity = 1;
-    const int mine = min(lane, BSRG_STREAM_SLOTS - 1);
     for (Slot slot;; slot.advance()) {
       const Message m = receive_by_warp(slot);
       if (m.last()) return;
@@ -152,14 +156,14 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       int next_count = 0, next_row = 0;
       if (m.stage_count > 0) {
         next_count = __ldg(&next->x_count);
-        next_row = __ldg(&next->x_row[mine]);
+        next_row = __ldg(&next->x_row[lane]);
       }
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
         const int count = next_count, row = next_row;
         ++next;
         if (i + 1 < m.stage_count) {
           next_count = __ldg(&next->x_count);
-          next_row = __ldg(&next->x_row[mine]);
+          next_row = __ldg(&next->x_row[lane]);
         }
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         if (lane == 0) ptx::barrier_arrive_expect(full(stage.slot), count * kPanelBytes);
@@ -178,14 +182,15 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static __device__ uint32_t uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
   // What a warp reads of its share of a stage, before it starts: it would wait for each later load.
+  static constexpr int kWords = ((kPairs ? kRows : kRows / 2) + 3) / 4 * 4;
   struct Share {
-    uint32_t slots[(kRows + 7) / 8 * 4];  // of two block rows each
+    uint32_t slots[kWords];
     uint32_t blocks;
   };
   static __device__ Share load_share(uint32_t at) {
     Share share;
 #pragma unroll
-    for (int i = 0; i < (kRows + 7) / 8; ++i) {
+    for (int i = 0; i < kWords / 4; ++i) {
       const int4 v = ptx::load_shared_int4(at + offsetof(bsrg_stream_share, slots) + 16 * i);
       share.slots[4 * i] = uniform(v.x);
       share.slots[4 * i + 1] = uniform(v.y);
@@ -196,8 +201,18 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     return share;
   }
 
-  // One block times both panels of X. The low words of their descriptors: only these move, and 32-bit sums stay in uniform
-  // registers.
+  static __device__ uint32_t highest_bit(uint32_t bits) {
+    uint32_t number;
+    asm("bfind.u32 %0, %1;" : "=r"(number) : "r"(bits));
+    return number;
+  }
+
+  // The low words of descriptors: but for pairs only these move, and 32-bit sums stay in uniform registers.
+  static __device__ uint32_t descriptor(uint32_t address, uint32_t leading) {
+    return static_cast<uint32_t>(ptx::matrix_descriptor(address, leading, 0, ptx::Swizzle::kNone));
+  }
+
+  // One block times both panels of X.
   static __device__ void multiply(float (&d)[2][kSums], uint32_t slot, uint32_t block) {
     // As in matrix_descriptor. Of a transposed X the next 16 rows are the next 32 bytes of each column.
     constexpr ptx::Swizzle kSwizzle = !kTransposedX  ? ptx::Swizzle::k128
@@ -218,25 +233,65 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
             kBlockHigh | (block + k * (256 >> 4)));
   }
 
+  // Two blocks times both panels of their slots. Both lie so many units of 16 bytes apart.
+  static __device__ void multiply_two(float (&d)[2][kSums], uint32_t slot, uint32_t slots_apart,
+                                      uint32_t block, uint32_t blocks_apart) {
+    // Of a transposed X the 8 rows of 8 columns are a core matrix of 128 bytes. Else each row has 64 columns.
+    const uint32_t x_high =
+        kTransposedX ? 128 >> 4 : slots_apart + (static_cast<uint32_t>(ptx::Swizzle::k128) << 30);
+    const uint32_t x_low = kTransposedX ? slot + (slots_apart << 16) : slot;
+    const uint64_t b = static_cast<uint64_t>(128 >> 4) << 32 | (block + (blocks_apart << 16));
+    ptx::warpgroup_fence();
+#pragma unroll
+    for (int panel = 0; panel < 2; ++panel)
+      ptx::WgmmaSmall<T, kHeight, !kTransposedX>::run(
+          d[panel], static_cast<uint64_t>(x_high) << 32 | (x_low + panel * (kPanelBytes >> 4)), b);
+    ptx::warpgroup_commit();
+  }
+
+  // A block row's blocks two by two: instructions wait less for the slots' numbers where one is the lowest and one the
+  // highest. A last one without another goes with zeros times zeros: X may have no finite numbers
+  // where the row has no block.
+  __device__ void multiply_pairs(float (&d)[2][kSums], uint32_t slots, uint32_t x, uint32_t &block) const {
+    uint32_t others;
+    while ((others = slots & (slots - 1)) != 0) {
+      const uint32_t first = highest_bit(slots ^ others), second = highest_bit(slots);
+      slots = others ^ 1u << second;
+      multiply_two(d, x + first * (kSlotBytes >> 4), (second - first) * (kSlotBytes >> 4), block,
+                   kBlockBytes >> 4);
+      block += 2 * (kBlockBytes >> 4);
+    }
+    if (slots != 0) {
+      const uint32_t zeros = (shared + L::kZeros) >> 4;
+      const uint32_t slot = x + highest_bit(slots) * (kSlotBytes >> 4);
+      multiply_two(d, slot, zeros - slot, block, zeros - block);
+      block += kBlockBytes >> 4;
+    }
+  }
+
   // Block row by block row, so that each loop adds to the sums of one and nothing in it is decided block by block.
   __device__ void multiply_stage(Sums &d, int group, int stage) const {
     const uint32_t data = stage_data(stage);
     const Share share =
         load_share(record(stage) + offsetof(bsrg_stream_stage, share) + group * sizeof(bsrg_stream_share));
-    const uint32_t x = static_cast<uint32_t>(ptx::matrix_descriptor(data, 16, 1024, ptx::Swizzle::k128));
-    uint32_t block = static_cast<uint32_t>(ptx::matrix_descriptor(
-        data + kStageBytes - share.blocks * kBlockBytes, 128, kWidth * 16, ptx::Swizzle::kNone));
+    // Pairs have their distance where others have `leading`.
+    const uint32_t x = descriptor(data, kPairs ? 0 : 16);
+    uint32_t block = descriptor(data + kStageBytes - share.blocks * kBlockBytes, kPairs ? 0 : 128);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const uint32_t two_rows = share.slots[r / 2];
-      uint32_t slots = r % 2 ? two_rows >> 16 : two_rows & 0xffff;
-      while (slots != 0) {
-        const int highest = 31 - __clz(slots);
-        slots ^= 1u << highest;
-        ptx::warpgroup_fence();
-        multiply(d[r], x + highest * (kSlotBytes >> 4), block);
-        ptx::warpgroup_commit();
-        block += kBlockBytes >> 4;
+      if constexpr (kPairs) {
+        multiply_pairs(d[r], share.slots[r], x, block);
+      } else {
+        const uint32_t two_rows = share.slots[r / 2];
+        uint32_t slots = r % 2 ? two_rows >> 16 : two_rows & 0xffff;
+        while (slots != 0) {
+          const uint32_t highest = highest_bit(slots);
+          slots ^= 1u << highest;
+          ptx::warpgroup_fence();
+          multiply(d[r], x + highest * (kSlotBytes >> 4), block);
+          ptx::warpgroup_commit();
+          block += kBlockBytes >> 4;
+        }
       }
     }
     ptx::warpgroup_wait<0>();
@@ -272,6 +327,11 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
+    if constexpr (kPairs) {
+      const int at = 16 * static_cast<int>(threadIdx.x);
+      if (at < BSRG_STREAM_ZERO_BYTES) ptx::store_shared(shared + L::kZeros + at, make_int4(0, 0, 0, 0));
+      ptx::fence_async_proxy();
+    }
     __syncthreads();
     ptx::follow_grid_before();
     if (warp < 4 * kGroups) {

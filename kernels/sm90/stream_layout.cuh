@@ -20,7 +20,8 @@ constexpr int kProducerRegisters = 32;
 struct Layout {
   static constexpr int kRecordBytes = sizeof(bsrg_stream_stage);
   static constexpr int kOutput = kStages * kStageBytes;
-  static constexpr int kRecord = kOutput + kGroups * BSRG_STREAM_OUTPUT_BYTES;
+  static constexpr int kZeros = kOutput + kGroups * BSRG_STREAM_OUTPUT_BYTES;
+  static constexpr int kRecord = kZeros + BSRG_STREAM_ZERO_BYTES;
   static constexpr int kFull = kRecord + kStages * kRecordBytes;
   static constexpr int kEmpty = kFull + 8 * kStages;
   static constexpr int kTileFull = kEmpty + 8 * kStages;

@@ -192,7 +192,7 @@ static void check_pair(bsrg_structure *structure, bsrg_block_shape shape, const 
     emulate(v, r, values, elements, 1 << random_below(9), regrouped);
     check_values(v, r, dense, regrouped);
   }
-  int32_t *marks = allocate(v->cols / 16 + 1, sizeof(*marks)), stamp = 1;
+  int32_t *marks = allocate(v->cols / 8 + 1, sizeof(*marks)), stamp = 1;
   const double all = bsrg_regroup_estimate_blocks(v, shape, 1 << 20, marks, &stamp);
   CHECK(fabs(all - (double)r->child->view.nnzb) < 1e-9 * all);
   const double sampled = bsrg_regroup_estimate_blocks(v, shape, 1, marks, &stamp);
@@ -215,8 +215,9 @@ static void test_pairs(void) {
                                   {64, 64}, {128, 12}, {256, 7}, {300, 20}, {9, 1000}, {1000, 4}, {130, 130}};
   static const bsrg_block_shape tall[] = {{64, 16},  {64, 32},  {64, 64},  {64, 80},  {64, 128},
                                           {128, 16}, {128, 48}, {128, 64}, {128, 96}, {192, 96}};
-  static const bsrg_block_shape stream[] = {{8, 16},  {16, 16}, {24, 16}, {40, 16}, {56, 16}, {64, 16},
-                                            {16, 32}, {24, 32}, {32, 32}, {48, 32}, {56, 32}, {64, 32}};
+  static const bsrg_block_shape stream[] = {{16, 8},  {24, 8},  {64, 8},  {8, 16},  {16, 16},
+                                            {24, 16}, {40, 16}, {56, 16}, {64, 16}, {16, 32},
+                                            {24, 32}, {32, 32}, {48, 32}, {56, 32}, {64, 32}};
   enum { TALL = sizeof(tall) / sizeof(tall[0]), STREAM = sizeof(stream) / sizeof(stream[0]) };
   static const uint32_t shares[] = {0, 4, 30, 100};
   for (size_t b = 0; b < sizeof(blocks) / sizeof(blocks[0]); ++b)
@@ -265,7 +266,7 @@ static void test_row_of_chunk(void) {
 /* A sample of one row in many says about the same as all of them. */
 static void test_sample(void) {
   bsrg_structure *structure = random_structure(1024, 256, 16, 16, 10);
-  int32_t *marks = allocate(structure->view.cols / 16 + 1, sizeof(*marks)), stamp = 1;
+  int32_t *marks = allocate(structure->view.cols / 8 + 1, sizeof(*marks)), stamp = 1;
   const bsrg_block_shape shape = {64, 32};
   const double all = bsrg_regroup_estimate_blocks(&structure->view, shape, 1 << 20, marks, &stamp);
   const double some = bsrg_regroup_estimate_blocks(&structure->view, shape, 2048, marks, &stamp);
@@ -300,11 +301,12 @@ static void test_family(void) {
       {128, 16, 2000, 95, true, "as 128x64 blocks for tall"},
       {1000, 3, 2000, 95, true, "zeros; limited by"},
       {8, 8, 2000, 12, true, "blocks for stream, "},
-      {24, 24, 2000, 30, true, "blocks for stream, "},
-      {40, 24, 2000, 30, true, "blocks for stream, "},
+      {20, 20, 4000, 12, true, "blocks for stream, "},
+      {8, 24, 2000, 12, true, "blocks for stream, "},
+      {24, 24, 2000, 30, false, "blocks for tall, "},   /* stream takes their parts of 24x8 */
       {296, 16, 4000, 20, true, "blocks for stream, "}, /* which stream takes in parts of 8 rows */
-      {8, 16, 2000, 12, false,
-       "blocks for tall, "}, /* what stream takes itself gains only from tall blocks */
+      {16, 16, 2000, 12, false, "blocks for tall, "},   /* no other parts for stream gain */
+      {8, 16, 2000, 4, false, " blocks for stream, "},
   };
   const bsrg_chip chip = bsrg_chip_h200();
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
@@ -332,7 +334,7 @@ static void test_low_plans(void) {
     int side;
     uint32_t share;
     bool same;
-  } cases[] = {{16, 100, true}, {24, 30, false}};
+  } cases[] = {{16, 100, true}, {20, 12, false}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     const int64_t side = cases[i].side;
     bsrg_structure *structure =

@@ -268,7 +268,19 @@ def test_tf32(torch: Any, rng: np.random.Generator, hopper: None) -> None:
         check(torch, rng, p, 77, "kmajor", by_columns=True, activation="gelu", scaled=True, **form)
 
 
-STREAM = ((8, 16), (8, 32), (16, 16), (16, 32), (24, 16), (32, 32), (40, 32), (48, 16), (56, 64))
+STREAM = (
+    (8, 16),
+    (8, 32),
+    (16, 8),
+    (16, 16),
+    (16, 32),
+    (24, 8),
+    (24, 16),
+    (32, 32),
+    (40, 32),
+    (48, 16),
+    (56, 64),
+)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

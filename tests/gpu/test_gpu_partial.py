@@ -79,6 +79,7 @@ FAMILIES = (
     ("stream", (32, 32), 9, 7, 136, ((31, 31), (7, 0), (0, 9))),
     ("stream", (16, 16), 20, 9, 264, ((15, 1), (1, 15))),
     ("stream", (40, 64), 5, 4, 72, ((39, 63), (3, 33))),
+    ("stream", (24, 24), 7, 9, 136, ((23, 23), (1, 9), (0, 17))),
     ("regroup", (12, 20), 11, 9, 136, ((11, 19), (1, 1))),
     ("regroup", (48, 80), 3, 5, 264, ((47, 79), (33, 17))),
     ("align", (64, 64), 3, 4, 101, ((17, 33), (63, 63))),
@@ -122,14 +123,14 @@ def test_transposed_tall(
 
 @pytest.mark.parametrize("form", ["transposed", "right", "right_transposed"])
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (48, 16), (64, 64)])
+@pytest.mark.parametrize("blocksize", [(16, 8), (16, 16), (32, 32), (48, 16), (64, 64)])
 def test_transposed_stream(
     form: str, dtype: str, blocksize: tuple[int, int], rng: np.random.Generator
 ) -> None:
     """Of Y by columns, too, nothing beyond its last row is written."""
     numpy_dtype(dtype)
     height, width = blocksize
-    for cut in some([(8, 8), (height - 8, 0), (0, width - 8)]):
+    for cut in some([(8, 8 % width), (height - 8, 0), (0, width - 8)]):
         n = 136 if form == "transposed" else 133
         p = make(Shape(0.4, 9, 7, blocksize, cut, n), rng, dtype)
         for beta in (0.0, 1.5):

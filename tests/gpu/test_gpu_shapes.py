@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import cases
 import numpy as np
 import pytest
+from bsrgemm import bsr_array
 from bsrgemm._matmul import product
 from device_cases import (
     check,
@@ -114,12 +116,15 @@ def test_tall_row_pairs(
         assert torch.equal(product(p.matrix, x, None, 1.0, None, None, None, "tall"), first)
 
 
+# Blocks that are multiplied in pairs.
+NARROW_BLOCKS = [*itertools.product((16, 24, 32, 40, 48, 56, 64, 168), (8, 24)), (72, 40)]
 STREAM_HEIGHTS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("width", [16, 32, 48, 64, 112])
-@pytest.mark.parametrize("height", STREAM_HEIGHTS)
+@pytest.mark.parametrize(
+    ("height", "width"), [*itertools.product(STREAM_HEIGHTS, (16, 32, 48, 64, 112)), *NARROW_BLOCKS]
+)
 def test_stream(
     torch: Any, rng: np.random.Generator, hopper: None, height: int, width: int, dtype: str
 ) -> None:
@@ -132,9 +137,46 @@ def test_stream(
         check(torch, p, 136, alpha=-0.5, beta=2.0, family="stream")
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("columns", [8, 24, 65], ids="{} columns".format)
+@pytest.mark.parametrize("blocksize", [(16, 8), (24, 8), (24, 24), (64, 8)])
+def test_only_what_blocks_meet_counts(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    blocksize: tuple[int, int],
+    columns: int,
+    dtype: str,
+) -> None:
+    """Blocks 8 columns wide are multiplied in pairs, and one that is left over by itself: numbers
+    in X or in other blocks that are not finite stay where they belong."""
+    height, width = blocksize
+    rows = 400 // height
+    mask = rng.random((rows, columns)) < 0.3
+    mask[0, :] = False
+    mask[0, columns // 2] = True  # one alone
+    p = random_problem(torch, mask, blocksize, dtype)
+    x = torch.randn(p.matrix.shape[1], 72, device="cuda").to(p.matrix.dtype)
+    for column in {0, columns // 2, columns - 1}:
+        wild = x.clone()
+        wild[column * width : (column + 1) * width] = float("nan")
+        found = product(p.matrix, wild, None, 1.0, None, None, None, "stream")
+        meet = torch.as_tensor(mask[:, column], device="cuda").repeat_interleave(height)
+        assert found[meet].isnan().all() and not found[~meet].isnan().any()
+    wild_row = int(rng.integers(1, rows))
+    wild_blocks = p.matrix.data.clone()
+    wild_blocks[int(mask[:wild_row].sum()) : int(mask[: wild_row + 1].sum())] = float("inf")
+    matrix = bsr_array((wild_blocks, p.matrix.indices, p.matrix.indptr), p.matrix.shape)
+    found = product(matrix, x, None, 1.0, None, None, None, "stream").isfinite()
+    of_row = slice(wild_row * height, (wild_row + 1) * height)
+    assert not found[of_row].any() or not mask[wild_row].any()
+    found[of_row] = True
+    assert found.all()
+
+
 BLOCKS_OF_FAMILY = [
     *(("tall", block) for block in [(64, 64), (64, 16), (128, 128), (192, 48), (320, 32)]),
-    *(("stream", block) for block in [(8, 16), (16, 16), (32, 32), (24, 48), (64, 64)]),
+    *(("stream", block) for block in [(8, 16), (16, 8), (16, 16), (32, 32), (24, 48), (64, 64)]),
 ]
 
 
@@ -161,7 +203,7 @@ def test_hopper_patterns(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("blocksize", [(8, 32), (16, 16), (32, 32), (64, 48)])
+@pytest.mark.parametrize("blocksize", [(8, 32), (16, 8), (16, 16), (32, 32), (64, 48)])
 def test_stream_many_column_tiles(
     torch: Any, rng: np.random.Generator, hopper: None, blocksize: tuple[int, int], dtype: str
 ) -> None:
@@ -181,7 +223,13 @@ def test_stream_many_column_tiles(
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
     ("family", "blocksize"),
-    [("stream", (16, 128)), ("stream", (32, 128)), ("tall", (64, 128)), ("tall", (128, 64))],
+    [
+        ("stream", (16, 128)),
+        ("stream", (16, 8)),
+        ("stream", (32, 128)),
+        ("tall", (64, 128)),
+        ("tall", (128, 64)),
+    ],
 )
 def test_short_tiles(
     torch: Any,

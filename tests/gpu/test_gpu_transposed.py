@@ -186,7 +186,7 @@ def test_stream(
     """Blocks turned while they are packed, X and Y as they lie: by columns in any number of them,
     below, at and above a panel and a tile."""
     numbers = (2, 7, 63, 64, 65, 127, 128, 333) if form.right else (72, 128, 264)
-    for width in (16, 32, 48, 112):
+    for width in (*((8, 24) if height > 8 else ()), 16, 32, 48, 112):
         for rows, cols in ((1, 1), (5, 3), (40, 37)):
             mask = cases.uniform(0.3)(rng, rows, cols) | corner(rows, cols)
             p = make(torch, mask, form, (height, width), dtype)
@@ -204,7 +204,7 @@ def test_stream_patterns(
     """Rows without blocks and with many, and C in every layout and in place."""
     pattern_of, rows, cols = PATTERNS[pattern]
     mask = pattern_of(rng, rows, cols) | corner(rows, cols)
-    for shape in some(((16, 16), (32, 32), (8, 32), (24, 16), (48, 32), (64, 16))):
+    for shape in some(((16, 16), (32, 32), (8, 32), (16, 8), (24, 16), (48, 32), (64, 16))):
         p = make(torch, mask, form, shape, "float16")
         check_layouts(torch, p, form, "stream")
         # Where X lies by columns; n is odd, which C by rows is not aligned for either.
@@ -215,7 +215,7 @@ def test_stream_patterns(
             )
 
 
-@pytest.mark.parametrize("block", [(16, 16), (32, 32)], ids=str)
+@pytest.mark.parametrize("block", [(16, 8), (16, 16), (32, 32)], ids=str)
 @pytest.mark.parametrize("form", [Form(False, True), Form(True, True)], ids=repr)
 def test_stream_many_tiles(
     torch: Any, rng: np.random.Generator, hopper: None, form: Form, block: tuple[int, int]
