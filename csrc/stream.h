@@ -27,9 +27,8 @@ typedef struct bsrg_stream_plan {
   int32_t *source; /* the parts in packed order: see bsrg_pack_params */
   int64_t stage_count, part_count, row_count;
   int32_t tile_count;
-  int64_t slots; /* block columns of all stages */
-  int64_t
-      steps; /* parts times 16 columns that are multiplied, with zeros beside a single part of 8 columns */
+  int64_t slots;        /* block columns of all stages */
+  int64_t steps;        /* 16 columns of a part, or two parts of 8 columns, or one and zeros */
   int64_t longest_tile; /* parts */
   int64_t columns;      /* of parts, of the matrix */
   bool skewed;          /* the longest rows come first */
@@ -57,7 +56,7 @@ typedef struct bsrg_stream_work {
   bool skewed;
 } bsrg_stream_work;
 bsrg_stream_work bsrg_stream_work_of(const bsrg_stream_plan *plan);
-/* The steps of parts that are spread evenly. */
+/* About how many steps parts take that are spread evenly. */
 double bsrg_stream_steps(const bsrg_stream_work *work);
 /* Rows of a warpgroup, of which a tile has BSRG_STREAM_GROUPS, for parts of this height. */
 static inline int32_t bsrg_stream_group_height(int32_t height) {
