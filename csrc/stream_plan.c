@@ -94,7 +94,7 @@ static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) 
   stage_parts sorted;
   sort_parts(&sorted, parts, stage->a_count);
   int32_t *packed = plan->source + stage->a_begin;
-  const bool in_pairs = plan->shape.width == 8;
+  const bool in_pairs = BSRG_STREAM_PAIRS(plan->shape.width);
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
     bsrg_stream_share *share = &stage->share[g];
     share->blocks = stage->a_count - (int32_t)(packed - plan->source - stage->a_begin);
@@ -368,7 +368,7 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t 
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 19.8e12;
 /* Likewise, of blocks up to 32 rows high that L2 keeps. */
 static const double l2_kept_bytes_per_s = 22.3e12;
-/* Of an SM, for what one column of a transposed X has in a slot, 32 or 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
+/* Of an SM, for what one column of a transposed X has in a slot, 16 to 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
 static const double run_cycles = 1.2;
 /* Cycles of an SM for a step, 16 columns of a part, and for a tile. */
@@ -380,12 +380,14 @@ static const double pair_overhead = 1.06;
 
 /* Of an SM, for 128 columns of all parts. */
 static double product_cycles(const bsrg_stream_work *w) {
-  const double overhead = w->height == 8 ? low_step_overhead : w->width == 8 ? pair_overhead : 1;
+  const double overhead = w->height == 8                ? low_step_overhead
+                          : BSRG_STREAM_PAIRS(w->width) ? pair_overhead
+                                                        : 1;
   return w->steps * (step_cycles + step_row_cycles * w->height) * overhead;
 }
 
 double bsrg_stream_steps(const bsrg_stream_work *w) {
-  if (w->width > 8) return w->parts * w->width / 16;
+  if (!BSRG_STREAM_PAIRS(w->width)) return w->parts * w->width / 16;
   /* Parts are paired within a block row and a stage, and one is left over of an odd number. */
   const double slot_bytes = 2.0 * w->width * (BSRG_STREAM_TILE_N + w->parts / fmax(1, w->slots) * w->height);
   const double stages = w->slots / fmin(BSRG_STREAM_SLOTS, floor(BSRG_STREAM_STAGE_BYTES / slot_bytes));

@@ -188,13 +188,15 @@ enum {
       BSRG_STREAM_GROUPS * BSRG_STREAM_OUTPUT_BYTES + BSRG_STREAM_ZERO_BYTES + 2048 + 1024
 };
 #define BSRG_STREAM_ROWS_OF(height) (BSRG_STREAM_GROUP_ROWS / (height)) /* block rows of a warpgroup */
+/* Whether an instruction, which takes 16 k, multiplies two blocks of this width. */
+#define BSRG_STREAM_PAIRS(width) ((width) == 8)
 /* Slots of a stage, for which each block row has a bit. Narrow blocks leave room for more. */
-#define BSRG_STREAM_SLOTS_OF(width) ((width) == 8 ? BSRG_STREAM_SLOTS : BSRG_STREAM_SLOTS / 2)
+#define BSRG_STREAM_SLOTS_OF(width) (BSRG_STREAM_PAIRS(width) ? BSRG_STREAM_SLOTS : BSRG_STREAM_SLOTS / 2)
 
 /* A warpgroup's share of a stage. Its warps read 16 bytes at a time. */
 typedef struct bsrg_stream_share {
-  /* Bit s of a block row: it has a block in slot s. 32 bits a row for blocks 8 columns wide, else 16, those of odd rows above
-   * those of the row before. Packed row by row, highest slot first or, in pairs, lowest, highest, lowest of the rest ... */
+  /* Bit s of a block row: it has a block in slot s. 32 bits a row for blocks in pairs, else 16, those of odd rows above those
+   * of the row before. Packed row by row, highest slot first or, in pairs, lowest, highest, lowest of the rest ... */
   uint32_t slots[BSRG_STREAM_MOST_ROWS / 2];
   int32_t blocks; /* from its first one to the stage's last */
   int32_t pad[3];

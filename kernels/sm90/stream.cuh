@@ -39,7 +39,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static constexpr int kBlockBytes = kHeight * kWidth * 2;
   static constexpr int kPanelBytes = kWidth * kPanel * 2;  // half a slot: 64 columns
   static constexpr int kSlotBytes = 2 * kPanelBytes;
-  static constexpr bool kPairs = kWidth == 8;  // of blocks in an instruction
+  static constexpr bool kPairs = BSRG_STREAM_PAIRS(kWidth);
   static_assert(kRows <= BSRG_STREAM_MOST_ROWS / (kPairs ? 2 : 1), "a stage's record has no more");
 
   using Base::lane;
@@ -145,7 +145,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // A warp: one panel of each slot of X, one lane a slot.
   __device__ void load_x(int panel) const {
-    static_assert(BSRG_STREAM_SLOTS == 32);
+    static_assert(BSRG_STREAM_SLOTS == 32, "a lane each");
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
@@ -181,8 +181,8 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   // Uniform, as the shuffle tells the compiler.
   static __device__ uint32_t uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
-  // What a warp reads of its share of a stage, before it starts: it would wait for each later load.
   static constexpr int kWords = ((kPairs ? kRows : kRows / 2) + 3) / 4 * 4;
+  // What a warp reads of its share of a stage, before it starts: it would wait for each later load.
   struct Share {
     uint32_t slots[kWords];
     uint32_t blocks;
@@ -224,6 +224,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         static_cast<uint64_t>(kGroupBytes >> 4 | static_cast<uint32_t>(kSwizzle) << 30) << 32;
     // 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8.
     constexpr uint64_t kBlockHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
+    ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k)
 #pragma unroll
@@ -231,6 +232,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         ptx::WgmmaSmall<T, kHeight, !kTransposedX>::run(
             d[panel], kXHigh | (slot + panel * (kPanelBytes >> 4) + k * (k16Bytes >> 4)),
             kBlockHigh | (block + k * (256 >> 4)));
+    ptx::warpgroup_commit();
   }
 
   // Two blocks times both panels of their slots. Both lie so many units of 16 bytes apart.
@@ -249,9 +251,8 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     ptx::warpgroup_commit();
   }
 
-  // A block row's blocks two by two: instructions wait less for the slots' numbers where one is the lowest and one the
-  // highest. A last one without another goes with zeros times zeros: X may have no finite numbers
-  // where the row has no block.
+  // A block row's blocks two by two, lowest and highest slot. A last one without another goes with zeros times zeros: X may
+  // have no finite numbers where the row has no block.
   __device__ void multiply_pairs(float (&d)[2][kSums], uint32_t slots, uint32_t x, uint32_t &block) const {
     uint32_t others;
     while ((others = slots & (slots - 1)) != 0) {
@@ -287,9 +288,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         while (slots != 0) {
           const uint32_t highest = highest_bit(slots);
           slots ^= 1u << highest;
-          ptx::warpgroup_fence();
           multiply(d[r], x + highest * (kSlotBytes >> 4), block);
-          ptx::warpgroup_commit();
           block += kBlockBytes >> 4;
         }
       }

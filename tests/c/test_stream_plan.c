@@ -52,7 +52,7 @@ static void check_stage(reader *r, const bsrg_stream_stage *stage, const int32_t
   for (int32_t g = 0; g < BSRG_STREAM_GROUPS; ++g) {
     const bsrg_stream_share *share = &stage->share[g];
     CHECK(stage->a_begin + stage->a_count - share->blocks == packed);
-    const bool in_pairs = shape->width == 8;
+    const bool in_pairs = BSRG_STREAM_PAIRS(shape->width);
     for (int32_t row = 0; row < BSRG_STREAM_MOST_ROWS / (in_pairs ? 2 : 1); ++row) {
       uint32_t slots = in_pairs ? share->slots[row] : share->slots[row / 2] >> row % 2 * 16 & 0xffff;
       CHECK((uint64_t)slots >> stage->x_count == 0 && (row < group_rows || slots == 0));
