@@ -310,8 +310,8 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
   const bool even = masked ? cut.in_step : !args->sequences && bsrg_attention_sees_all(&p.bounds);
   const int64_t ctas = cut.in_step ? bsrg_workers_in_step(p.tile_count, sms) : bsrg_min(sms, p.tile_count);
   if (status == BSRG_OK)
-    status = bsrg_launch_drawing(gpu.api, gpu.device, kernel_of(args->dtype, v), ctas, stream, &p, &p.counter,
-                                 !even && p.tile_count > ctas, error);
+    status = bsrg_launch_drawing(gpu.api, gpu.device, kernel_of(args->dtype, v), 0, ctas, stream, &p,
+                                 &p.counter, !even && p.tile_count > ctas, error);
   if (status == BSRG_OK) status = join_parts(args, &p, v, gpu, &cut, error);
   if (scratch) status = bsrg_scratch_free(gpu.api, scratch, stream, status, error);
   return values ? bsrg_scratch_free(gpu.api, values, stream, status, error) : status;

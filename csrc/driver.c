@@ -354,9 +354,10 @@ static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *d
          api->stream_is_capturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
 }
 
-bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
-                        int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
-                        bsrg_error *error) {
+/* cluster: CTAs of one, along x; 0: as the table says. */
+static bsrg_status launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id, int cluster,
+                          int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
+                          bsrg_error *error) {
   const bsrg_kernel *row = &bsrg_kernels[id];
   bsrg_status status = BSRG_OK;
   bsrg_lock();
@@ -367,11 +368,12 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
 
   CUlaunchAttribute attributes[2];
   unsigned count = 0;
-  if (row->cluster > 1) {
-    CUlaunchAttribute *cluster = &attributes[count++];
-    *cluster = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
-    cluster->value.clusterDim.x = (unsigned)row->cluster;
-    cluster->value.clusterDim.y = cluster->value.clusterDim.z = 1;
+  if (cluster == 0) cluster = row->cluster;
+  if (cluster > 1) {
+    CUlaunchAttribute *dimension = &attributes[count++];
+    *dimension = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
+    dimension->value.clusterDim.x = (unsigned)cluster;
+    dimension->value.clusterDim.y = dimension->value.clusterDim.z = 1;
   }
   if (may_begin_early(api, device, id, stream)) {
     CUlaunchAttribute *early = &attributes[count++];
@@ -393,6 +395,12 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
                       error);
 }
 
+bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id,
+                        int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
+                        bsrg_error *error) {
+  return launch(api, device, id, 0, grid_x, grid_y, stream, parameters, error);
+}
+
 /* The counter of a stream, 0 if it has none. */
 static CUdeviceptr stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream) {
   int capturing = 0;
@@ -410,8 +418,8 @@ static CUdeviceptr stream_counter(const bsrg_cuda_api *api, bsrg_device_state *d
 }
 
 bsrg_status bsrg_launch_drawing(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
-                                int64_t ctas, CUstream stream, void *parameters, uint32_t **counter,
-                                bool drawn, bsrg_error *error) {
+                                int cluster, int64_t ctas, CUstream stream, void *parameters,
+                                uint32_t **counter, bool drawn, bsrg_error *error) {
   CUdeviceptr scratch = 0, at = stream_counter(api, device, stream);
   bsrg_status status = BSRG_OK;
   if (!at && drawn) {
@@ -421,6 +429,6 @@ bsrg_status bsrg_launch_drawing(const bsrg_cuda_api *api, bsrg_device_state *dev
     status = bsrg_cuda_check(api, api->set_32(at, 0, 1, stream), "cuMemsetD32Async", error);
   }
   *counter = (uint32_t *)(uintptr_t)at;
-  if (status == BSRG_OK) status = bsrg_launch(api, device, kernel, ctas, 1, stream, parameters, error);
+  if (status == BSRG_OK) status = launch(api, device, kernel, cluster, ctas, 1, stream, parameters, error);
   return scratch ? bsrg_scratch_free(api, scratch, stream, status, error) : status;
 }

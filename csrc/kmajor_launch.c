@@ -171,8 +171,9 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
   if (status != BSRG_OK) return status;
   const int64_t most = gpu.device->info.sm_count / s.pair;
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
-  return bsrg_launch_drawing(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), clusters * s.pair,
-                             (CUstream)args->stream, &p, &p.counter, !s.in_step && tiles > clusters, error);
+  return bsrg_launch_drawing(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), 0,
+                             clusters * s.pair, (CUstream)args->stream, &p, &p.counter,
+                             !s.in_step && tiles > clusters, error);
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {

@@ -139,6 +139,6 @@ bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_g
   const int64_t tiles = (int64_t)p.row_tiles * p.column_tiles;
   const int64_t ctas = bsrg_min(gpu.device->info.sm_count, tiles);
   return bsrg_launch_drawing(gpu.api, gpu.device,
-                             kernel_for(args->dtype, wide_slots, a->order != NULL, bt->order == NULL), ctas,
-                             (CUstream)args->stream, &p, &p.counter, tiles > ctas, error);
+                             kernel_for(args->dtype, wide_slots, a->order != NULL, bt->order == NULL), 0,
+                             ctas, (CUstream)args->stream, &p, &p.counter, tiles > ctas, error);
 }

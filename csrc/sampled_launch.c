@@ -100,8 +100,8 @@ static bsrg_status launch_hopper(const bsrg_sampled_args *args, const bsrg_sampl
   const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + 4 * tile + 2 * a.by_columns + b.by_columns);
   const int64_t ctas = bsrg_min(gpu.device->info.sm_count, plan->tile_count);
   const bool drawn = false; /* tiles take equally long */
-  return bsrg_launch_drawing(gpu.api, gpu.device, kernel, ctas, (CUstream)args->stream, &p, &p.counter, drawn,
-                             error);
+  return bsrg_launch_drawing(gpu.api, gpu.device, kernel, 0, ctas, (CUstream)args->stream, &p, &p.counter,
+                             drawn, error);
 }
 
 /* ---- portable --------------------------------------------------------------------------------- */

@@ -32,14 +32,14 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
       args, c_suits ? NULL : "needs c in row-major order, its rows at multiples of 16 bytes");
 }
 
-static int32_t column_tiles(const bsrg_matmul_args *args) {
-  return (int32_t)bsrg_ceil_div(args->x.cols, BSRG_STREAM_TILE_N);
+static int64_t column_tiles(const bsrg_matmul_args *args) {
+  return bsrg_ceil_div(args->x.cols, BSRG_STREAM_TILE_N);
 }
 
 /* Refuses products of too many tiles, and uploads the plan. */
 static bsrg_status prepare(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, bsrg_gpu gpu,
                            const CUdeviceptr **uploads, bsrg_error *error) {
-  if ((int64_t)stream->tile_count * column_tiles(args) > INT32_MAX / 2)
+  if (stream->tile_count * column_tiles(args) > INT32_MAX / 2)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
                      (long long)args->x.cols, (long long)args->y.rows);
@@ -89,7 +89,10 @@ static bsrg_map_shape shape_of(const bsrg_dense *d, bool transposed, int32_t row
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan *stream,
                             const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_stream_shape *shape = &stream->shape;
-  const int32_t n_tiles = column_tiles(args);
+  const int64_t sms = gpu.device->info.sm_count;
+  const int32_t cluster = bsrg_stream_cluster(args->x.cols, stream->tile_count, sms);
+  const int32_t n_tiles = (int32_t)column_tiles(args) / cluster;
+  const int64_t tiles = (int64_t)stream->tile_count * n_tiles, clusters = bsrg_min(sms / cluster, tiles);
   const bool transposed = bsrg_map_has_transposed_x(args), kept = bsrg_stream_keeps(stream);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
                           .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
@@ -97,10 +100,11 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .row_begin = (const int32_t *)(uintptr_t)uploads[ROWS],
                           .c = args->c.data,
                           .c_row_stride = args->c.row_stride,
+                          .cluster = cluster,
                           .tile_count = stream->tile_count,
                           .n_tile_count = n_tiles,
-                          .group = bsrg_stream_group(stream, n_tiles),
-                          .lead = bsrg_stream_lead(stream, n_tiles, gpu.device->info.sm_count),
+                          .group = bsrg_stream_group(stream, cluster, n_tiles),
+                          .lead = bsrg_stream_lead(stream, cluster, n_tiles, sms),
                           .rows = (int32_t)args->y.rows,
                           .n = (int32_t)args->x.cols,
                           .alpha = (float)args->alpha,
@@ -114,12 +118,10 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
-  const int64_t tiles = (int64_t)stream->tile_count * n_tiles, sms = gpu.device->info.sm_count;
-  const int64_t ctas = bsrg_min(sms, tiles);
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
   const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
-  return bsrg_launch_drawing(gpu.api, gpu.device, (bsrg_kernel_id)kernel, ctas, (CUstream)args->stream, &p,
-                             &p.counter, tiles > ctas, error);
+  return bsrg_launch_drawing(gpu.api, gpu.device, (bsrg_kernel_id)kernel, cluster, clusters * cluster,
+                             (CUstream)args->stream, &p, &p.counter, tiles > clusters, error);
 }
 
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,

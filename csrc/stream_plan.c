@@ -74,20 +74,6 @@ static void sort_parts(stage_parts *sorted, const part *parts, int64_t count) {
   }
 }
 
-/* The parts of a row in pairs, or one alone; returns how many. */
-static int64_t pack_pairs(uint32_t slots, const int32_t *source, int32_t **packed) {
-  int64_t pairs = 0;
-  for (; slots; ++pairs) {
-    *(*packed)++ = source[__builtin_ctz(slots)];
-    slots &= slots - 1;
-    if (!slots) continue;
-    const int highest = 31 - __builtin_clz(slots);
-    *(*packed)++ = source[highest];
-    slots ^= 1u << highest;
-  }
-  return pairs;
-}
-
 /* The stage's parts in the order in which the warpgroups use them. */
 static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) {
   bsrg_stream_plan *plan = b->plan;
@@ -99,12 +85,13 @@ static void pack_stage(builder *b, bsrg_stream_stage *stage, const part *parts) 
     bsrg_stream_share *share = &stage->share[g];
     share->blocks = stage->a_count - (int32_t)(packed - plan->source - stage->a_begin);
     for (int32_t row = 0; row < b->group_rows; ++row) {
+      uint32_t left = sorted.slots[g][row];
       if (in_pairs) {
-        share->slots[row] = sorted.slots[g][row];
-        plan->steps += pack_pairs(sorted.slots[g][row], sorted.source[g][row], &packed);
+        share->slots[row] = left;
+        plan->steps += (__builtin_popcount(left) + 1) / 2;
+        for (; left; left &= left - 1) *packed++ = sorted.source[g][row][__builtin_ctz(left)];
         continue;
       }
-      uint32_t left = sorted.slots[g][row];
       share->slots[row / 2] |= left << row % 2 * 16;
       for (int32_t slot = stage->x_count - 1; left; --slot) {
         if (left >> slot) *packed++ = sorted.source[g][row][slot];
@@ -346,37 +333,44 @@ bool bsrg_stream_keeps(const bsrg_stream_plan *plan) {
   return is_kept((double)plan->part_count, plan->shape.height, plan->shape.width, plan->skewed);
 }
 
-int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t n_tiles) {
-  /* Column tiles that run side by side read the same blocks at the same time. Where these stay in L2 anyway, row tiles side by
-   * side read the same X. */
-  return (int32_t)bsrg_min(bsrg_stream_keeps(plan) ? 1 : uses_most(plan) ? 8 : 4, n_tiles);
+int32_t bsrg_stream_cluster(int64_t n, double tiles, int64_t sm_count) {
+  const int64_t columns = bsrg_ceil_div(n, BSRG_STREAM_TILE_N);
+  return columns % 2 == 0 && tiles * (double)columns > (double)sm_count ? 2 : 1;
 }
 
-int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t n_tiles, int64_t sm_count) {
-  const int32_t group = bsrg_stream_group(plan, n_tiles);
+int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t cluster, int32_t n_tiles) {
+  /* Column tiles that run side by side read the same blocks at the same time. Where these stay in L2 anyway, row tiles side by
+   * side read the same X. */
+  const int32_t tiles = bsrg_stream_keeps(plan) ? 1 : uses_most(plan) ? 8 : 4;
+  return bsrg_min(bsrg_max(1, tiles / cluster), n_tiles);
+}
+
+int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t cluster, int32_t n_tiles, int64_t sm_count) {
+  const int32_t group = bsrg_stream_group(plan, cluster, n_tiles);
   int32_t lead = 0;
-  while (plan->skewed && lead < plan->tile_count &&
-         bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count))
+  while (
+      plan->skewed && lead < plan->tile_count &&
+      bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count / cluster))
     ++lead;
   return lead;
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
 
-/* Fitted on an H200: within 5% for 91% of 138 products, within 10% for all but two. The rates are what fits beside products,
+/* Fitted on an H200: within 5% for 29 of 32 products, within 8% for the others. The rates are what fits beside products,
  * and the clock is one that power allows for long; loads alone end at some 9.6 TB/s. */
-static const double clock_hz = 1.5e9, l2_bytes_per_s = 19.8e12;
+static const double clock_hz = 1.5e9, l2_bytes_per_s = 20.5e12;
 /* Likewise, of blocks up to 32 rows high that L2 keeps. */
-static const double l2_kept_bytes_per_s = 22.3e12;
+static const double l2_kept_bytes_per_s = 26e12;
 /* Of an SM, for what one column of a transposed X has in a slot, 16 to 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
  * A @ X 556, of 32 x 32 425 and 410. */
 static const double run_cycles = 1.2;
 /* Cycles of an SM for a step, 16 columns of a part, and for a tile. */
-static const double step_cycles = 20.1, step_row_cycles = .8, tile_cycles = 7900;
+static const double step_cycles = 20.2, step_row_cycles = .85, tile_cycles = 7900;
 /* Of parts of 8 rows, for which instructions are issued as fast as they can be. */
-static const double low_step_overhead = 1.14;
+static const double low_step_overhead = 1.15;
 /* Of pairs, which take more instructions. */
-static const double pair_overhead = 1.06;
+static const double pair_overhead = 1.08;
 
 /* Of an SM, for 128 columns of all parts. */
 static double product_cycles(const bsrg_stream_work *w) {
@@ -412,7 +406,8 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   const double part_bytes = 2.0 * w->height * w->width;
   const double slot_bytes = 2.0 * BSRG_STREAM_TILE_N * w->width;
   c->mma_flops = w->steps * 2.0 * w->height * 16 * columns * BSRG_STREAM_TILE_N;
-  c->l2_bytes = columns * (w->parts * part_bytes + w->slots * slot_bytes);
+  const int32_t cluster = bsrg_stream_cluster(n, w->tiles, chip->sm_count);
+  c->l2_bytes = columns * (w->parts * part_bytes / cluster + w->slots * slot_bytes);
   c->hbm_bytes = compulsory_bytes;
   /* Loads and products overlap, though not all of the time. */
   const double runs = transposed_x ? columns * BSRG_STREAM_TILE_N * w->slots : 0;

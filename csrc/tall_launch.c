@@ -274,7 +274,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
   const bsrg_kernel_id kernel =
       pieces ? kernel_for_pieces(args->dtype, pieces, &s) : kernel_for(v, args->dtype, form, step_k, &s);
-  status = bsrg_launch_drawing(gpu.api, gpu.device, kernel, clusters * ctas, stream, &p, &p.counter,
+  status = bsrg_launch_drawing(gpu.api, gpu.device, kernel, 0, clusters * ctas, stream, &p, &p.counter,
                                !s.in_step && tiles > clusters, error);
   if (!level) return status;
   if (status == BSRG_OK)

@@ -196,7 +196,7 @@ enum {
 /* A warpgroup's share of a stage. Its warps read 16 bytes at a time. */
 typedef struct bsrg_stream_share {
   /* Bit s of a block row: it has a block in slot s. 32 bits a row for blocks in pairs, else 16, those of odd rows above those
-   * of the row before. Packed row by row, highest slot first or, in pairs, lowest, highest, lowest of the rest ... */
+   * of the row before. Packed row by row, highest slot first or, in pairs, lowest. */
   uint32_t slots[BSRG_STREAM_MOST_ROWS / 2];
   int32_t blocks; /* from its first one to the stage's last */
   int32_t pad[3];
@@ -230,10 +230,12 @@ typedef struct bsrg_stream_params {
   uint32_t *counter;        /* as in bsrg_tall_params */
   const void *c;
   int64_t c_row_stride;
-  int32_t tile_count, n_tile_count;
-  int32_t group;   /* column tiles that are swept together down all row tiles */
-  int32_t lead;    /* row tiles at the start of the list that go first, over all columns */
-  int32_t rows, n; /* of Y and C; the last block rows may reach beyond */
+  int32_t cluster; /* CTAs, of as many neighbouring column tiles: 1 or 2 */
+  int32_t tile_count;
+  int32_t n_tile_count; /* of a cluster's column tiles, of which none is left over */
+  int32_t group;        /* of these, how many are swept together down all row tiles */
+  int32_t lead;         /* row tiles at the start of the list that go first, over all columns */
+  int32_t rows, n;      /* of Y and C; the last block rows may reach beyond */
   float alpha, beta;
   bsrg_output_params output;
   int64_t c_col_stride;             /* for a transposed X; without one it is 1 */

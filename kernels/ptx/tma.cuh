@@ -115,6 +115,16 @@ __device__ __forceinline__ void bulk_load(uint32_t destination, const void *sour
       : "memory");
 }
 
+// Multicast, as above.
+__device__ __forceinline__ void bulk_load_multicast(uint32_t destination, const void *source, int bytes,
+                                                    uint32_t barrier, uint16_t cta_mask, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4, %5;" ::"r"(destination),
+      "l"(source), "r"(bytes), "r"(barrier), "h"(cta_mask), "l"(policy)
+      : "memory");
+}
+
 // From this CTA's shared memory to that of another one in the cluster, whose barrier counts the bytes. What is copied has to
 // stay until they have arrived there.
 __device__ __forceinline__ void bulk_send(uint32_t destination, uint32_t source, int bytes,

@@ -12,6 +12,10 @@
 // An instruction takes 16 rows of X. These are two groups of 8 any distance apart, which its descriptor tells, so two
 // blocks 8 columns wide go together wherever they lie.
 //
+// CTAs may work in clusters of two, at neighbouring column tiles, which meet the same blocks: each loads half of them for
+// both. What two SMs get by one read of L2 costs half of its energy, and there is less to read: 32 x 32 blocks of densities
+// 1/8 and 1/2 gained 4 and 2% sustained, 10 and 1% in bursts.
+//
 // A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA reads it
 // so. Y is then stored in the same way.
 #pragma once
@@ -53,6 +57,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   __device__ uint32_t tile_empty(int slot) const { return shared + L::kTileEmpty + 8 * slot; }
   __device__ uint32_t message(int slot) const { return shared + L::kMessage + 16 * slot; }
   __device__ uint32_t wanted() const { return shared + L::kWanted; }
+  __device__ uint32_t both_ready() const { return shared + L::kBothReady; }
   __device__ uint32_t stage_data(int stage) const { return shared + stage * kStageBytes; }
   __device__ uint32_t record(int stage) const { return shared + L::kRecord + stage * L::kRecordBytes; }
 
@@ -63,16 +68,20 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), 4 * kGroups + kLoaders + 1);
+      ptx::barrier_init(tile_empty(i), (4 * kGroups + kLoaders + 1) * p.cluster);
     }
     ptx::barrier_init(wanted(), 1);
+    ptx::barrier_init(both_ready(), 2);
     ptx::barrier_init_fence();
   }
 
   // By one lane, when the slot is full.
   __device__ Message take(const Slot &slot) const {
     const int4 m = ptx::load_shared_int4(message(slot.slot));
-    ptx::barrier_arrive(tile_empty(slot.slot));
+    if (p.cluster > 1)
+      ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
+    else
+      ptx::barrier_arrive(tile_empty(slot.slot));
     return {m.x, m.y, m.z, m.w};
   }
 
@@ -92,53 +101,92 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
             __shfl_sync(~0u, m.row_begin, 0), __shfl_sync(~0u, m.n_tile, 0)};
   }
 
-  // ---- scheduler: one lane ----------------------------------------------------------------------
+  // ---- scheduler: one lane of a cluster's first CTA ---------------------------------------------
+
+  __device__ void send(const Slot &slot, int rank, int4 m) const {
+    if (p.cluster > 1) {
+      const uint32_t barrier = ptx::map_to_rank(tile_full(slot.slot), rank);
+      ptx::barrier_arrive_expect_cluster(barrier, 16);
+      ptx::store_async(ptx::map_to_rank(message(slot.slot), rank), m, barrier);
+    } else {
+      ptx::store_shared(message(slot.slot), m);
+      ptx::barrier_arrive(tile_full(slot.slot));
+    }
+  }
 
   __device__ void schedule() const {
     const int tiles = p.tile_count * p.n_tile_count;
     Slot slot;
     slot.parity = 1;  // every slot starts out empty
     uint32_t tile_parity = 0;
-    for (int t = blockIdx.x;; slot.advance(), tile_parity ^= 1) {
+    for (int t = blockIdx.x / p.cluster;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
       int4 m = make_int4(0, 0, 0, -1);
       if (t < tiles) {
         const TilePosition at = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
         m = __ldg(reinterpret_cast<const int4 *>(p.tiles) + at.row);
-        m.w = at.column;
+        m.w = at.column * p.cluster;
       }
-      ptx::store_shared(message(slot.slot), m);
-      ptx::barrier_arrive(tile_full(slot.slot));
-      if (t >= tiles) return;
+      const bool last = t >= tiles;
+      for (int rank = 0; rank < p.cluster; ++rank) {
+        send(slot, rank, m);
+        if (!last) ++m.w;
+      }
+      if (last) break;
       ptx::barrier_wait(wanted(), tile_parity);
-      t = next_tile(p.counter, t, gridDim.x, tiles);
+      t = next_tile(p.counter, t, gridDim.x / p.cluster, tiles);
     }
+    slot.advance();
+    if (p.cluster > 1) wait_until_released(tile_empty(0), slot);
   }
 
   // ---- producers --------------------------------------------------------------------------------
 
-  // One lane: the blocks of a stage and its record, one bulk copy each.
+  // The blocks of a stage and its record, one bulk copy each; in a cluster half of the blocks, for both CTAs.
+  __device__ void load(int stage, const bsrg_stream_stage *from, const char *blocks, int bytes) const {
+    const uint32_t target = stage_data(stage) + kStageBytes - bytes;
+    if (p.cluster > 1) {
+      constexpr uint16_t kBoth = 3;
+      const int rank = static_cast<int>(ptx::cluster_rank()), half = bytes / 2;
+      if (rank == 0)
+        ptx::bulk_load_multicast(record(stage), from, L::kRecordBytes, full(stage), kBoth, p.blocks_policy);
+      ptx::bulk_load_multicast(target + rank * half, blocks + rank * half, half, full(stage), kBoth,
+                               p.blocks_policy);
+    } else {
+      ptx::bulk_load(record(stage), from, L::kRecordBytes, full(stage), p.blocks_policy);
+      ptx::bulk_load(target, blocks, bytes, full(stage), p.blocks_policy);
+    }
+  }
+
+  // One lane. Stages are the same in both CTAs of a cluster, and so are slots; a copy to both has to wait until both are empty.
   __device__ void load_blocks() const {
     Stage stage;
     stage.parity = 1;
+    uint32_t turn = 0;
     for (Slot slot;; slot.advance()) {
       const Message m = receive(slot);
       if (m.last()) return;
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
       // One record ahead: a global load in this lane's path would cost 0.3 us a stage.
       int2 a = m.stage_count > 0 ? __ldg(reinterpret_cast<const int2 *>(next)) : make_int2(0, 0);
-      if (m.stage_count == 0) ptx::barrier_arrive(wanted());
+      const bool draws = p.cluster == 1 || ptx::cluster_rank() == 0;
+      if (m.stage_count == 0 && draws) ptx::barrier_arrive(wanted());
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
-        if (i == max(m.stage_count - kDrawBefore, 0)) ptx::barrier_arrive(wanted());
+        if (i == max(m.stage_count - kDrawBefore, 0) && draws) ptx::barrier_arrive(wanted());
         const bsrg_stream_stage *current = next++;
         const int bytes = a.y * kBlockBytes;
         const char *source = static_cast<const char *>(p.packed) + static_cast<int64_t>(a.x) * kBlockBytes;
         if (i + 1 < m.stage_count) a = __ldg(reinterpret_cast<const int2 *>(next));
         ptx::barrier_wait(empty(stage.slot), stage.parity);
         ptx::barrier_arrive_expect(full(stage.slot), bytes + L::kRecordBytes);
-        ptx::bulk_load(record(stage.slot), current, L::kRecordBytes, full(stage.slot), p.blocks_policy);
-        ptx::bulk_load(stage_data(stage.slot) + kStageBytes - bytes, source, bytes, full(stage.slot),
-                       p.blocks_policy);
+        if (p.cluster > 1) {
+          // Of this one, too: else a partner that is ahead could end two phases, and this lane wait for the first for ever.
+          ptx::barrier_arrive(both_ready());
+          ptx::barrier_arrive_cluster(ptx::map_to_rank(both_ready(), ptx::cluster_rank() ^ 1));
+          ptx::barrier_wait(both_ready(), turn);
+          turn ^= 1;
+        }
+        load(stage.slot, current, source, bytes);
       }
     }
   }
@@ -251,13 +299,14 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     ptx::warpgroup_commit();
   }
 
-  // A block row's blocks two by two, lowest and highest slot. A last one without another goes with zeros times zeros: X may
+  // A block row's blocks two by two, lowest slots first. A last one without another goes with zeros times zeros: X may
   // have no finite numbers where the row has no block.
   __device__ void multiply_pairs(float (&d)[2][kSums], uint32_t slots, uint32_t x, uint32_t &block) const {
     uint32_t others;
     while ((others = slots & (slots - 1)) != 0) {
-      const uint32_t first = highest_bit(slots ^ others), second = highest_bit(slots);
-      slots = others ^ 1u << second;
+      const uint32_t rest = others & (others - 1);
+      const uint32_t first = highest_bit(slots ^ others), second = highest_bit(others ^ rest);
+      slots = rest;
       multiply_two(d, x + first * (kSlotBytes >> 4), (second - first) * (kSlotBytes >> 4), block,
                    kBlockBytes >> 4);
       block += 2 * (kBlockBytes >> 4);
@@ -332,6 +381,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       ptx::fence_async_proxy();
     }
     __syncthreads();
+    if (p.cluster > 1) ptx::cluster_sync();
     ptx::follow_grid_before();
     if (warp < 4 * kGroups) {
       ptx::take_registers<kConsumerRegisters>();
@@ -341,7 +391,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       const int role = warp - 4 * kGroups;
       if (role < kLoaders) load_x(role);
       if (role == kLoaders && lane == 0) load_blocks();
-      if (role == kLoaders + 1 && lane == 0) schedule();
+      if (role == kLoaders + 1 && lane == 0 && blockIdx.x % p.cluster == 0) schedule();
     }
   }
 };

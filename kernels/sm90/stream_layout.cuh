@@ -28,7 +28,8 @@ struct Layout {
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kWanted = kMessage + 16 * kMessageSlots;
-  static constexpr int kEnd = kWanted + 8;
+  static constexpr int kBothReady = kWanted + 8;
+  static constexpr int kEnd = kBothReady + 8;
   static_assert(kRecordBytes % 16 == 0 && kMessage % 16 == 0, "16-byte copies");
   static_assert(kEnd + 1024 <= BSRG_STREAM_SHARED_BYTES, "the host reserves too little");
 };

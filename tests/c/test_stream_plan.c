@@ -59,7 +59,7 @@ static void check_stage(reader *r, const bsrg_stream_stage *stage, const int32_t
       int64_t parts = 0;
       for (; slots; ++parts) {
         const int highest = 31 - __builtin_clz(slots), lowest = __builtin_ctz(slots);
-        const int slot = in_pairs && parts % 2 == 0 ? lowest : highest;
+        const int slot = in_pairs ? lowest : highest;
         check_part(r, packed++, rows[g * group_rows + row], stage->x_row[slot]);
         slots ^= 1u << slot;
       }
@@ -123,8 +123,8 @@ static void check_group(bsrg_structure *structure, bool skewed, bool kept, int32
   bsrg_stream_plan *plan = bsrg_stream_make_plan(structure);
   CHECK(plan->skewed == skewed);
   CHECK(bsrg_stream_keeps(plan) == kept);
-  CHECK(bsrg_stream_group(plan, 100) == group);
-  CHECK(bsrg_stream_group(plan, 1) == 1);
+  CHECK(bsrg_stream_group(plan, 1, 100) == group && bsrg_stream_group(plan, 1, 1) == 1);
+  CHECK(bsrg_stream_group(plan, 2, 50) == bsrg_max(1, group / 2) && bsrg_stream_group(plan, 2, 1) == 1);
   bsrg_stream_free_plan(plan);
   bsrg_structure_destroy(structure);
 }
@@ -134,6 +134,13 @@ static void test_groups(void) {
   check_group(make(160, 160, 16, 16, 50, true), true, false, 4);
   check_group(make(256, 256, 16, 16, 100, false), false, false, 8); /* 32 MB */
   check_group(make(1024, 1024, 16, 16, 6, false), false, false, 4);
+}
+
+/* Pairs of column tiles, where none is left over and SMs have more than one. */
+static void test_clusters(void) {
+  CHECK(bsrg_stream_cluster(8192, 22, 132) == 2 && bsrg_stream_cluster(8065, 22, 132) == 2);
+  CHECK(bsrg_stream_cluster(8064, 22, 132) == 1); /* 63 */
+  CHECK(bsrg_stream_cluster(1024, 22, 132) == 2 && bsrg_stream_cluster(512, 22, 132) == 1);
 }
 
 /* Tiles of 256 rows, not 384, where they let more of 132 SMs work. */
@@ -162,6 +169,7 @@ static void test_low(void) {
 
 int main(void) {
   test_groups();
+  test_clusters();
   test_low();
   static const int64_t heights[] = {8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168};
   static const int64_t widths[] = {8, 16, 24, 32, 48, 64, 112};

@@ -221,6 +221,29 @@ def test_stream_many_column_tiles(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("blocksize", [(8, 16), (16, 8), (16, 16), (32, 32), (64, 48)])
+def test_stream_clusters(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    blocksize: tuple[int, int],
+    pattern: str,
+    dtype: str,
+) -> None:
+    """CTAs in clusters of two load their blocks together where tiles are more than SMs: an even
+    number of column tiles, the last of which may be ragged. Row tiles without blocks lie between
+    others, and some are much longer."""
+    make, rows, cols = PATTERNS[pattern]
+    scale = -(-5 * 384 // (rows * blocksize[0]))
+    mask = make(rng, rows * scale, cols * scale) | corner(rows * scale, cols * scale)
+    p = random_problem(torch, mask, blocksize, dtype)
+    for n in some((8192, 8072)):
+        check(torch, p, n, family="stream")
+    check(torch, p, 8192, alpha=1.5, beta=-1.0, family="stream")
+
+
+@pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
     ("family", "blocksize"),
     [
