@@ -113,9 +113,10 @@ TEXT = """\
 Compiled by nvcc {release}. `python tools/kernel_resources.py --write` makes this table from the
 build, and a test compares them. Kernels of one source that take the same share a row; one that is
 launched in several forms has a row for each. Registers are those of a thread at the launch:
-warpgroups that trade them later have as many in sum. Spills and shared memory are in bytes. CTAs
-on an SM, occupancy (of the 64 warps that there is room for) and what limits them are of an A100
-(`sm_80`, 164 KB of shared memory) and of an H100 or H200 (`sm_90` and `sm_90a`, 228 KB).
+warpgroups that trade them later have as many in sum. Spills and shared memory are in bytes.
+Clusters are the table's; stream kernels may be launched in clusters of two. CTAs on an SM,
+occupancy (of the 64 warps that there is room for) and what limits them are of an A100 (`sm_80`,
+164 KB of shared memory) and of an H100 or H200 (`sm_90` and `sm_90a`, 228 KB).
 
 """
 
