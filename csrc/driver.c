@@ -354,7 +354,7 @@ static bool may_begin_early(const bsrg_cuda_api *api, const bsrg_device_state *d
          api->stream_is_capturing(stream, &capturing) == CUDA_SUCCESS && !capturing;
 }
 
-/* cluster: CTAs of one, along x; 0: as the table says. */
+/* cluster: how many neighbouring CTAs along x are one; 0: as many as the table says. */
 static bsrg_status launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id id, int cluster,
                           int64_t grid_x, int64_t grid_y, CUstream stream, void *parameters,
                           bsrg_error *error) {

@@ -62,7 +62,7 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
  * when the kernel starts. Streams have one each. Where none can be promised to a kernel alone (a graph may be replayed
  * beside another of the same capture, the per-thread stream is many streams), it is scratch memory, set to zero in the
  * stream's order, if `drawn` says that this is worth it: that tiles take unequally long and are more than CTAs. Else it is
- * NULL, and tiles are dealt in turn. cluster: its CTAs; 0: as in the table, which may be less. */
+ * NULL, and tiles are dealt in turn. cluster: how many neighbouring CTAs are one; 0: as many as the table says. */
 bsrg_status bsrg_launch_drawing(const bsrg_cuda_api *api, bsrg_device_state *device, bsrg_kernel_id kernel,
                                 int cluster, int64_t ctas, CUstream stream, void *parameters,
                                 uint32_t **counter, bool drawn, bsrg_error *error);

@@ -13,8 +13,8 @@
 // blocks 8 columns wide go together wherever they lie.
 //
 // CTAs may work in clusters of two, at neighbouring column tiles, which meet the same blocks: each loads half of them for
-// both. What two SMs get by one read of L2 costs half of its energy, and there is less to read: 32 x 32 blocks of densities
-// 1/8 and 1/2 gained 4 and 2% sustained, 10 and 1% in bursts.
+// both. A byte that two SMs get by one read of L2 costs each 16 pJ and not 28, and there is less to read: 32 x 32 blocks of
+// densities 1/8 and 1/2 gained 4 and 2% sustained, 10 and 1% in bursts.
 //
 // A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA reads it
 // so. Y is then stored in the same way.
