@@ -1,4 +1,4 @@
-/* The narrow family: up to 64 columns, float16 and bfloat16 from sm_80 up, 8-bit floats on Hopper. Kernels in
+/* The narrow family: up to 64 columns, or 128 in two panels, float16 and bfloat16 from sm_80 up, 8-bit floats on Hopper. Kernels in
  * kernels/sm80/narrow.cuh. */
 #ifndef BSRG_NARROW_H
 #define BSRG_NARROW_H
@@ -71,5 +71,7 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
 
 /* The columns that a kernel of the other kinds is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
+/* Panels of BSRG_NARROW_MAX_N columns that are multiplied one after the other, at most. */
+enum { BSRG_NARROW_PANELS = 2 };
 
 #endif

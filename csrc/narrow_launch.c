@@ -34,7 +34,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 static const char *columns_obstacle(int64_t n) {
-  return n > BSRG_NARROW_MAX_N ? "needs at most 64 columns" : NULL;
+  return n > BSRG_NARROW_PANELS * BSRG_NARROW_MAX_N ? "needs at most 128 columns" : NULL;
 }
 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
@@ -275,7 +275,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   return partial ? bsrg_scratch_free(gpu.api, partial, stream, status, error) : status;
 }
 
-static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+static bsrg_status launch_panel(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
+                                bsrg_error *error) {
   if (!bsrg_is_8_bit(args->dtype) || !bsrg_kmajor_copies_for(args).x) return multiply(args, plan, gpu, error);
   bsrg_matmul_args turned = *args;
   const CUstream stream = (CUstream)args->stream;
@@ -286,6 +287,35 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   status = bsrg_kmajor_turn_x(args, scratch, gpu, &turned.x, error);
   if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
   return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+}
+
+static void take_columns(bsrg_dense *dense, bsrg_dtype dtype, int64_t first, int64_t count) {
+  if (dense->data)
+    dense->data = (char *)dense->data + first * dense->col_stride * (int64_t)bsrg_dtype_size(dtype);
+  dense->cols = count;
+}
+
+static void take_elements(bsrg_vector *vector, int64_t first, int64_t count) {
+  if (!vector->data) return;
+  vector->data =
+      (const char *)vector->data + first * vector->stride * (int64_t)bsrg_dtype_size(vector->dtype);
+  vector->size = count;
+}
+
+/* Panels of as many columns as a kernel takes, one after the other: all but the first find A in L2. */
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  bsrg_status status = BSRG_OK;
+  for (int64_t first = 0; first < args->x.cols && status == BSRG_OK; first += BSRG_NARROW_MAX_N) {
+    const int64_t count = bsrg_min(BSRG_NARROW_MAX_N, args->x.cols - first);
+    bsrg_matmul_args panel = *args;
+    take_columns(&panel.x, args->dtype, first, count);
+    take_columns(&panel.c, bsrg_out_dtype(args), first, count);
+    take_columns(&panel.y, bsrg_out_dtype(args), first, count);
+    take_elements(&panel.epilogue.col_scale, first, count);
+    take_elements(&panel.epilogue.col_bias, first, count);
+    status = launch_panel(&panel, plan, gpu, error);
+  }
+  return status;
 }
 
 const bsrg_family_ops bsrg_narrow_family = {.family = BSRG_NARROW,

@@ -250,12 +250,25 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
 /* What transposed views take beside blocks as they are stored: 1.0 to 1.4 on an H200. */
 static const double turned_cost = 1.12;
 
+/* Not fitted: panels behind the first find A in L2, if it fits there, but take as long here. */
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, args->dtype, &args->x);
   const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&args->x);
-  const bool by_l2 = cost(v, plan, kind, args->dtype, args->x.cols, by_columns, chip, c);
+  bsrg_candidate sum = *c;
+  sum.mma_flops = sum.l2_bytes = sum.seconds = 0;
+  bool by_l2 = false;
+  for (int64_t first = 0; first < args->x.cols; first += BSRG_NARROW_MAX_N) {
+    bsrg_dense x = args->x;
+    x.cols = bsrg_min(BSRG_NARROW_MAX_N, args->x.cols - first);
+    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, args->dtype, &x);
+    by_l2 |= cost(v, plan, kind, args->dtype, x.cols, by_columns, chip, c);
+    sum.mma_flops += c->mma_flops;
+    sum.l2_bytes += c->l2_bytes;
+    sum.seconds += c->seconds;
+  }
+  sum.hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, args->x.cols);
+  *c = sum;
   if (v->order) c->seconds *= turned_cost;
   const bool copied = bsrg_is_8_bit(args->dtype) && bsrg_kmajor_copies_for(args).x;
   if (copied) {
