@@ -191,6 +191,16 @@ static bsrg_kernel_id pieces_kernel(bsrg_dtype out) {
                             : BSRG_KERNEL_PIECES_F32;
 }
 
+/* What CTAs ask memory for while the grid before them ends. More would be in the way of what they need first, X among it. */
+enum { AHEAD_BYTES_OF_SM = 16 << 10, AHEAD_PART = 8, LINE_BYTES = 128 };
+static void ask_ahead(const bsrg_structure_view *v, bsrg_dtype dtype, int64_t ctas, int sm_count,
+                      bsrg_narrow_params *p) {
+  const int64_t bytes = v->nnzb * v->block_height * v->block_width * (int64_t)bsrg_dtype_size(dtype);
+  const int64_t ahead = bsrg_min((int64_t)AHEAD_BYTES_OF_SM * sm_count, bytes / AHEAD_PART);
+  p->share_bytes = bytes / bsrg_max(1, ctas) / LINE_BYTES * LINE_BYTES;
+  p->ahead_bytes = (int32_t)bsrg_min(p->share_bytes, ahead / bsrg_max(1, ctas));
+}
+
 /* args: of 8 bits with X by columns. */
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan *narrow, bsrg_gpu gpu,
                             bsrg_error *error) {
@@ -257,6 +267,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
       .beta = (float)args->beta,
       .output = bsrg_output_of(args),
   };
+  if (kind != BSRG_NARROW_BY_CLUSTER)
+    ask_ahead(v, args->dtype, list->item_count, gpu.device->info.sm_count, &p);
   if (kind == BSRG_NARROW_BY_TMA) {
     status = launch_tma(args, &p, list, gpu, error);
   } else if (kind == BSRG_NARROW_BY_CLUSTER) {

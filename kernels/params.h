@@ -388,6 +388,9 @@ enum { BSRG_NARROW_X_ROWS, BSRG_NARROW_X_COLUMNS, BSRG_NARROW_X_ELEMENTS };
 
 typedef struct bsrg_narrow_params {
   const void *values;
+  /* Each CTA has memory send so many bytes before it may read them, one's share_bytes behind the other's. */
+  int64_t share_bytes;
+  int32_t ahead_bytes;
   /* The block columns of item i begin at columns + i * columns_stride, or if that is 0 at columns + its first block. */
   const int32_t *columns;
   int32_t columns_stride;

@@ -34,6 +34,15 @@ extern "C" __global__ void waits_late(float *x, const float *y) {{
 }}
 """
 
+READS_EARLY = f"""{WAITS}
+extern "C" __global__ void reads_early(float *x, const float *uploaded) {{
+  float early;
+  asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(early) : "l"(uploaded));
+  wait();
+  x[threadIdx.x] = early;
+}}
+"""
+
 # 96 values are alive at once, in threads that get 32 registers.
 SPILLS = """
 extern "C" __global__ void __launch_bounds__(1024, 2) spills(float *x) {
@@ -166,6 +175,14 @@ def test_missing_waits_are_found(compile_text):
     assert problems(compile_text("sm80/waits_late", WAITS_LATE)) == [
         "sm80/waits_late: waits_late (sm_90) may touch memory before it waits for the grid before "
         "it"
+    ]
+
+
+def test_what_was_uploaded_may_be_read_early(compile_text):
+    assert problems(compile_text("sm80/reads_early", READS_EARLY)) == []
+    other = READS_EARLY.replace(".nc.L1::no_allocate", "")
+    assert problems(compile_text("sm80/other", other)) == [
+        "sm80/other: reads_early (sm_90) may touch memory before it waits for the grid before it"
     ]
 
 

@@ -48,11 +48,13 @@ REQUIRED = {
 }
 
 # Every kernel may be launched while the one before it still runs, and waits for it with this
-# instruction, griddepcontrol.wait; none that touches memory, or leads past it, may come before it.
+# instruction, griddepcontrol.wait; none that touches memory, or leads past it, may come before it,
+# but for loads of what the host has uploaded (ptx::load_uploaded), which ask L1 not to keep it.
 WAITS = "ACQBULK"
 BEFORE_WAIT = re.compile(
     r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|LDGMC|UTMA\w+|UBLK\w+|SU\w+|TEX|TLD\w*|EXIT|BRX|JMP|CALL)$"
 )
+UPLOADED = re.compile(r"\.E\.NA\.(\w+\.)*CONSTANT\b")
 EARLY = "(before the wait)"
 UNIFORM_COPY = "(to a uniform address)"
 
@@ -229,7 +231,7 @@ def _early(beginning: list[re.Match[str]]) -> int:
             return early + (predicate is not None or furthest > int(address, 16))
         if opcode == "BRA" and (target := _SASS_TARGET.search(operands)):
             furthest = max(furthest, int(target[1], 16))
-        elif BEFORE_WAIT.match(opcode):
+        elif BEFORE_WAIT.match(opcode) and not (opcode == "LDG" and UPLOADED.match(operands)):
             early += 1
     return early + 1  # it comes too late to be looked for
 

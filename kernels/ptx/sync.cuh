@@ -91,6 +91,29 @@ __device__ __forceinline__ void wait_for_grid_before() {
 #endif
 }
 
+// Before that wait, though, a kernel may read what the host has uploaded before the launch, which no kernel writes, and have
+// lines of memory brought to L2, where they stay right whoever writes them. Such loads have a way past L1 of their own, by which
+// tools/check_kernels.py knows them.
+template <typename T>
+__device__ __forceinline__ T load_uploaded(const T *from) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "the widths of a load");
+  T value;
+  if constexpr (sizeof(T) == 2)
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0, [%1];" : "=h"(value) : "l"(from));
+  else if constexpr (sizeof(T) == 4)
+    asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(value) : "l"(from));
+  else
+    asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(value.x), "=r"(value.y)
+                 : "l"(from));
+  return value;
+}
+
+// The line of 128 bytes.
+__device__ __forceinline__ void prefetch_l2(const void *from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
 // The next one may begin as CTAs of this one leave their SMs, not only when all have. Not before the wait: whatever ran
 // earlier has ended by then, on which kernels of others may count.
 __device__ __forceinline__ void follow_grid_before() {

@@ -30,6 +30,7 @@
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/narrow_a.cuh"
+#include "sm80/narrow_begin.cuh"
 #include "sm80/narrow_output.cuh"
 
 namespace bsrg::narrow {
@@ -50,6 +51,23 @@ __device__ __forceinline__ void load(uint32_t *words, const void *source) {
   }
 }
 
+// What a CTA begins with. Where block columns have places of their own, each thread asks for one and need not wait for the item.
+struct Start {
+  const int32_t *columns;
+  bool has_column;
+  int32_t column;
+  bsrg_narrow_item item;
+};
+
+__device__ __forceinline__ Start load_start(const bsrg_narrow_params &p) {
+  Start start;
+  start.columns = columns_of_item(p);
+  start.has_column = static_cast<int>(threadIdx.x) < p.columns_stride;
+  start.column = start.has_column ? ptx::load_uploaded(start.columns + threadIdx.x) : 0;
+  start.item = load_item(p);
+  return start;
+}
+
 template <typename T, int kColumns, int kStrip, bool kRingX, Copies kCopies>
 class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
   using Base = RingOfA<kColumns, kStrip, kRingX, kCopies>;
@@ -61,18 +79,14 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
         ring_x_(ring_ + kBytesOfA),
         x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
 
-  __device__ __forceinline__ void run() {
-    // Where block columns have places of their own, they need not wait for the item.
-    const int32_t *const columns = p_.columns + static_cast<int64_t>(blockIdx.x) * p_.columns_stride;
-    const bool early = static_cast<int>(threadIdx.x) < p_.columns_stride;
-    const int32_t column = early ? __ldg(columns + threadIdx.x) : 0;
-    const bsrg_narrow_item item = p_.items[blockIdx.x];
+  __device__ __forceinline__ void run(const Start &start) {
+    const bsrg_narrow_item &item = start.item;
     this->begin(item);
     // A needs no block columns, so it sets out first, but for transposed views, whose blocks lie anywhere.
     if constexpr (!kTransposed) set_out();
-    if (early) block_columns_[threadIdx.x] = column;
-    const int32_t *const rest = p_.columns_stride > 0 ? columns : columns + item.first_block;
-    for (int i = threadIdx.x + (early ? blockDim.x : 0); i < item.block_count; i += blockDim.x)
+    if (start.has_column) block_columns_[threadIdx.x] = start.column;
+    const int32_t *const rest = p_.columns_stride > 0 ? start.columns : start.columns + item.first_block;
+    for (int i = threadIdx.x + (start.has_column ? blockDim.x : 0); i < item.block_count; i += blockDim.x)
       block_columns_[i] = __ldg(rest + i);
     if constexpr (kTransposed)
       for (int i = threadIdx.x; i < item.block_count; i += blockDim.x)
@@ -423,16 +437,20 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
 template <typename T, int kColumns, int kStrip, bool kRingX, bool kTransposed>
 __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
+  ask_for_blocks(p);
+  const Start start = load_start(p);
+  // CTAs of the next one that wait beside these cost 1 to 16 columns 15%, so that it begins behind these.
+  ptx::wait_for_grid_before();
   if constexpr (kTransposed) {
-    Kernel<T, kColumns, kStrip, kRingX, Copies::kTransposed>(p, shared_memory).run();
+    Kernel<T, kColumns, kStrip, kRingX, Copies::kTransposed>(p, shared_memory).run(start);
     return;
   } else if constexpr (kColumns < 64 || kRingX) {  // otherwise registers do not suffice
     if (p.block_width == 16) {
-      Kernel<T, kColumns, kStrip, kRingX, Copies::kSixteen>(p, shared_memory).run();
+      Kernel<T, kColumns, kStrip, kRingX, Copies::kSixteen>(p, shared_memory).run(start);
       return;
     }
   }
-  Kernel<T, kColumns, kStrip, kRingX, Copies::kChunks>(p, shared_memory).run();
+  Kernel<T, kColumns, kStrip, kRingX, Copies::kChunks>(p, shared_memory).run(start);
 }
 
 }  // namespace bsrg::narrow
@@ -441,15 +459,12 @@ __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
 #define BSRG_NARROW_KERNEL(prefix, type, transposed, columns, strip, warps, fewer, fewest)            \
   extern "C" __global__ void __launch_bounds__(32 * (warps), (columns) == 8 && (strip) == 16 ? 3 : 2) \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {             \
-    /* CTAs of the next one that wait beside these cost 1 to 16 columns 15%. */                       \
-    bsrg::ptx::wait_for_grid_before();                                                                \
     bsrg::narrow::run<type, columns, strip, false, transposed>(params);                               \
   }
 // One CTA an SM, or more with fewer warps.
 #define BSRG_NARROW_SM90_KERNEL(prefix, type, transposed, columns, strip, warps, fewer, fewest) \
   extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                                 \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {       \
-    bsrg::ptx::wait_for_grid_before();                                                          \
     bsrg::narrow::run<type, columns, strip, true, transposed>(params);                          \
   }
 #define BSRG_PIECES_KERNEL(name, type)                              \

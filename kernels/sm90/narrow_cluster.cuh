@@ -75,13 +75,19 @@ class Kernel {
     }
     __syncthreads();
     ptx::cluster_arrive();
+    // The plan is as cold as A: these lines of it come to L2 while the grid before ends.
+    const int list = (first_strip + warp) * kParts + part;
+    if (lane == 0 && first_strip + warp < p.all_strips) {
+      ptx::prefetch_l2(p.masks + list * p.stages);
+      ptx::prefetch_l2(p.first + list);
+    }
     ptx::follow_grid_before();
     float sums[kColumns / 8][4] = {};
     if (warp == kProducer) {
       if (lane == 0) load_x();
       __syncwarp();
     } else if (warp < p.strips) {
-      multiply(sums);
+      multiply(list, sums);
     }
     ptx::cluster_wait();  // the others' barriers are there
     if (warp < p.strips) send(sums);
@@ -146,8 +152,8 @@ class Kernel {
       return first + k * 128;
   }
 
-  __device__ void multiply(float (&sums)[kColumns / 8][4]) const {
-    const int list = (first_strip + warp) * kParts + part;
+  // list: the warp's, of the blocks of its strip and this part.
+  __device__ void multiply(int list, float (&sums)[kColumns / 8][4]) const {
     int first = 0, count = 0, masks = 0;  // lane i has the bits of stage i
     if (first_strip + warp < p.all_strips) {
       if (lane < p.stages) masks = __ldg(p.masks + list * p.stages + lane);

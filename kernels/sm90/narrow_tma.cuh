@@ -26,6 +26,7 @@
 #include "ptx/wgmma_attention.cuh"
 #include "ptx/wgmma_kmajor.cuh"
 #include "ptx/wgmma_small.cuh"
+#include "sm80/narrow_begin.cuh"
 #include "sm80/narrow_output.cuh"
 #include "sm90/persistent.cuh"
 
@@ -430,13 +431,15 @@ struct Kernel {
   __device__ void run(float *memory) const {
     if (threadIdx.x == 0) init_barriers();
     __syncthreads();
-    ptx::wait_for_grid_before();
-    // Where block columns have places of their own, they need not wait for the item.
     const bsrg_narrow_params &narrow = p.narrow;
-    const int32_t *columns = narrow.columns + static_cast<int64_t>(blockIdx.x) * narrow.columns_stride;
+    narrow::ask_for_blocks(narrow);
+    // Where block columns have places of their own, they need not wait for the item.
+    const int32_t *columns = narrow::columns_of_item(narrow);
     int first_columns = 0;
-    if (warp == kWarps + 1 && lane < narrow.columns_stride) first_columns = __ldg(columns + lane);
-    const bsrg_narrow_item item = narrow.items[blockIdx.x];
+    if (warp == kWarps + 1 && lane < narrow.columns_stride)
+      first_columns = ptx::load_uploaded(columns + lane);
+    const bsrg_narrow_item item = narrow::load_item(narrow);
+    ptx::wait_for_grid_before();
     if (warp < kWarps) {
       consume(item, memory);
     } else if (warp == kWarps) {

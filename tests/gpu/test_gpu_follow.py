@@ -61,6 +61,42 @@ def test_chains(torch: Any, rng: np.random.Generator, first: str, second: str) -
             assert torch.equal(out, expected[i % 5]), f"chain {i} of {len(found)}"
 
 
+@pytest.mark.parametrize("n", [1, 16, 64, 128])
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 32)])
+def test_values_written_just_before(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], n: int
+) -> None:
+    """Few columns ask memory for blocks while the product that writes these may still run."""
+    height, width = blocksize
+    pattern = cases.uniform(0.1)(rng, SIDE // height, SIDE // width)
+    a = random_problem(torch, pattern, blocksize, "float16").matrix
+    rows = a.data.shape[0] * height
+    few = cases.uniform(4 / (512 // 16))(rng, rows // 16, 512 // 16)
+    maker = random_problem(torch, few, (16, 16), "float16").matrix
+    made = a.data.view(rows, width)
+    x = torch.randn(SIDE, n, device="cuda").half()
+    sources = torch.randn(5, 512, width, device="cuda").half() / 8
+
+    def make_and_multiply(source: Any, out: Any) -> None:
+        product(maker, source, None, 1.0, 0.0, made, None, "narrow")
+        product(a, x, None, 1.0, 0.0, out, None, "narrow")
+
+    expected = []
+    for source in sources:
+        product(maker, source, None, 1.0, 0.0, made, None, "narrow")
+        torch.cuda.synchronize()
+        expected.append(product(a, x, None, 1.0, None, None, None, "narrow"))
+        torch.cuda.synchronize()
+    for _ in repeats(20):
+        found = torch.full(
+            (len(repeats(50)), SIDE, n), float("nan"), device="cuda", dtype=torch.float16
+        )
+        for i, out in enumerate(found):
+            make_and_multiply(sources[i % 5], out)
+        for i, out in enumerate(found):
+            assert torch.equal(out, expected[i % 5]), f"product {i} of {len(found)}"
+
+
 @pytest.mark.parametrize("blocksize", [(64, 64), (16, 16)])
 def test_patterns_then_products(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]
