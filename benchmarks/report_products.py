@@ -58,7 +58,7 @@ def products(runs: list[Run], groups: dict[str, str] = _PRODUCTS) -> Made:
     lines = []
     for run, row in sorted(found, key=lambda f: list(groups).index(f[1]["case"].split("/")[0])):
         rivals = [
-            f"{name} {ratio(row, run.rival(row, who))}"
+            f"{name} {ratio(row, run.rival(row, who))}{_one_by_one(run, row, who)}"
             for who, name in _RIVALS.items()
             if run.rival(row, who) is not None
         ]
@@ -74,6 +74,13 @@ def products(runs: list[Run], groups: dict[str, str] = _PRODUCTS) -> Made:
             ]
         )
     return header, lines, [run for run, _ in found]
+
+
+def _one_by_one(run: Run, row: dict[str, Any], who: str) -> str:
+    """The same of calls that are no graph's, where the host may be slower than the GPU."""
+    own = run.find("bsrgemm", "eager", case=row["case"])
+    rival = run.rival(own, who) if own else None
+    return f" ({ratio(own, rival)})" if own and rival else ""
 
 
 def portable_products(runs: list[Run]) -> Made:

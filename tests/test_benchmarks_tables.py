@@ -66,7 +66,10 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     seconds = turned.useful_flops / 400e12
     rows = [
         *(result(turned, "bsrgemm", timing, seconds * 1e6) for timing in ("sustained", "burst")),
+        result(turned, "bsrgemm", "eager", 2 * seconds * 1e6),
         result(turned, "bsrgemm_plain", "sustained", 0.9 * seconds * 1e6),
+        result(turned, "bsrgemm_plain", "eager", 2.5 * seconds * 1e6),
+        result(turned, "torch_triton", "sustained", 3 * seconds * 1e6),
         result(fused, "bsrgemm", "sustained", fused.useful_flops / 500e6),
         result(fused, "fused_bias", "sustained", fused.useful_flops / 480e6),
         result(fused, "separate_bias_gelu", "sustained", fused.useful_flops / 250e6),
@@ -88,7 +91,8 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
         return lines(name)[0]
 
     assert first_line("gpu-products") == (
-        "| A.T @ X | float16 | 64×64 | uniform | 0.125 | 400 (400) | A @ X 0.90 |"
+        "| A.T @ X | float16 | 64×64 | uniform | 0.125 | 400 (400) "
+        "| A @ X 0.90 (1.25), Triton 3.00 |"
     )
     assert first_line("gpu-fused") == "| 64×64 | float16 | 500 | 480 | - | - | - | - | 250 |"
     layer = "| 64×64 | float16 | 14336 × 4096 | 0.125 |"
