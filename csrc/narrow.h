@@ -1,5 +1,5 @@
-/* The narrow family: up to 64 columns, or 128 in two panels, float16 and bfloat16 from sm_80 up, 8-bit floats on Hopper. Kernels in
- * kernels/sm80/narrow.cuh. */
+/* The narrow family: up to 64 columns, or 128 in two panels, float16 and bfloat16 from sm_80 up, 8-bit floats on
+ * Hopper. Kernels in kernels/sm80/narrow.cuh. */
 #ifndef BSRG_NARROW_H
 #define BSRG_NARROW_H
 
