@@ -170,7 +170,7 @@ static CUresult fake_kernel_set_attribute(int attribute, int value, CUkernel ker
 
 static CUresult fake_launch(const CUlaunchConfig *config, CUfunction function, void **parameters,
                             void **extra) {
-  (void)function, (void)extra;
+  (void)extra;
   MAY_FAIL("cuLaunchKernelEx");
   unsigned cluster = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i)
@@ -183,6 +183,7 @@ static CUresult fake_launch(const CUlaunchConfig *config, CUfunction function, v
   if (config->gridDimX % cluster) return refuse("gridDimX, of clusters,", config->gridDimX);
   if (config->blockDimX == 0 || config->blockDimX > 1024) return refuse("blockDimX", config->blockDimX);
   if (!parameters[0]) return refuse("the parameters' address", 0);
+  if (fake_driver.launched) fake_driver.launched((const char *)function, parameters[0]);
   ++fake_driver.launches;
   return CUDA_SUCCESS;
 }

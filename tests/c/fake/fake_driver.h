@@ -14,6 +14,7 @@ typedef struct fake_driver_state {
   _Atomic int64_t allocations;
   _Atomic int64_t launches;
   char refused[256]; /* the last argument that a real driver would not take; empty: none */
+  void (*launched)(const char *kernel, const void *parameters); /* NULL: nobody asks */
 } fake_driver_state;
 extern fake_driver_state fake_driver;
 
