@@ -52,6 +52,8 @@ typedef enum bsrg_narrow_kind {
   BSRG_NARROW_BY_TMA,
   BSRG_NARROW_BY_CLUSTER
 } bsrg_narrow_kind;
+/* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
+bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *view, const bsrg_narrow_plan *plan,
                                      int sm_arch, bsrg_dtype dtype, const bsrg_dense *x);
 static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan,

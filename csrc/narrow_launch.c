@@ -37,16 +37,11 @@ static const char *columns_obstacle(int64_t n) {
   return n > BSRG_NARROW_PANELS * BSRG_NARROW_MAX_N ? "needs at most 128 columns" : NULL;
 }
 
-static bool lines_are_aligned(const bsrg_dense *x) {
-  const int64_t stride = x->col_stride == 1 ? x->row_stride : x->row_stride == 1 ? x->col_stride : 1;
-  return stride % 8 == 0 && aligned(x->data, 16);
-}
-
-/* Of 16 bits: panels whose elements come one by one would take longer than a copy that the align family makes. */
+/* Of 16 bits: elements of X would come one by one, which for so many was not measured beside the align family. */
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
   const bool in_panels = args->x.cols > BSRG_NARROW_MAX_N && !bsrg_is_8_bit(args->dtype);
-  if (in_panels && !lines_are_aligned(&args->x))
+  if (in_panels && !bsrg_narrow_x_is_aligned(&args->x))
     return "needs rows or columns of b that begin at multiples of 16 bytes, for more than 64 columns";
   return NULL;
 }

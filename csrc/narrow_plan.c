@@ -148,12 +148,17 @@ static bool low_goes_by_tma(const bsrg_structure_view *v, const bsrg_narrow_list
   return low->item_count > FEW_LOW_ITEMS || low->longest_item * in_block <= MOST_STAGES_OF_FEW;
 }
 
+bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
+  const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
+  const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
+  return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
+}
+
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
                                      bsrg_dtype dtype, const bsrg_dense *x) {
   if (bsrg_is_8_bit(dtype)) return BSRG_NARROW_BY_TMA;
-  const bool by_rows = x->col_stride == 1 && x->row_stride % BSRG_NARROW_CHUNK == 0;
-  const bool by_columns = x->row_stride == 1 && x->col_stride % BSRG_NARROW_CHUNK == 0;
-  if (sm_arch != 90 || !(by_rows || by_columns) || (uintptr_t)x->data % 16) return BSRG_NARROW_PLAIN;
+  if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
+  const bool by_columns = x->row_stride == 1;
   const bool few = x->cols <= 16;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
   if (shared && x->cols > 32 && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;

@@ -430,7 +430,7 @@ class Kernel {
 #define BSRG_MMA_KERNEL_OF(prefix, type, transposed, rows, columns, warps_m, warps_n, stage_k, stages, ctas) \
   extern "C" __global__ void __launch_bounds__(32 * (warps_m) * (warps_n), ctas)                             \
       prefix##_m##rows##n##columns(const __grid_constant__ bsrg_portable_params params) {                    \
-    /* CTAs of the next one that wait beside these lie where there is room first: up to a quarter slower. */ \
+    /* CTAs of the next one that wait beside these lie where there is room first: up to 30% slower. */       \
     bsrg::ptx::wait_for_grid_before();                                                                       \
     extern __shared__ __align__(128) unsigned char shared_memory[];                                          \
     bsrg::portable::Kernel<type, rows, columns, warps_m, warps_n, stage_k, stages, transposed>(              \

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "fake/fake_driver.h"
+#include "params.h"
 #include "structures.h"
-#include "uploads.h"
 
 enum { ROWS = 4, HEIGHT = 16, M = ROWS * HEIGHT, K = 32, MOST = 128, PITCH = MOST + 8 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import cases
@@ -24,6 +25,16 @@ def make(torch: Any, rng: np.random.Generator, family: str) -> Any:
     height, width = SHAPES[family]
     pattern = cases.uniform(0.1)(rng, SIDE // height, SIDE // width)
     return random_problem(torch, pattern, (height, width), "float16").matrix
+
+
+def check_often(torch: Any, given: Any, compute: Callable[[Any, Any], None], expected: Any) -> None:
+    """``compute(given[i], out)``, one call behind the other, gives what it gave with rests."""
+    for _ in repeats(20):
+        found = torch.stack([expected[0]] * len(repeats(50))).fill_(float("nan"))
+        for i, out in enumerate(found):
+            compute(given[i % len(given)], out)
+        for i, out in enumerate(found):
+            assert torch.equal(out, expected[i % len(given)]), f"{i} of {len(found)}"
 
 
 @pytest.mark.parametrize("second", SHAPES)
@@ -51,14 +62,7 @@ def test_chains(torch: Any, rng: np.random.Generator, first: str, second: str) -
         torch.cuda.synchronize()
         product(a, between, out, 1.0, 0.5, out, None, first)
         torch.cuda.synchronize()
-    for _ in repeats(20):
-        found = torch.full(
-            (len(repeats(50)), SIDE, n), float("nan"), device="cuda", dtype=torch.float16
-        )
-        for i, out in enumerate(found):
-            chain(given[i % 5], out)
-        for i, out in enumerate(found):
-            assert torch.equal(out, expected[i % 5]), f"chain {i} of {len(found)}"
+    check_often(torch, given, chain, expected)
 
 
 @pytest.mark.parametrize("n", [1, 16, 64, 128])
@@ -87,14 +91,7 @@ def test_values_written_just_before(
         torch.cuda.synchronize()
         expected.append(product(a, x, None, 1.0, None, None, None, "narrow"))
         torch.cuda.synchronize()
-    for _ in repeats(20):
-        found = torch.full(
-            (len(repeats(50)), SIDE, n), float("nan"), device="cuda", dtype=torch.float16
-        )
-        for i, out in enumerate(found):
-            make_and_multiply(sources[i % 5], out)
-        for i, out in enumerate(found):
-            assert torch.equal(out, expected[i % 5]), f"product {i} of {len(found)}"
+    check_often(torch, sources, make_and_multiply, expected)
 
 
 @pytest.mark.parametrize("blocksize", [(64, 64), (16, 16)])
