@@ -16,6 +16,7 @@ typedef struct bsrg_narrow_list {
   int32_t item_count, split_count, slot_count;
   int32_t strip;        /* rows of a strip: 16, 32 or 64 */
   int32_t longest_item; /* blocks */
+  bool paired;          /* items 2 i and 2 i + 1 are strips of the same blocks */
   double item_blocks;   /* sum of block_count over the items */
 } bsrg_narrow_list;
 
@@ -60,6 +61,9 @@ static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan
                                                           bsrg_narrow_kind kind) {
   return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;
 }
+/* narrow_tma.c. narrow: all but what the kernels by TMA know alone. */
+bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_list *list,
+                                   const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_error *error);
 /* narrow_cluster.c: fills a plan's, of zeros; false if memory ran out. */
 bool bsrg_narrow_make_cluster(const bsrg_structure_view *view, bsrg_narrow_cluster *cluster);
 void bsrg_narrow_free_cluster(bsrg_narrow_cluster *cluster);
@@ -71,9 +75,11 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
                                        const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
                                        bsrg_gpu gpu, bsrg_error *error);
 
-/* The columns that a kernel of the other kinds is compiled for, for n of X. */
+/* The columns that a kernel is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
-/* Panels of BSRG_NARROW_MAX_N columns that are multiplied one after the other, at most. */
-enum { BSRG_NARROW_PANELS = 2 };
+/* How many columns of X a launch multiplies; the rest follows, up to BSRG_NARROW_MOST_N. */
+int64_t bsrg_narrow_panel(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int sm_arch,
+                          bsrg_dtype dtype, const bsrg_dense *x);
+enum { BSRG_NARROW_MOST_N = BSRG_NARROW_TMA_MAX_N };
 
 #endif

@@ -34,7 +34,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 static const char *columns_obstacle(int64_t n) {
-  return n > BSRG_NARROW_PANELS * BSRG_NARROW_MAX_N ? "needs at most 128 columns" : NULL;
+  return n > BSRG_NARROW_MOST_N ? "needs at most 256 columns" : NULL;
 }
 
 /* Of 16 bits: elements of X would come one by one, which for so many was not measured beside the align family. */
@@ -79,39 +79,6 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, bool transposed, int32_t c
   return (bsrg_kernel_id)(first + 3 * tile + (items > at_once) + (items > 2 * at_once));
 }
 
-/* ---- by TMA ----------------------------------------------------------------------------------- */
-
-/* As the blocks lie: in rows of so many elements, of k or, in a transposed view, of a strip's rows. */
-static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t elements, int32_t rows, bsrg_gpu gpu,
-                                 bsrg_tensor_map *map, bsrg_error *error) {
-  const bsrg_structure_view *v = &args->a->view;
-  const uint64_t width = (uint64_t)(v->order ? v->block_height : v->block_width);
-  const uint64_t height = (uint64_t)(v->order ? v->block_width : v->block_height);
-  const bsrg_map_shape shape = {2,
-                                {width, (uint64_t)v->nnzb * height, 0},
-                                {width, 0},
-                                {(uint32_t)elements, (uint32_t)rows, 0},
-                                bsrg_map_swizzle(elements * (int64_t)bsrg_dtype_size(args->dtype))};
-  return bsrg_encode_map(gpu.api, args->dtype, args->values, &shape, map, error);
-}
-
-static bsrg_status encode_x(const bsrg_matmul_args *args, bool by_columns, int32_t k, bsrg_gpu gpu,
-                            bsrg_tensor_map *map, bsrg_error *error) {
-  const bsrg_dense *x = &args->x;
-  const uint64_t rows = (uint64_t)x->rows, n = (uint64_t)x->cols;
-  const bool eight = bsrg_is_8_bit(args->dtype);
-  const uint64_t pitch = (uint64_t)(eight ? bsrg_kmajor_pitch(args) : x->col_stride);
-  const bsrg_map_shape by_rows_shape = {
-      2, {n, rows, 0}, {(uint64_t)x->row_stride, 0}, {64, (uint32_t)k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
-  const bsrg_map_shape by_columns_shape = {2,
-                                           {rows, n, 0},
-                                           {pitch, 0},
-                                           {(uint32_t)k, (uint32_t)n, 0},
-                                           bsrg_map_swizzle(k * (int64_t)bsrg_dtype_size(args->dtype))};
-  return bsrg_encode_map(gpu.api, args->dtype, x->data, by_columns ? &by_columns_shape : &by_rows_shape, map,
-                         error);
-}
-
 /* Eight neighbours can be written at once, of the rows of Y or of its columns. */
 static bool writes_runs(const bsrg_matmul_args *args) {
   bsrg_dense y = args->y, c = args->c;
@@ -123,63 +90,6 @@ static bool writes_runs(const bsrg_matmul_args *args) {
   }
   return has_runs(&y, 8) && (args->beta == 0 || has_runs(&c, 8));
 }
-
-static void describe_scales(const bsrg_matmul_args *args, bsrg_narrow_tma_params *p) {
-  const bool per_block = args->values_scale_count == args->a->view.nnzb;
-  p->out = bsrg_kmajor_out(args);
-  p->block_scales = per_block ? args->values_scale : NULL;
-  p->a_scale = per_block ? NULL : args->values_scale;
-  p->x_scale = args->x_scale;
-}
-
-static bsrg_kernel_id tma_kernel(const bsrg_matmul_args *args, int strip, int step_bytes, bool by_columns) {
-  static const bsrg_kernel_id kernels[2][2] = {
-      {BSRG_KERNEL_NARROW_TMA_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_BF16_R32_K64},
-      {BSRG_KERNEL_NARROW_TMA_TA_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_BF16_R64_K64}};
-  const bool turned = args->a->view.order != NULL;
-  const int tile = 3 * (strip == 64 && !turned) + (step_bytes == 128 ? 0 : step_bytes == 64 ? 1 : 2);
-  if (args->dtype == BSRG_F8_E4M3) return (bsrg_kernel_id)(BSRG_KERNEL_NARROW_TMA_E4M3_R32_K128 + 3 * tile);
-  if (args->dtype == BSRG_F8_E5M2) return (bsrg_kernel_id)(BSRG_KERNEL_NARROW_TMA_E5M2_R32_K128 + 3 * tile);
-  return (bsrg_kernel_id)(kernels[turned][args->dtype == BSRG_BF16] + 3 * (2 * tile + by_columns));
-}
-
-static bsrg_status launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_params *narrow,
-                              const bsrg_narrow_list *list, bsrg_gpu gpu, bsrg_error *error) {
-  const int32_t width = narrow->block_width, strip = list->strip, items = list->item_count;
-  const bool eight = bsrg_is_8_bit(args->dtype);
-  const int32_t item = eight ? 1 : 2, in_line = 128 / item, instruction_k = 32 / item;
-  const int32_t step_k = 4 * width >= 3 * in_line ? in_line : width; /* the narrowest that a block fills */
-  const int32_t steps = (width + step_k - 1) / step_k, tail_k = width - (steps - 1) * step_k;
-  const bool by_columns = eight || !bsrg_map_can_describe(&args->x);
-  const int sms = gpu.device->info.sm_count;
-  const int crowd = (items > sms) + (items > 2 * sms), ctas = 1 << crowd; /* that share an SM */
-  const int32_t room = BSRG_NARROW_TMA_RING_BYTES(ctas) / BSRG_NARROW_TMA_STAGE_BYTES(strip, step_k * item);
-  bsrg_narrow_tma_params p = {.narrow = *narrow,
-                              .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
-                              .steps = steps,
-                              .tail_steps = tail_k / instruction_k,
-                              .tail_rows = narrow->block_height % strip,
-                              .x_columns = by_columns ? (int32_t)args->x.cols : 64};
-  if (eight) describe_scales(args, &p);
-  p.narrow.vector_y = writes_runs(args);
-  const bool turned = args->a->view.order != NULL;
-  bsrg_status status = turned ? encode_blocks(args, strip, step_k, gpu, &p.a, error)
-                              : encode_blocks(args, step_k, strip, gpu, &p.a, error);
-  if (status == BSRG_OK && turned)
-    status = encode_blocks(args, strip, tail_k, gpu, &p.a_tail, error);
-  else if (status == BSRG_OK && p.tail_rows)
-    status = encode_blocks(args, step_k, p.tail_rows, gpu, &p.a_tail, error);
-  if (status == BSRG_OK) status = encode_x(args, by_columns, step_k, gpu, &p.x, error);
-  p.x_tail = p.x;
-  if (status == BSRG_OK && !by_columns && tail_k != step_k)
-    status = encode_x(args, by_columns, tail_k, gpu, &p.x_tail, error);
-  if (status != BSRG_OK) return status;
-  const int first = (int)tma_kernel(args, strip, step_k * item, by_columns);
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + crowd), items, 1, (CUstream)args->stream,
-                     &p, error);
-}
-
-/* ---- all -------------------------------------------------------------------------------------- */
 
 /* What is uploaded of a list. */
 enum { ITEMS, SPLITS, COLUMNS, UPLOADS_OF_LIST };
@@ -275,7 +185,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   if (kind != BSRG_NARROW_BY_CLUSTER)
     ask_ahead(v, args->dtype, list->item_count, gpu.device->info.sm_count, &p);
   if (kind == BSRG_NARROW_BY_TMA) {
-    status = launch_tma(args, &p, list, gpu, error);
+    p.vector_y = writes_runs(args);
+    status = bsrg_narrow_launch_tma(args, list, &p, gpu, error);
   } else if (kind == BSRG_NARROW_BY_CLUSTER) {
     p.vector_y = writes_runs(args);
     status = bsrg_narrow_launch_cluster(args, cluster, &p, uploads + FIRST, gpu, error);
@@ -322,8 +233,11 @@ static void take_elements(bsrg_vector *vector, int64_t first, int64_t count) {
 /* Panels of as many columns as a kernel takes, one after the other: all but the first find A in L2. */
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   bsrg_status status = BSRG_OK;
-  for (int64_t first = 0; first < args->x.cols && status == BSRG_OK; first += BSRG_NARROW_MAX_N) {
-    const int64_t count = bsrg_min(BSRG_NARROW_MAX_N, args->x.cols - first);
+  int64_t count;
+  for (int64_t first = 0; first < args->x.cols && status == BSRG_OK; first += count) {
+    bsrg_dense rest = args->x;
+    rest.cols = args->x.cols - first;
+    count = bsrg_narrow_panel(&args->a->view, plan, gpu.device->info.sm_arch, args->dtype, &rest);
     bsrg_matmul_args panel = *args;
     take_columns(&panel.x, args->dtype, first, count);
     take_columns(&panel.c, bsrg_out_dtype(args), first, count);

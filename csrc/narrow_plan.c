@@ -29,27 +29,41 @@ static int64_t piece_count(int64_t blocks, int64_t most) {
   return blocks <= most ? 1 : bsrg_ceil_div(blocks, bsrg_max(1, most / 2));
 }
 
-static void append_strip(const bsrg_structure_view *v, int64_t row, int64_t row_in_block, int64_t most,
-                         bsrg_narrow_list *list) {
-  const int64_t begin = v->indptr[row], blocks = v->indptr[row + 1] - begin;
+/* Strips that multiply the same blocks come one behind the other. */
+static void append_row(const bsrg_structure_view *v, int64_t row, int64_t most, bsrg_narrow_list *list) {
+  const int64_t begin = v->indptr[row], blocks = v->indptr[row + 1] - begin, strip = list->strip;
   const int64_t pieces = piece_count(blocks, most);
-  const int32_t y_row = (int32_t)(row * v->block_height + row_in_block);
-  const int32_t rows = (int32_t)bsrg_min(list->strip, bsrg_rows_of(v, row) - row_in_block);
-  if (rows <= 0) return; /* beyond the matrix */
-  if (pieces > 1) {
-    list->splits[list->split_count++] = (bsrg_narrow_split){y_row, rows, list->slot_count, (int32_t)pieces};
-  }
+  const int64_t rows = bsrg_rows_of(v, row), strips = bsrg_ceil_div(rows, strip);
+  const int32_t first_slot = list->slot_count;
   for (int64_t p = 0; p < pieces; ++p) {
     const int64_t from = blocks * p / pieces, to = blocks * (p + 1) / pieces;
-    list->items[list->item_count++] = (bsrg_narrow_item){.first_block = (int32_t)(begin + from),
-                                                         .block_count = (int32_t)(to - from),
-                                                         .y_row = y_row,
-                                                         .row_in_block = (int32_t)row_in_block,
-                                                         .rows = rows,
-                                                         .slot = pieces > 1 ? list->slot_count++ : -1};
+    for (int64_t s = 0; s < strips; ++s)
+      list->items[list->item_count++] =
+          (bsrg_narrow_item){.first_block = (int32_t)(begin + from),
+                             .block_count = (int32_t)(to - from),
+                             .y_row = (int32_t)(row * v->block_height + s * strip),
+                             .row_in_block = (int32_t)(s * strip),
+                             .rows = (int32_t)bsrg_min(strip, rows - s * strip),
+                             .slot = pieces > 1 ? first_slot + (int32_t)(s * pieces + p) : -1};
     list->longest_item = (int32_t)bsrg_max(list->longest_item, to - from);
   }
-  list->item_blocks += (double)blocks;
+  for (int64_t s = 0; s < strips && pieces > 1; ++s) {
+    const bsrg_narrow_item *of_strip = &list->items[list->item_count - strips + s];
+    list->splits[list->split_count++] =
+        (bsrg_narrow_split){of_strip->y_row, of_strip->rows, list->slot_count, (int32_t)pieces};
+    list->slot_count += (int32_t)pieces;
+  }
+  list->item_blocks += (double)(blocks * strips);
+}
+
+/* Sorting leaves items of equal length in their order. */
+static bool is_paired(const bsrg_narrow_list *list) {
+  for (int32_t i = 0; i < list->item_count; i += 2) {
+    if (i + 1 == list->item_count) return false;
+    const bsrg_narrow_item *a = &list->items[i], *b = a + 1;
+    if (a->first_block != b->first_block || a->block_count != b->block_count) return false;
+  }
+  return true;
 }
 
 /* In the order of the items. */
@@ -88,10 +102,10 @@ static bool make_items(const bsrg_structure_view *v, int32_t strip, bsrg_narrow_
   list->items = malloc(sizeof(*list->items) * (size_t)bsrg_max(1, items));
   list->splits = malloc(sizeof(*list->splits) * (size_t)bsrg_max(1, splits));
   if (items > INT32_MAX || !list->items || !list->splits) return false;
-  for (int64_t row = 0; row < v->block_rows; ++row)
-    for (int64_t s = 0; s < strips; ++s) append_strip(v, row, s * strip, most, list);
+  for (int64_t row = 0; row < v->block_rows; ++row) append_row(v, row, most, list);
   if (bsrg_is_skewed(list->longest_item, (int64_t)list->item_blocks, list->item_count) && !sort_items(list))
     return false;
+  list->paired = is_paired(list);
   return place_columns(v, list);
 }
 
@@ -110,7 +124,11 @@ void bsrg_narrow_free_plan(void *plan) {
   free(narrow);
 }
 
-int32_t bsrg_narrow_columns(int64_t n) { return n <= 8 ? 8 : n <= 16 ? 16 : n <= 32 ? 32 : 64; }
+int32_t bsrg_narrow_columns(int64_t n) {
+  int32_t columns = 8;
+  while (columns < n) columns *= 2;
+  return columns;
+}
 
 /* Maps count rows of stored blocks with 31 bits. */
 static bool suits_maps(const bsrg_structure_view *v) {
@@ -158,6 +176,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_na
                                      bsrg_dtype dtype, const bsrg_dense *x) {
   if (bsrg_is_8_bit(dtype)) return BSRG_NARROW_BY_TMA;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
+  if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool by_columns = x->row_stride == 1;
   const bool few = x->cols <= 16;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
@@ -166,6 +185,19 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_na
       plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, by_columns);
   if (suits && suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
+}
+
+/* Strips of the list that TMA would take, whole panels of 64 columns beside one another. */
+static bool takes_panels(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
+                         bsrg_dtype dtype, const bsrg_dense *x) {
+  return sm_arch == 90 && !bsrg_is_8_bit(dtype) && bsrg_narrow_x_is_aligned(x) && !v->order &&
+         (plan->high.strip || plan->low.strip == 32) && suits_maps(v) && map_has_x(x);
+}
+
+int64_t bsrg_narrow_panel(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
+                          bsrg_dtype dtype, const bsrg_dense *x) {
+  const bool many = x->cols > BSRG_NARROW_MAX_N && takes_panels(v, plan, sm_arch, dtype, x);
+  return bsrg_min(x->cols, many ? BSRG_NARROW_TMA_MAX_N : BSRG_NARROW_MAX_N);
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -187,28 +219,61 @@ static const double ring_launch_seconds = 6e-6, ring_x_bytes_per_s = 9.5e12;
 static const double low_ring_launch_seconds = 4.5e-6, low_ring_row_seconds = 12.2e-12;
 static const double low_ring_half_seconds = 17e-12, low_ring_column_seconds = 31e-12;
 static const double low_ring_item_seconds = 6e-9;
-/* By TMA: a launch, L2's rate, and the rate of one CTA, X included. */
+/* By TMA: a launch, L2's rate, and those of one CTA and of an SM that has several, X included. */
 static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
+static const double tma_wide_cta_bytes_per_s = 97e9, tma_wide_sm_bytes_per_s = 74e9;
+static const double tma_widest_output_seconds = 0.8e-6; /* of more than 128 columns */
+/* Likewise the least that a CTA takes for a stage. */
+static double wide_stage_seconds(int64_t n, bool by_columns) {
+  if (n <= 128) return by_columns ? 0.21e-6 : 0.14e-6;
+  return by_columns ? 0.32e-6 : 0.2e-6;
+}
+/* Of more than 64 columns, whose rows begin elsewhere than at lines of 128 bytes: a panel of a row lies in two. */
+static const double split_lines_cost = 1.45;
 /* What a CTA takes for a stage of the low strips, fitted on an H100, and what an SM does that has several. */
 static const double low_stage_seconds = 0.115e-6;
 static double low_stage_of_sm_seconds(int64_t n, bool by_columns) {
+  if (n > BSRG_NARROW_MAX_N) { /* on an H200 */
+    if (by_columns) return 40e-9 + 1.05e-9 * (double)n;
+    return (15e-9 + 0.9e-9 * (double)bsrg_narrow_columns(n)) * (n % 64 ? split_lines_cost : 1);
+  }
   if (by_columns) return 73e-9 + 0.7e-9 * (double)n;
   return n == 64 ? 93e-9 : n % 16 == 0 || n > 48 ? 125e-9 : 205e-9;
 }
 /* Items that an SM has at a time. */
-enum { ITEMS_AT_ONCE = 4 };
+enum { ITEMS_AT_ONCE = 4, WIDE_ITEMS_AT_ONCE = 2 };
+
+/* Columns of X that TMA loads, as its time counts them. */
+static double loaded_columns(int64_t n, bool by_columns) {
+  if (by_columns || n <= BSRG_NARROW_MAX_N) return (double)n;
+  return (double)(bsrg_ceil_div(n, 64) * 64) * (n % 64 ? split_lines_cost : 1);
+}
 
 static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *list, bsrg_dtype dtype,
                           int64_t n, bool by_columns, const bsrg_chip *chip, const bsrg_candidate *c) {
+  const bool wide = n > BSRG_NARROW_MAX_N;
   const double share = list->longest_item / fmax(1, list->item_blocks);
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share_32);
-  const double l2 = c->l2_bytes / tma_l2_bytes_per_s, longest = c->l2_bytes * share / tma_cta_bytes_per_s;
+  const double rows = (double)bsrg_min(list->strip, v->block_height);
+  const double k = list->item_blocks * (double)v->block_width;
+  /* Of what all CTAs get: pairs of them get the same X. */
+  const double bytes = (double)bsrg_dtype_size(dtype) * k * (loaded_columns(n, by_columns) + rows);
+  const double l2 = c->l2_bytes / tma_l2_bytes_per_s;
+  const double longest = bytes * share / (wide ? tma_wide_cta_bytes_per_s : tma_cta_bytes_per_s);
+  const double waves = list->item_count / (double)(WIDE_ITEMS_AT_ONCE * chip->sm_count);
+  const double of_sm = wide && list->item_count > chip->sm_count
+                           ? bytes / (double)chip->sm_count / tma_wide_sm_bytes_per_s
+                           : 0;
   double boxes = 0;
   if (list->strip < BSRG_NARROW_TMA_STRIP)
     boxes = stages_of_block(v, dtype) *
-            fmax(low_stage_seconds * list->longest_item,
-                 low_stage_of_sm_seconds(n, by_columns) * list->item_blocks / (double)chip->sm_count);
-  return tma_launch_seconds + fmax(fmax(memory, l2), fmax(longest, boxes));
+            fmax(low_stage_seconds * list->longest_item, low_stage_of_sm_seconds(n, by_columns) *
+                                                             list->item_blocks / (double)chip->sm_count *
+                                                             (wide && waves > 1 ? ceil(waves) / waves : 1));
+  else if (wide)
+    boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(n, by_columns);
+  const double output = n > 128 ? tma_widest_output_seconds : 0;
+  return tma_launch_seconds + output + fmax(fmax(memory, l2), fmax(fmax(longest, of_sm), boxes));
 }
 
 /* X through L2 and the rings, of k rows of it in all, and what comes before and beside. */
@@ -231,7 +296,9 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const double rows = (double)bsrg_min(list->strip, v->block_height);
   c->mma_flops = 2 * k * list->strip * (double)bsrg_narrow_columns(n);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
-  c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * ((double)n + rows);
+  const double of_x = kind == BSRG_NARROW_BY_TMA ? loaded_columns(n, by_columns) : (double)n;
+  const bool in_pairs = n > BSRG_NARROW_MAX_N && list->paired;
+  c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * (of_x / (in_pairs ? 2 : 1) + rows);
   if (kind == BSRG_NARROW_BY_CLUSTER) {
     c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);
     c->seconds = bsrg_narrow_cluster_seconds(v, &plan->cluster, c->hbm_bytes, chip);
@@ -263,9 +330,10 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   bsrg_candidate sum = *c;
   sum.mma_flops = sum.l2_bytes = sum.seconds = 0;
   bool by_l2 = false;
-  for (int64_t first = 0; first < args->x.cols; first += BSRG_NARROW_MAX_N) {
-    bsrg_dense x = args->x;
-    x.cols = bsrg_min(BSRG_NARROW_MAX_N, args->x.cols - first);
+  bsrg_dense x = args->x;
+  for (int64_t first = 0; first < args->x.cols; first += x.cols) {
+    x.cols = args->x.cols - first;
+    x.cols = bsrg_narrow_panel(v, plan, chip->sm_arch, args->dtype, &x);
     const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, args->dtype, &x);
     by_l2 |= cost(v, plan, kind, args->dtype, x.cols, by_columns, chip, c);
     sum.mma_flops += c->mma_flops;

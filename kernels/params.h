@@ -416,14 +416,18 @@ typedef struct bsrg_narrow_params {
 
 enum {
   BSRG_NARROW_TMA_STRIP = 64, /* rows of a CTA; 32 where blocks are no higher */
-  BSRG_NARROW_TMA_THREADS = 192,
+  BSRG_NARROW_TMA_MAX_N = 256,
   BSRG_NARROW_TMA_MOST_STAGES = 64
 };
-/* Stages in shared memory, of blocks and of X, where one, two or four CTAs share an SM. Multiples of 1 KB. step_bytes: of a
- * row of k. */
-#define BSRG_NARROW_TMA_RING_BYTES(ctas) (196608 / (ctas))
-#define BSRG_NARROW_TMA_SHARED_BYTES(ctas) (2048 + BSRG_NARROW_TMA_RING_BYTES(ctas))
-#define BSRG_NARROW_TMA_STAGE_BYTES(strip, step_bytes) (((step_bytes) * ((strip) + 64) + 1023) / 1024 * 1024)
+/* For 64, 128 or 256 columns, panels of 64: warpgroups that multiply, threads, CTAs that may share an SM. */
+#define BSRG_NARROW_TMA_GROUPS(panels) ((panels) == 1 ? 1 : 2)
+#define BSRG_NARROW_TMA_THREADS(panels) (64 + 128 * BSRG_NARROW_TMA_GROUPS(panels))
+#define BSRG_NARROW_TMA_MOST_CTAS(panels) ((panels) == 1 ? 4 : 2)
+/* Stages in shared memory, of blocks and of X, where so many CTAs share an SM. Multiples of 1 KB. step_bytes: of a row of k. */
+#define BSRG_NARROW_TMA_RING_BYTES(panels, ctas) (((panels) == 1 ? 196608 : 225280) / (ctas))
+#define BSRG_NARROW_TMA_SHARED_BYTES(panels, ctas) (2048 + BSRG_NARROW_TMA_RING_BYTES(panels, ctas))
+#define BSRG_NARROW_TMA_STAGE_BYTES(panels, strip, step_bytes) \
+  (((step_bytes) * ((strip) + 64 * (panels)) + 1023) / 1024 * 1024)
 
 typedef struct bsrg_narrow_tma_params {
   bsrg_tensor_map a,
@@ -432,8 +436,12 @@ typedef struct bsrg_narrow_tma_params {
   bsrg_narrow_params narrow;
   int32_t stages;            /* of the ring: BSRG_NARROW_TMA_MOST_STAGES at most */
   int32_t steps, tail_steps; /* stages of a block; of the last one, instructions along k, of 32 bytes each */
-  int32_t tail_rows;         /* of the last strips */
-  int32_t x_columns;         /* that are loaded: 64, or of X by columns only those that there are */
+  int32_t blocks_at_once, steps_at_once; /* that a producer asks for; a power of two, and 1 or `steps` */
+  int32_t tail_rows;                     /* of the last strips */
+  int32_t x_columns; /* that are loaded: whole panels, or of X by columns only those that there are */
+  int32_t x_boxes;   /* in which they come: one, or a panel each */
+  int32_t
+      cluster; /* CTAs, 1 or 2; with 2, items 2 i and 2 i + 1 have the same blocks and X comes by panels */
   /* Of 8 bits, as in bsrg_kmajor_params; others have their type as output. */
   int32_t out;
   const float *block_scales, *a_scale, *x_scale;

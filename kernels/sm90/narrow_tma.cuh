@@ -1,11 +1,11 @@
-// BSR x few dense columns (up to 64), float16, bfloat16 and 8-bit floats, on Hopper (TMA, WGMMA).
+// BSR x few dense columns (up to 256, of 8 bits 64) on Hopper (TMA, WGMMA).
 //
-//   Y^T[64 columns, strip]  =  sum over block columns  X^T[64 columns, bw] * A block^T[bw, strip]
+//   Y^T[columns, strip]  =  sum over block columns  X^T[columns, bw] * A block^T[bw, strip]
 //
 // A CTA computes one item (bsrg_narrow_item): a strip of rows of a block row, or a piece of a long one. One warp loads its
-// blocks, one the rows of X that meet them, and a warpgroup multiplies, with the columns of X as the 64 rows of its
-// instructions: so strips may be 32 rows, and sums need not be added between warps. All meet at mbarriers, `full` and `empty`
-// a stage. What limits strips of 64 rows is memory: the ring is as large as the CTAs that share the SM allow. Lower ones ask
+// blocks, one the rows of X that meet them, and one or two warpgroups multiply, with panels of 64 columns of X as the 64 rows of
+// their instructions: so strips may be 32 rows, and sums need not be added between warps. All meet at mbarriers, `full` and
+// `empty` a stage. What limits strips of 64 rows is memory: the ring is as large as the CTAs that share the SM allow. Lower ones ask
 // TMA for as many rows of X for half of the blocks' bytes.
 //
 // Rows beyond X, and by rows of X columns beyond n, are zeros that TMA fills in, without reading anything. The last strip
@@ -32,8 +32,7 @@
 
 namespace bsrg::narrow_tma {
 
-constexpr int kColumns = 64;
-constexpr int kWarps = 4;  // that multiply
+constexpr int kPanel = 64;  // columns
 
 // The numbers of an item's blocks, in a warp that has those of 32 at a time, and of the next 32.
 template <typename Number>
@@ -68,24 +67,31 @@ struct LanePosition : OpenRingPosition {
   }
 };
 
-// kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not its columns.
-template <typename T, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
+// kPanels: of columns. kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not
+// its columns.
+template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
 struct Kernel {
   static constexpr int kItem = sizeof(T);
   static constexpr bool kEight = kItem == 1;
   static constexpr int kInstructionK = 32 / kItem;
-  static constexpr int kBytesOfX = kStepK * kColumns * kItem, kBytesOfA = kStrip * kStepK * kItem;
-  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kStrip, kStepK *kItem);
+  static constexpr int kColumns = kPanels * kPanel;
+  static constexpr int kGroups = BSRG_NARROW_TMA_GROUPS(kPanels);  // warpgroups that multiply
+  static constexpr int kWarps = 4 * kGroups, kMine = kPanels / kGroups;
+  static constexpr int kPanelBytes = kStepK * kPanel * kItem;
+  static constexpr int kBytesOfX = kPanels * kPanelBytes, kBytesOfA = kStrip * kStepK * kItem;
+  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kPanels, kStrip, kStepK *kItem);
   static constexpr int kMostStages = BSRG_NARROW_TMA_MOST_STAGES;
   // Floats of a line of sums in shared memory: a row or a column of Y, whichever has adjacent elements there. Lanes that
   // write accumulators or read runs of eight meet a bank twice at most.
   static constexpr int kRowPitch = kColumns + 4, kColumnPitch = kStrip + 4;
-  static_assert(kBytesOfX + kBytesOfA <= kStageBytes && kStageBytes % 1024 == 0 && kBytesOfX % 1024 == 0,
+  static_assert(kBytesOfX + kBytesOfA <= kStageBytes && kStageBytes % 1024 == 0 && kPanelBytes % 1024 == 0,
                 "swizzled tiles lie where their pattern begins");
-  static_assert(kColumns * kRowPitch * 4 <= BSRG_NARROW_TMA_RING_BYTES(4), "sums fit in the ring");
-  static_assert(kStrip <= kColumns, "by columns they are no larger");
+  static constexpr int kSumsByRows = kStrip * kRowPitch, kSumsByColumns = kColumns * kColumnPitch;
+  static_assert(4 * (kSumsByRows > kSumsByColumns ? kSumsByRows : kSumsByColumns) <=
+                    BSRG_NARROW_TMA_RING_BYTES(kPanels, BSRG_NARROW_TMA_MOST_CTAS(kPanels)),
+                "sums fit in the ring");
   static_assert(!kTransposedA || kStrip == 64, "a line of 128 bytes");
-  static_assert(!kEight || (kTransposedX && !kTransposedA), "K-major");
+  static_assert(!kEight || (kPanels == 1 && kTransposedX && !kTransposedA), "K-major");
 
   const bsrg_narrow_tma_params &p;
   const uint32_t shared;
@@ -94,41 +100,47 @@ struct Kernel {
   __device__ uint32_t full(int slot) const { return shared + 8 * slot; }
   __device__ uint32_t empty(int slot) const { return shared + 8 * (kMostStages + slot); }
   __device__ uint32_t rows_of_x(int slot) const { return shared + 1024 + slot * kStageBytes; }
+  __device__ uint32_t first_panel(int slot) const { return rows_of_x(slot) + warp / 4 * kMine * kPanelBytes; }
   __device__ uint32_t blocks(int slot) const { return rows_of_x(slot) + kBytesOfX; }
+
+  // CTAs that compute strips of the same blocks and load half of X each, for both.
+  __device__ int cluster() const { return kPanels > 1 ? p.cluster : 1; }
 
   __device__ void init_barriers() const {
     for (int i = 0; i < p.stages; ++i) {
       ptx::barrier_init(full(i), 2);  // both producers
-      ptx::barrier_init(empty(i), kWarps);
+      ptx::barrier_init(empty(i), kWarps * cluster());
     }
     ptx::barrier_init_fence();
   }
 
   // ---- producers --------------------------------------------------------------------------------
 
-  // Lanes of a producer that ask for stages side by side: what one does for a stage takes 0.2 us, mostly its instructions'
-  // latency. No more than a quarter of the ring, as they wait for their slots together.
-  __device__ int lanes() const {
-    if (p.steps > 1) return 1;
-    return p.stages >= 32 ? 8 : p.stages >= 16 ? 4 : p.stages >= 8 ? 2 : 1;
+  // x / y for y of 1 to 4: where y is known at run time alone, a general division would be in the way of the first copies.
+  static __device__ int divide_by_few(int x, int y) {
+    return y == 1 ? x : y == 2 ? x / 2 : y == 3 ? x / 3 : x / 4;
   }
 
-  // A warp. number_of(first) is called by all of it, for as many blocks as there are lanes, load(block, number, step, slot) by
-  // each stage's lane.
+  // A warp. What one lane does for a stage takes 0.2 us, mostly its instructions' latency, so several ask for stages side by side
+  // (blocks_at_once, steps_at_once), or each for a part of one. number_of(first, offset) is called by all of the warp, for block
+  // first + offset, load(block, number, step, slot, part) by each stage's lanes.
   template <typename NumberOf, typename Load>
-  __device__ void produce(int blocks, NumberOf number_of, Load load) const {
-    const int lanes = this->lanes();
+  __device__ void produce(int blocks, int parts, NumberOf number_of, Load load) const {
+    const int turn = divide_by_few(lane, parts), part = lane - turn * parts;
+    const int stages = p.blocks_at_once * p.steps_at_once;
+    const int offset = p.steps_at_once == 1 ? turn : turn / p.steps_at_once;
     LanePosition stage;
-    stage.slot = lane;
+    stage.slot = turn;
     stage.parity = 1;
 #pragma unroll 1
-    for (int first = 0; first < blocks; first += lanes) {
-      const int block = first + lane, number = number_of(first);
+    for (int first = 0; first < blocks; first += p.blocks_at_once) {
+      const int block = first + offset, number = number_of(first, offset);
 #pragma unroll 1
-      for (int step = 0; step < p.steps; ++step, stage.advance(lanes, p.stages)) {
-        if (lane >= lanes || block >= blocks) continue;
+      for (int step = turn - offset * p.steps_at_once; step < p.steps;
+           step += p.steps_at_once, stage.advance(stages, p.stages)) {
+        if (turn >= stages || block >= blocks) continue;
         ptx::barrier_wait(empty(stage.slot), stage.parity);
-        load(block, number, step, stage.slot);
+        load(block, number, step, stage.slot, part);
       }
     }
   }
@@ -140,8 +152,8 @@ struct Kernel {
     const int bytes = (whole ? kStrip : p.tail_rows) * kStepK * kItem;
     const int first_row = item.first_block * height + item.row_in_block;
     const uint64_t policy = ptx::policy_evict_first();
-    const auto none = [](int) { return 0; };
-    produce(item.block_count, none, [&](int block, int, int step, int slot) {
+    const auto none = [](int, int) { return 0; };
+    produce(item.block_count, 1, none, [&](int block, int, int step, int slot, int) {
       ptx::barrier_arrive_expect(full(slot), bytes);
       ptx::tma_load_2d(blocks(slot), map, step * kStepK, first_row + block * height, full(slot), policy);
     });
@@ -153,8 +165,8 @@ struct Kernel {
     Numbers<int32_t> numbers(places, item.block_count, lane < item.block_count ? __ldg(places + lane) : 0,
                              lane);
     const uint64_t policy = ptx::policy_evict_first();
-    const auto place = [&](int first) { return numbers.of(first, lane); };
-    produce(item.block_count, place, [&](int, int place, int step, int slot) {
+    const auto place = [&](int first, int offset) { return numbers.of(first, offset); };
+    produce(item.block_count, 1, place, [&](int, int place, int step, int slot, int) {
       const bool tail = step == p.steps - 1;
       ptx::barrier_arrive_expect(full(slot), (tail ? p.tail_steps * kInstructionK : kStepK) * kStrip * kItem);
       ptx::tma_load_2d(blocks(slot), tail ? p.a_tail : p.a, item.row_in_block,
@@ -165,58 +177,85 @@ struct Kernel {
   // `columns`: the item's.
   __device__ void load_x(const bsrg_narrow_item &item, const int32_t *columns, int first_columns) const {
     Numbers<int32_t> numbers(columns, item.block_count, first_columns, lane);
-    const auto column = [&](int first) { return numbers.of(first, lane); };
-    produce(item.block_count, column, [&](int, int column, int step, int slot) {
+    // Of a pair this CTA's boxes, every other one: a lane that waits for slots and loads nothing could be a lap behind.
+    const bool paired = cluster() > 1;
+    const int rank = paired ? static_cast<int>(ptx::cluster_rank()) : 0;
+    const int boxes = kPanels == 1 ? 1 : paired ? (p.x_boxes + 1 - rank) / 2 : p.x_boxes;
+    const auto column = [&](int first, int offset) { return numbers.of(first, offset); };
+    produce(item.block_count, boxes, column, [&](int, int column, int step, int slot, int part) {
       const bool tail = step == p.steps - 1;
       // By columns whole stages come, with k of what lies behind the block, which is not multiplied.
       const int k = tail && !kTransposedX ? p.tail_steps * kInstructionK : kStepK;
-      const int at = column * p.narrow.block_width + step * kStepK;
-      ptx::barrier_arrive_expect(full(slot), k * p.x_columns * kItem);
-      ptx::tma_load_2d(rows_of_x(slot), tail ? p.x_tail : p.x, kTransposedX ? at : 0, kTransposedX ? 0 : at,
-                       full(slot));
+      const int box = paired ? 2 * part + rank : part;
+      const int at = column * p.narrow.block_width + step * kStepK, first = box * kPanel;
+      const bsrg_tensor_map &map = tail ? p.x_tail : p.x;
+      const uint32_t target = rows_of_x(slot) + box * kPanelBytes;
+      // What arrives before this is counted as well: the phase does not end before.
+      if (part == 0) ptx::barrier_arrive_expect(full(slot), k * p.x_columns * kItem);
+      if (paired)
+        ptx::tma_load_2d_multicast(target, map, kTransposedX ? at : first, kTransposedX ? first : at,
+                                   full(slot), uint16_t{3});
+      else
+        ptx::tma_load_2d(target, map, kTransposedX ? at : first, kTransposedX ? first : at, full(slot));
     });
   }
 
   // ---- consumers --------------------------------------------------------------------------------
 
-  // One stage of kSteps instructions. K-major operands have rows of a stage's k, X by rows and the blocks of a transposed
+  // Of 256 columns and 64 rows the rows are an instruction's, which takes 64 cycles then for 128 columns and not 40 for 64.
+  static constexpr bool kByRows = kPanels == 4 && kStrip == 64;
+  static constexpr int kParts = kByRows ? 1 : kMine;
+  using Sums = float[kParts][kMine * kStrip / 2 / kParts];
+
+  // One stage of kSteps instructions a panel. K-major operands have rows of a stage's k, X by rows and the blocks of a transposed
   // view 64 elements for each k. Descriptors count 16 bytes: to the next instruction's k it is 32 bytes of a row, or 16 rows of
   // 128 bytes. Of 8 bits `sums` are the stage's alone.
   template <int kSteps>
-  __device__ void multiply(float (&sums)[kStrip / 2], int slot) const {
+  __device__ void multiply(Sums &sums, int slot) const {
     constexpr int kRowBytes = kStepK * kItem;
     constexpr ptx::Swizzle kSwizzleK = kRowBytes == 128  ? ptx::Swizzle::k128
                                        : kRowBytes == 64 ? ptx::Swizzle::k64
                                                          : ptx::Swizzle::k32;
     constexpr int kNextX = kTransposedX ? 2 : 128;
-    const uint64_t x = ptx::matrix_descriptor(rows_of_x(slot), 16, kTransposedX ? 8 * kRowBytes : 1024,
-                                              kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
+    const uint64_t x =
+        ptx::matrix_descriptor(first_panel(slot), kPanelBytes, kTransposedX ? 8 * kRowBytes : 1024,
+                               kTransposedX ? kSwizzleK : ptx::Swizzle::k128);
     const uint64_t a = ptx::matrix_descriptor(blocks(slot), 16, kTransposedA ? 1024 : 8 * kRowBytes,
                                               kTransposedA ? ptx::Swizzle::k128 : kSwizzleK);
     ptx::warpgroup_fence();
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
-      if constexpr (kEight)
-        ptx::WgmmaKMajor<T, kStrip>::run(sums, x + 2 * k, a + 2 * k, k > 0);
-      else if constexpr (kTransposedA)
-        ptx::Wgmma<T, kStrip, !kTransposedX, true>::run(sums, x + kNextX * k, a + 128 * k, true);
-      else
-        ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums, x + kNextX * k, a + 2 * k);
-    }
+    for (int k = 0; k < kSteps; ++k)
+#pragma unroll
+      for (int panel = 0; panel < kParts; ++panel) {
+        const uint64_t mine = x + panel * (kPanelBytes >> 4);
+        if constexpr (kByRows)
+          ptx::Wgmma<T, kMine * kPanel, kTransposedA, !kTransposedX>::run(
+              sums[panel], a + (kTransposedA ? 128 : 2) * k, mine + kNextX * k, true);
+        else if constexpr (kEight)
+          ptx::WgmmaKMajor<T, kStrip>::run(sums[panel], mine + 2 * k, a + 2 * k, k > 0);
+        else if constexpr (kTransposedA)
+          ptx::Wgmma<T, kStrip, !kTransposedX, true>::run(sums[panel], mine + kNextX * k, a + 128 * k, true);
+        else
+          ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums[panel], mine + kNextX * k, a + 2 * k);
+      }
     ptx::warpgroup_commit();
   }
 
   template <int kSteps = kStepK / kInstructionK>
-  __device__ void multiply_up_to(float (&sums)[kStrip / 2], int slot, int steps) const {
+  __device__ void multiply_up_to(Sums &sums, int slot, int steps) const {
     if (kSteps == 1 || steps == kSteps)
       multiply<kSteps>(sums, slot);
     else if constexpr (kSteps > 1)
       multiply_up_to<kSteps - 1>(sums, slot, steps);
   }
 
-  __device__ void release(int slot) const { ptx::barrier_arrive_if(empty(slot), lane == 0); }
+  __device__ void release(int slot) const {
+    ptx::barrier_arrive_if(empty(slot), lane == 0);
+    if (cluster() > 1)
+      ptx::barrier_arrive_cluster_if(ptx::map_to_rank(empty(slot), ptx::cluster_rank() ^ 1), lane == 0);
+  }
 
-  __device__ void accumulate(float (&sums)[kStrip / 2], int count) const {
+  __device__ void accumulate(Sums &sums, int count) const {
     const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
     const int stages = __shfl_sync(~0u, p.stages, 0);
     OpenRingPosition stage;
@@ -267,9 +306,9 @@ struct Kernel {
   };
 
   template <int kCount>
-  __device__ void add_stages(float (&sums)[kStrip / 2], Stages &of, OpenRingPosition &stage,
-                             int stages) const {
-    float part[kCount][kStrip / 2], scale[kCount];
+  __device__ void add_stages(Sums &sums, Stages &of, OpenRingPosition &stage, int stages) const {
+    Sums part[kCount];
+    float scale[kCount];
     int slot[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; ++i, stage.advance(stages)) {
@@ -283,17 +322,17 @@ struct Kernel {
   }
 
   template <int kCount, int kFirst = 0>
-  __device__ void add_parts(float (&sums)[kStrip / 2], float (&part)[kCount][kStrip / 2],
-                            const float (&scale)[kCount], const int (&slot)[kCount]) const {
+  __device__ void add_parts(Sums &sums, Sums (&part)[kCount], const float (&scale)[kCount],
+                            const int (&slot)[kCount]) const {
     ptx::warpgroup_wait<kCount - 1 - kFirst>();
-    ptx::hold_accumulators(part[kFirst]);
+    ptx::hold_accumulators(part[kFirst][0]);
     release(slot[kFirst]);
 #pragma unroll
-    for (int i = 0; i < kStrip / 2; ++i) sums[i] = fmaf(part[kFirst][i], scale[kFirst], sums[i]);
+    for (int i = 0; i < kStrip / 2; ++i) sums[0][i] = fmaf(part[kFirst][0][i], scale[kFirst], sums[0][i]);
     if constexpr (kFirst + 1 < kCount) add_parts<kCount, kFirst + 1>(sums, part, scale, slot);
   }
 
-  __device__ void accumulate_promoted(float (&sums)[kStrip / 2], const bsrg_narrow_item &item) const {
+  __device__ void accumulate_promoted(Sums &sums, const bsrg_narrow_item &item) const {
     const int stages = __shfl_sync(~0u, p.stages, 0);
     Stages of(p, item, lane);
     OpenRingPosition stage;
@@ -401,26 +440,36 @@ struct Kernel {
       write_as<__nv_bfloat16>(item, memory, by_columns);
   }
 
+  // By threadIdx: with `warp`, from which descriptors come, ptxas serialises WGMMAs (C7515).
+  static __device__ void put(const Sums &sums, float *memory, bool by_columns) {
+    const int thread = threadIdx.x;
+    const int across = thread / 32 % 4 * 16 + thread / 4 % 8, along = thread % 4 * 2;
+    const int first_column = thread / 128 * kMine * kPanel;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+#pragma unroll
+      for (int i = 0; i < kMine * kStrip / 2 / kParts; ++i) {
+        const int m = across + i / 2 % 2 * 8, n = along + i / 4 * 8 + i % 2;
+        const int row = kByRows ? m : n, column = kByRows ? n : part * kPanel + m;
+        memory[place(row, first_column + column, by_columns)] = sums[part][i];
+      }
+  }
+
   __device__ void consume(const bsrg_narrow_item &item, float *memory) const {
     const bsrg_narrow_params &narrow = p.narrow;
     const bool by_columns = item.slot < 0 && narrow.y_row_stride == 1;
-    float sums[kStrip / 2] = {};
+    Sums sums = {};
     if constexpr (kEight) {
       const float all = scale_of_all();  // on its way meanwhile
       accumulate_promoted(sums, item);
 #pragma unroll
-      for (int i = 0; i < kStrip / 2; ++i) sums[i] *= all;
+      for (int i = 0; i < kStrip / 2; ++i) sums[0][i] *= all;
     } else {
       accumulate(sums, item.block_count * p.steps);
     }
     // All have read the ring, in which no copy is under way any more.
     ptx::named_barrier_sync(1, 32 * kWarps);
-#pragma unroll
-    for (int j = 0; j < kStrip / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        memory[place(8 * j + lane % 4 * 2 + i % 2, warp * 16 + lane / 4 + i / 2 * 8, by_columns)] =
-            sums[4 * j + i];
+    put(sums, memory, by_columns);
     ptx::named_barrier_sync(1, 32 * kWarps);
     if (item.slot >= 0)
       write_partial(item, memory);
@@ -430,7 +479,10 @@ struct Kernel {
 
   __device__ void run(float *memory) const {
     if (threadIdx.x == 0) init_barriers();
-    __syncthreads();
+    if (cluster() > 1)
+      ptx::cluster_sync();
+    else
+      __syncthreads();
     const bsrg_narrow_params &narrow = p.narrow;
     narrow::ask_for_blocks(narrow);
     // Where block columns have places of their own, they need not wait for the item.
@@ -454,14 +506,17 @@ struct Kernel {
       }
       load_x(item, columns, first_columns);
     }
+    // No CTA may exit while the other can still arrive at its barriers.
+    __syncwarp();
+    if (cluster() > 1) ptx::cluster_sync();
   }
 };
 
-template <typename T, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
+template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
 __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   extern __shared__ char raw[];
   char *const base = raw + (-ptx::shared_address(raw) & 1023);
-  const Kernel<T, kStrip, kStepK, kTransposedA, kTransposedX> kernel{
+  const Kernel<T, kPanels, kStrip, kStepK, kTransposedA, kTransposedX> kernel{
       params, ptx::shared_address(base), ptx::warp_index(), static_cast<int>(threadIdx.x & 31)};
   kernel.run(reinterpret_cast<float *>(base + 1024));
 }
@@ -469,20 +524,20 @@ __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
 }  // namespace bsrg::narrow_tma
 
 // The k of a stage as for tall blocks.
-#define BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X)         \
-  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS, 1)                         \
-      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) { \
-    bsrg::narrow_tma::run<T, STRIP, STEP_K, TRANSPOSED_A, TRANSPOSED_X>(params);                   \
+#define BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X)     \
+  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS(PANELS), (PANELS) == 1 ? 1 : 2) \
+      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) {     \
+    bsrg::narrow_tma::run<T, PANELS, STRIP, STEP_K, TRANSPOSED_A, TRANSPOSED_X>(params);               \
   }
-#define BSRG_NARROW_TMA_KERNELS(NAME, T, STRIP, TRANSPOSED_A)         \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, TRANSPOSED_A, , false)   \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, TRANSPOSED_A, _tx, true) \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, TRANSPOSED_A, , false)   \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, TRANSPOSED_A, _tx, true) \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, TRANSPOSED_A, , false)   \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 16, TRANSPOSED_A, _tx, true)
+#define BSRG_NARROW_TMA_KERNELS(NAME, T, PANELS, STRIP, TRANSPOSED_A)         \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 64, TRANSPOSED_A, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 64, TRANSPOSED_A, _tx, true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 32, TRANSPOSED_A, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 32, TRANSPOSED_A, _tx, true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 16, TRANSPOSED_A, , false)   \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 16, TRANSPOSED_A, _tx, true)
 // Of 8 bits; the same bytes of a stage.
-#define BSRG_NARROW_TMA_KERNELS_8(NAME, T, STRIP)            \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 128, false, , true) \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 64, false, , true)  \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, STRIP, 32, false, , true)
+#define BSRG_NARROW_TMA_KERNELS_8(NAME, T, STRIP)               \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, 1, STRIP, 128, false, , true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, 1, STRIP, 64, false, , true)  \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, 1, STRIP, 32, false, , true)

@@ -1,3 +1,3 @@
 #include "sm90/narrow_tma.cuh"
 
-BSRG_NARROW_TMA_KERNELS(narrow_tma_ta_bf16, __nv_bfloat16, 64, true)
+BSRG_NARROW_TMA_KERNELS(narrow_tma_ta_bf16, __nv_bfloat16, 1, 64, true)

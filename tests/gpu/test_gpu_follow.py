@@ -21,8 +21,10 @@ SIDE = 1536
 SHAPES = {"tall": (128, 64), "stream": (32, 32), "portable": (16, 24), "narrow": (16, 16)}
 
 
-def make(torch: Any, rng: np.random.Generator, family: str) -> Any:
-    height, width = SHAPES[family]
+def make(
+    torch: Any, rng: np.random.Generator, family: str, blocksize: tuple[int, int] | None = None
+) -> Any:
+    height, width = blocksize or SHAPES[family]
     pattern = cases.uniform(0.1)(rng, SIDE // height, SIDE // width)
     return random_problem(torch, pattern, (height, width), "float16").matrix
 
@@ -43,6 +45,21 @@ def test_chains(torch: Any, rng: np.random.Generator, first: str, second: str) -
     """Products of products, into the same memory each time, with nothing else between them."""
     n = 64 if "narrow" in (first, second) else 256
     a, b = make(torch, rng, first), make(torch, rng, second)
+    check_chain(torch, a, b, n, first, second)
+
+
+@pytest.mark.parametrize("n", [128, 256])
+@pytest.mark.parametrize("blocksize", [(64, 64), (128, 64)])
+@pytest.mark.parametrize("other", SHAPES)
+def test_chains_of_many_columns(
+    torch: Any, rng: np.random.Generator, other: str, blocksize: tuple[int, int], n: int
+) -> None:
+    """The same with a narrow product of several panels of columns."""
+    a, b = make(torch, rng, "narrow", blocksize), make(torch, rng, other)
+    check_chain(torch, a, b, n, "narrow", other)
+
+
+def check_chain(torch: Any, a: Any, b: Any, n: int, first: str, second: str) -> None:
     # Sums of a chain must not grow: rows of products have a norm of about that of rows of x.
     for matrix in (a, b):
         matrix.data.div_((SIDE * 0.1) ** 0.5)
@@ -65,8 +82,8 @@ def test_chains(torch: Any, rng: np.random.Generator, first: str, second: str) -
     check_often(torch, given, chain, expected)
 
 
-@pytest.mark.parametrize("n", [1, 16, 64, 128])
-@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 32)])
+@pytest.mark.parametrize("n", [1, 16, 64, 128, 256])
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 32), (128, 128)])
 def test_values_written_just_before(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], n: int
 ) -> None:

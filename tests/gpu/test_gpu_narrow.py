@@ -1,4 +1,4 @@
-"""The narrow family: up to 64 columns, any layout of the dense operands, rows of any length."""
+"""The narrow family: up to 256 columns, any layout of the dense operands, rows of any length."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_patterns(
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
     p = random_problem(torch, make(rng, rows, cols), blocksize, dtype)
-    for n in (1, 5, 16, 32, 50, 64, 72, 104, 128):
+    for n in (1, 5, 16, 32, 50, 64, 72, 104, 128, 136, 192, 256):
         check(torch, p, n, family="narrow")
-    for n in (48, 120):
+    for n in (48, 120, 200):
         check(torch, p, n, alpha=1.5, beta=-1.0, family="narrow")
 
 
@@ -70,9 +70,9 @@ def test_long_rows(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
     p = long_rows(torch, blocksize, dtype)
-    for n in (1, 7, 16, 24, 33, 64):
+    for n in (1, 7, 16, 24, 33, 64, 80, 128, 184, 256):
         check(torch, p, n, family="narrow")
-    for n in (20, 40):
+    for n in (20, 40, 112, 240):
         check(torch, p, n, alpha=2.0, beta=0.5, family="narrow")
 
 
@@ -246,6 +246,34 @@ def test_more_columns(torch: Any, rng: np.random.Generator, height: int, dtype: 
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
+# Of tiles of 128 and of 256 columns, whole panels of 64 and parts.
+MANY_COLUMNS = (65, 71, 100, 127, 128, 129, 136, 191, 192, 200, 255, 256)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("height", [16, 24, 32, 40, 64, 96, 128, 144, 256])
+def test_many_columns(torch: Any, rng: np.random.Generator, height: int, dtype: str) -> None:
+    """More than 64 columns at once, in boxes of X that share a stage, for strips above 16 rows; an
+    even number of these in a block row go in pairs, which share X."""
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    masks = (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm)
+    for width, mask in combined(rng, (8, 16, 32, 48, 64, 112, 128, 256), masks, drawn=4):
+        p = random_problem(torch, mask(rng, (height, width), sms), (height, width), dtype)
+        for n, layout in combined(rng, MANY_COLUMNS, (aligned_rows, columns_of), drawn=3):
+            check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(16, 16), (64, 64), (128, 128)])
+def test_many_columns_of_any_layout(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    p = random_problem(torch, cases.uniform(0.5)(rng, 5, 9), blocksize, dtype)
+    columns = (65, 100, 128, 136, 200, 250, 256)
+    for layout in (columns_of, padded_columns, aligned_rows):
+        check_layouts(torch, p, layout, columns, "narrow")
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("blocksize", [(16, 16), (3, 16), (13, 32), (16, 32)])
 def test_shared_x(
@@ -284,11 +312,11 @@ def check_unused_rows(torch: Any, make: Maker) -> None:
         mask = np.zeros((rows, 6), bool)
         mask[:, [1, 4]] = True
         p = make(torch, mask, blocksize, "float16")
-        x = torch.full((p.matrix.shape[1], 64), float("nan"), device="cuda").half()
+        x = torch.full((p.matrix.shape[1], 256), float("nan"), device="cuda").half()
         for column in (1, 4):
             x[column * blocksize[1] : (column + 1) * blocksize[1]] = 1
         for laid in (x, x.T.contiguous().T):
-            for n in (1, 6, 24, 39, 64):
+            for n in (1, 6, 24, 39, 64, 100, 128, 200, 256):
                 found = product(p.matrix, laid[:, :n], None, 1.0, None, None, None, "narrow")
                 assert not found.isnan().any()
 
@@ -299,10 +327,10 @@ def test_nan_of_unused_rows_stays_out(torch: Any) -> None:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) -> None:
-    for blocksize in ((64, 64), (16, 16)):
+    for blocksize in ((64, 64), (16, 16), (128, 32)):
         p = long_rows(torch, blocksize, dtype)
         k, kind = p.matrix.shape[1], p.matrix.dtype
-        xs = [torch.randn(k, n, device="cuda").to(kind) for n in (1, 16, 64)]
+        xs = [torch.randn(k, n, device="cuda").to(kind) for n in (1, 16, 64, 128, 256)]
         for x in (*xs, aligned_rows(torch, k, 30, kind), columns_of(torch, k, 41, kind)):
             first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
             for _ in repeats(30):
@@ -333,7 +361,7 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
         with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
             product(p.matrix, x, None, 1.0, None, None, None, "narrow")
 
-    refuse((16, 16), 129, "float16", "at most 128 columns")
+    refuse((16, 16), 264, "float16", "at most 256 columns")
     refuse((16, 16), 65, "float16", "begin at multiples of 16 bytes, for more than 64 columns")
     refuse((16, 12), 8, "float16", "width that is a multiple of 8")
     refuse((16, 16), 8, "float32", "float16, bfloat16 or 8-bit floats")
@@ -344,5 +372,5 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
 def test_large(torch: Any, rng: np.random.Generator, block: int, dtype: str) -> None:
     mask = cases.uniform(0.125)(rng, 4096 // block, 8192 // block)
     p = random_problem(torch, mask, (block, block), dtype)
-    for n in (1, 4, 16, 64):
+    for n in (1, 4, 16, 64, 128, 256):
         check(torch, p, n, family="narrow")

@@ -1,0 +1,4 @@
+#include "sm90/narrow_tma.cuh"
+
+BSRG_NARROW_TMA_KERNELS(narrow_tma_p4_f16, __half, 4, 32, false)
+BSRG_NARROW_TMA_KERNELS(narrow_tma_p4_f16, __half, 4, 64, false)
