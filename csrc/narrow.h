@@ -1,4 +1,4 @@
-/* The narrow family: up to 64 columns, or 128 in two panels, float16 and bfloat16 from sm_80 up, 8-bit floats on
+/* The narrow family: up to 64 columns, or 512 of an aligned X, float16 and bfloat16 from sm_80 up, 8-bit floats on
  * Hopper. Kernels in kernels/sm80/narrow.cuh. */
 #ifndef BSRG_NARROW_H
 #define BSRG_NARROW_H
@@ -80,6 +80,6 @@ int32_t bsrg_narrow_columns(int64_t n);
 /* How many columns of X a launch multiplies; the rest follows, up to BSRG_NARROW_MOST_N. */
 int64_t bsrg_narrow_panel(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int sm_arch,
                           bsrg_dtype dtype, const bsrg_dense *x);
-enum { BSRG_NARROW_MOST_N = BSRG_NARROW_TMA_MAX_N };
+enum { BSRG_NARROW_MOST_N = 2 * BSRG_NARROW_TMA_MAX_N };
 
 #endif

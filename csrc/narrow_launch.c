@@ -34,7 +34,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 }
 
 static const char *columns_obstacle(int64_t n) {
-  return n > BSRG_NARROW_MOST_N ? "needs at most 256 columns" : NULL;
+  return n > BSRG_NARROW_MOST_N ? "needs at most 512 columns" : NULL;
 }
 
 /* Of 16 bits: elements of X would come one by one, which for so many was not measured beside the align family. */

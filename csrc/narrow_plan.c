@@ -190,14 +190,20 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_na
 /* Strips of the list that TMA would take, whole panels of 64 columns beside one another. */
 static bool takes_panels(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
                          bsrg_dtype dtype, const bsrg_dense *x) {
-  return sm_arch == 90 && !bsrg_is_8_bit(dtype) && bsrg_narrow_x_is_aligned(x) && !v->order &&
-         (plan->high.strip || plan->low.strip == 32) && suits_maps(v) && map_has_x(x);
+  const bool suits = plan->high.strip || (!v->order && plan->low.strip == 32);
+  return sm_arch == 90 && !bsrg_is_8_bit(dtype) && bsrg_narrow_x_is_aligned(x) && suits && suits_maps(v) &&
+         map_has_x(x);
 }
 
 int64_t bsrg_narrow_panel(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
                           bsrg_dtype dtype, const bsrg_dense *x) {
-  const bool many = x->cols > BSRG_NARROW_MAX_N && takes_panels(v, plan, sm_arch, dtype, x);
-  return bsrg_min(x->cols, many ? BSRG_NARROW_TMA_MAX_N : BSRG_NARROW_MAX_N);
+  if (x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, dtype, x))
+    return bsrg_min(x->cols, BSRG_NARROW_MAX_N);
+  /* Of X by columns several tiles would have to have whole panels; of transposed views, where items differ in length, they
+   * took longer than tall blocks. */
+  const bool in_tiles = !v->order && (bsrg_map_can_describe(x) || x->cols % 64 == 0);
+
+  return bsrg_min(x->cols, in_tiles ? BSRG_NARROW_MOST_N : BSRG_NARROW_TMA_MAX_N);
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -221,7 +227,8 @@ static const double low_ring_half_seconds = 17e-12, low_ring_column_seconds = 31
 static const double low_ring_item_seconds = 6e-9;
 /* By TMA: a launch, L2's rate, and those of one CTA and of an SM that has several, X included. */
 static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
-static const double tma_wide_cta_bytes_per_s = 97e9, tma_wide_sm_bytes_per_s = 74e9;
+static const double tma_wide_cta_bytes_per_s = 97e9, tma_wide_sm_bytes_per_s = 70e9;
+static const double tma_tiles_l2_bytes_per_s = 8.8e12;  /* of more columns than a CTA has */
 static const double tma_widest_output_seconds = 0.8e-6; /* of more than 128 columns */
 /* Likewise the least that a CTA takes for a stage. */
 static double wide_stage_seconds(int64_t n, bool by_columns) {
@@ -243,6 +250,8 @@ static double low_stage_of_sm_seconds(int64_t n, bool by_columns) {
 /* Items that an SM has at a time. */
 enum { ITEMS_AT_ONCE = 4, WIDE_ITEMS_AT_ONCE = 2 };
 
+static double column_tiles(int64_t n) { return (double)bsrg_ceil_div(n, BSRG_NARROW_TMA_MAX_N); }
+
 /* Columns of X that TMA loads, as its time counts them. */
 static double loaded_columns(int64_t n, bool by_columns) {
   if (by_columns || n <= BSRG_NARROW_MAX_N) return (double)n;
@@ -252,26 +261,26 @@ static double loaded_columns(int64_t n, bool by_columns) {
 static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *list, bsrg_dtype dtype,
                           int64_t n, bool by_columns, const bsrg_chip *chip, const bsrg_candidate *c) {
   const bool wide = n > BSRG_NARROW_MAX_N;
-  const double share = list->longest_item / fmax(1, list->item_blocks);
+  const int64_t of_tile = bsrg_min(n, BSRG_NARROW_TMA_MAX_N);
+  const double rows = (double)bsrg_min(list->strip, v->block_height), sms = (double)chip->sm_count;
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share_32);
-  const double rows = (double)bsrg_min(list->strip, v->block_height);
-  const double k = list->item_blocks * (double)v->block_width;
-  /* Of what all CTAs get: pairs of them get the same X. */
-  const double bytes = (double)bsrg_dtype_size(dtype) * k * (loaded_columns(n, by_columns) + rows);
-  const double l2 = c->l2_bytes / tma_l2_bytes_per_s;
-  const double longest = bytes * share / (wide ? tma_wide_cta_bytes_per_s : tma_cta_bytes_per_s);
-  const double waves = list->item_count / (double)(WIDE_ITEMS_AT_ONCE * chip->sm_count);
-  const double of_sm = wide && list->item_count > chip->sm_count
-                           ? bytes / (double)chip->sm_count / tma_wide_sm_bytes_per_s
-                           : 0;
+  const double l2 = c->l2_bytes / (n > of_tile ? tma_tiles_l2_bytes_per_s : tma_l2_bytes_per_s);
+  /* Of what a CTA gets for a block: pairs of them get the same X. */
+  const double of_block =
+      (double)bsrg_dtype_size(dtype) * (double)v->block_width * (loaded_columns(of_tile, by_columns) + rows);
+  const double longest =
+      of_block * list->longest_item / (wide ? tma_wide_cta_bytes_per_s : tma_cta_bytes_per_s);
+  const double ctas = list->item_count * column_tiles(n), waves = ctas / (WIDE_ITEMS_AT_ONCE * sms);
+  /* SMs that have several, and more than these at last. */
+  const double rounds = wide && waves > 1 ? ceil(waves) / waves : 1;
+  const double blocks_of_sm = list->item_blocks * column_tiles(n) / sms * rounds;
+  const double of_sm = wide && ctas > sms ? of_block * blocks_of_sm / tma_wide_sm_bytes_per_s : 0;
   double boxes = 0;
   if (list->strip < BSRG_NARROW_TMA_STRIP)
-    boxes = stages_of_block(v, dtype) *
-            fmax(low_stage_seconds * list->longest_item, low_stage_of_sm_seconds(n, by_columns) *
-                                                             list->item_blocks / (double)chip->sm_count *
-                                                             (wide && waves > 1 ? ceil(waves) / waves : 1));
+    boxes = stages_of_block(v, dtype) * fmax(low_stage_seconds * list->longest_item,
+                                             low_stage_of_sm_seconds(of_tile, by_columns) * blocks_of_sm);
   else if (wide)
-    boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(n, by_columns);
+    boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(of_tile, by_columns);
   const double output = n > 128 ? tma_widest_output_seconds : 0;
   return tma_launch_seconds + output + fmax(fmax(memory, l2), fmax(fmax(longest, of_sm), boxes));
 }
@@ -298,7 +307,7 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double of_x = kind == BSRG_NARROW_BY_TMA ? loaded_columns(n, by_columns) : (double)n;
   const bool in_pairs = n > BSRG_NARROW_MAX_N && list->paired;
-  c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * (of_x / (in_pairs ? 2 : 1) + rows);
+  c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * (of_x / (in_pairs ? 2 : 1) + rows * column_tiles(n));
   if (kind == BSRG_NARROW_BY_CLUSTER) {
     c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);
     c->seconds = bsrg_narrow_cluster_seconds(v, &plan->cluster, c->hbm_bytes, chip);

@@ -29,6 +29,7 @@ enum { PANEL = 64 };
 
 /* How a launch divides its work. */
 typedef struct division {
+  int32_t tiles; /* of columns */
   int32_t panels, strip, step_k, steps, tail_k;
   int32_t crowd;         /* 0, 1 or 2 for one, two or four CTAs that share an SM */
   int32_t boxes, of_box; /* of X, and the columns of each */
@@ -39,9 +40,10 @@ static division divide(const bsrg_matmul_args *args, const bsrg_narrow_list *lis
   const bool eight = bsrg_is_8_bit(args->dtype);
   const int32_t width = (int32_t)args->a->view.block_width, n = (int32_t)args->x.cols;
   const int32_t in_line = eight ? 128 : 64;
-  division d = {.panels = (bsrg_narrow_columns(n) + PANEL - 1) / PANEL, .strip = list->strip};
-  d.crowd =
-      (list->item_count > sms) + (list->item_count > 2 * sms && BSRG_NARROW_TMA_MOST_CTAS(d.panels) > 2);
+  division d = {.tiles = (n + BSRG_NARROW_TMA_MAX_N - 1) / BSRG_NARROW_TMA_MAX_N, .strip = list->strip};
+  d.panels = (bsrg_narrow_columns(bsrg_min(n, BSRG_NARROW_TMA_MAX_N)) + PANEL - 1) / PANEL;
+  const int64_t ctas = (int64_t)list->item_count * d.tiles;
+  d.crowd = (ctas > sms) + (ctas > 2 * sms && BSRG_NARROW_TMA_MOST_CTAS(d.panels) > 2);
   d.step_k = 4 * width >= 3 * in_line ? in_line : width; /* the narrowest that a block fills */
   /* Else two CTAs would have two stages each, and wait for one of them all the time. */
   if (d.panels == 4 && d.crowd) d.step_k = (int32_t)bsrg_min(d.step_k, 32);
@@ -77,27 +79,32 @@ static bsrg_status encode_x(const bsrg_matmul_args *args, const division *d, int
 }
 
 static bsrg_kernel_id kernel_for(const bsrg_matmul_args *args, const division *d) {
-  static const bsrg_kernel_id turned_kernels[] = {BSRG_KERNEL_NARROW_TMA_TA_F16_R64_K64,
-                                                  BSRG_KERNEL_NARROW_TMA_TA_BF16_R64_K64};
-  static const bsrg_kernel_id kernels[3][2] = {
+  /* The first of each number of panels, float16 and bfloat16; of blocks as they are stored from strips of 32 rows on. */
+  static const bsrg_kernel_id stored[3][2] = {
       {BSRG_KERNEL_NARROW_TMA_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_BF16_R32_K64},
       {BSRG_KERNEL_NARROW_TMA_P2_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_P2_BF16_R32_K64},
       {BSRG_KERNEL_NARROW_TMA_P4_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_P4_BF16_R32_K64}};
-  static const bsrg_kernel_id paired_kernels[2][2] = {
-      {BSRG_KERNEL_NARROW_TMA_P2_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_P2_BF16_R64_K64_PAIR},
-      {BSRG_KERNEL_NARROW_TMA_P4_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_P4_BF16_R64_K64_PAIR}};
-  const bool turned = args->a->view.order != NULL, bfloat = args->dtype == BSRG_BF16;
+  static const bsrg_kernel_id turned[3][2] = {
+      {BSRG_KERNEL_NARROW_TMA_TA_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_BF16_R64_K64},
+      {BSRG_KERNEL_NARROW_TMA_TA_P2_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_P2_BF16_R64_K64},
+      {BSRG_KERNEL_NARROW_TMA_TA_P4_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_P4_BF16_R64_K64}};
+  static const bsrg_kernel_id paired[2][2][2] = {
+      {{BSRG_KERNEL_NARROW_TMA_P2_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_P2_BF16_R64_K64_PAIR},
+       {BSRG_KERNEL_NARROW_TMA_P4_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_P4_BF16_R64_K64_PAIR}},
+      {{BSRG_KERNEL_NARROW_TMA_TA_P2_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_TA_P2_BF16_R64_K64_PAIR},
+       {BSRG_KERNEL_NARROW_TMA_TA_P4_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_TA_P4_BF16_R64_K64_PAIR}}};
+  const bool of_view = args->a->view.order != NULL, bfloat = args->dtype == BSRG_BF16;
   const int step_bytes = d->step_k * (int)bsrg_dtype_size(args->dtype);
   const int step = step_bytes == 128 ? 0 : step_bytes == 64 ? 1 : 2;
-  const int tile = 3 * (d->strip == BSRG_NARROW_TMA_STRIP && !turned) + step;
+  const int tile = 3 * (d->strip == BSRG_NARROW_TMA_STRIP && !of_view) + step;
   if (bsrg_is_8_bit(args->dtype))
     return (bsrg_kernel_id)((args->dtype == BSRG_F8_E4M3 ? BSRG_KERNEL_NARROW_TMA_E4M3_R32_K128
                                                          : BSRG_KERNEL_NARROW_TMA_E5M2_R32_K128) +
                             3 * tile + d->crowd);
   if (d->in_pairs)
-    return (bsrg_kernel_id)((int)paired_kernels[d->panels == 4][bfloat] + 2 * (2 * step + d->by_columns) +
+    return (bsrg_kernel_id)((int)paired[of_view][d->panels == 4][bfloat] + 2 * (2 * step + d->by_columns) +
                             d->crowd);
-  const int first = (int)(turned ? turned_kernels : kernels[d->panels / 2])[bfloat];
+  const int first = (int)(of_view ? turned : stored)[d->panels / 2][bfloat];
   const int forms = d->panels == 1 ? 3 : 2; /* of CTAs that share an SM */
   return (bsrg_kernel_id)(first + forms * (2 * tile + d->by_columns) + d->crowd);
 }
@@ -133,6 +140,6 @@ bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narr
   if (status == BSRG_OK && !d.by_columns && d.tail_k != d.step_k)
     status = encode_x(args, &d, d.tail_k, gpu, &p.x_tail, error);
   if (status != BSRG_OK) return status;
-  return bsrg_launch(gpu.api, gpu.device, kernel_for(args, &d), list->item_count, 1, (CUstream)args->stream,
-                     &p, error);
+  return bsrg_launch(gpu.api, gpu.device, kernel_for(args, &d), list->item_count, d.tiles,
+                     (CUstream)args->stream, &p, error);
 }

@@ -1,4 +1,4 @@
-// BSR x few dense columns (up to 256, of 8 bits 64) on Hopper (TMA, WGMMA).
+// BSR x few dense columns (up to 512, of 8 bits 64) on Hopper (TMA, WGMMA).
 //
 //   Y^T[columns, strip]  =  sum over block columns  X^T[columns, bw] * A block^T[bw, strip]
 //
@@ -103,6 +103,10 @@ struct Kernel {
   __device__ uint32_t first_panel(int slot) const { return rows_of_x(slot) + warp / 4 * kMine * kPanelBytes; }
   __device__ uint32_t blocks(int slot) const { return rows_of_x(slot) + kBytesOfX; }
 
+  // Of Y, where there are more than a CTA has.
+  __device__ int first_panel_of_tile() const { return kPanels == 4 ? blockIdx.y * kPanels : 0; }
+  __device__ int first_column_of_tile() const { return first_panel_of_tile() * kPanel; }
+
   // CTAs that compute strips of the same blocks and load half of X each, for both.
   __device__ int cluster() const { return kPanels > 1 ? p.cluster : 1; }
 
@@ -174,24 +178,28 @@ struct Kernel {
     });
   }
 
-  // `columns`: the item's.
-  __device__ void load_x(const bsrg_narrow_item &item, const int32_t *columns, int first_columns) const {
-    Numbers<int32_t> numbers(columns, item.block_count, first_columns, lane);
-    // Of a pair this CTA's boxes, every other one: a lane that waits for slots and loads nothing could be a lap behind.
+  // `block_columns`: the item's.
+  __device__ void load_x(const bsrg_narrow_item &item, const int32_t *block_columns,
+                         int first_columns) const {
+    Numbers<int32_t> numbers(block_columns, item.block_count, first_columns, lane);
+    // Of a pair this CTA's boxes, every other one. Each lane loads or counts, as one that only waited could be a lap behind.
     const bool paired = cluster() > 1;
     const int rank = paired ? static_cast<int>(ptx::cluster_rank()) : 0;
-    const int boxes = kPanels == 1 ? 1 : paired ? (p.x_boxes + 1 - rank) / 2 : p.x_boxes;
+    const int first_box = first_panel_of_tile(), of_tile = min(p.x_boxes - first_box, kPanels);
+    const int columns = of_tile == p.x_boxes ? p.x_columns : of_tile * kPanel;
+    const int boxes = kPanels == 1 ? 1 : paired ? max((of_tile + 1 - rank) / 2, 1) : of_tile;
     const auto column = [&](int first, int offset) { return numbers.of(first, offset); };
     produce(item.block_count, boxes, column, [&](int, int column, int step, int slot, int part) {
       const bool tail = step == p.steps - 1;
       // By columns whole stages come, with k of what lies behind the block, which is not multiplied.
       const int k = tail && !kTransposedX ? p.tail_steps * kInstructionK : kStepK;
       const int box = paired ? 2 * part + rank : part;
-      const int at = column * p.narrow.block_width + step * kStepK, first = box * kPanel;
+      const int at = column * p.narrow.block_width + step * kStepK, first = (first_box + box) * kPanel;
       const bsrg_tensor_map &map = tail ? p.x_tail : p.x;
       const uint32_t target = rows_of_x(slot) + box * kPanelBytes;
       // What arrives before this is counted as well: the phase does not end before.
-      if (part == 0) ptx::barrier_arrive_expect(full(slot), k * p.x_columns * kItem);
+      if (part == 0) ptx::barrier_arrive_expect(full(slot), k * columns * kItem);
+      if (box >= of_tile) return;
       if (paired)
         ptx::tma_load_2d_multicast(target, map, kTransposedX ? at : first, kTransposedX ? first : at,
                                    full(slot), uint16_t{3});
@@ -369,10 +377,11 @@ struct Kernel {
     const bsrg_narrow_params &narrow = p.narrow;
 #pragma unroll 1
     for (int i = threadIdx.x; i < kStrip * kColumns / 8; i += 32 * kWarps) {
-      const int row = i / (kColumns / 8), column = i % (kColumns / 8) * 8;
+      const int row = i / (kColumns / 8), in_tile = i % (kColumns / 8) * 8;
+      const int column = first_column_of_tile() + in_tile;
       if (row >= item.rows || column >= narrow.padded_n) continue;
       float run[8];
-      load_run(run, memory + place(row, column, false));
+      load_run(run, memory + place(row, in_tile, false));
       const int64_t of_slots = static_cast<int64_t>(item.slot) * kStrip + row;
       float4 *const partial =
           reinterpret_cast<float4 *>(narrow.partial + of_slots * narrow.padded_n + column);
@@ -390,10 +399,11 @@ struct Kernel {
     for (int turn = 0; turn < kRuns / kThreads; ++turn) {
       const int i = turn * kThreads + threadIdx.x;
       const int row = by_columns ? i % (kStrip / 8) * 8 : i / (kColumns / 8);
-      const int column = by_columns ? i / (kStrip / 8) : i % (kColumns / 8) * 8;
+      const int in_tile = by_columns ? i / (kStrip / 8) : i % (kColumns / 8) * 8;
+      const int column = first_column_of_tile() + in_tile;
       if (row >= item.rows || column >= narrow.n) continue;
       float run[8];
-      load_run(run, memory + place(row, column, by_columns));
+      load_run(run, memory + place(row, in_tile, by_columns));
       narrow::store_run<Out, 8>(narrow, static_cast<int64_t>(item.y_row) + row, column, run);
     }
   }
@@ -405,10 +415,11 @@ struct Kernel {
 #pragma unroll 1
     for (int i = threadIdx.x; i < kStrip * kColumns; i += 32 * kWarps) {
       const int row = by_columns ? i % kStrip : i / kColumns;
-      const int column = by_columns ? i / kStrip : i % kColumns;
+      const int in_tile = by_columns ? i / kStrip : i % kColumns;
+      const int column = first_column_of_tile() + in_tile;
       if (row < item.rows && column < narrow.n)
         narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
-                                           memory[place(row, column, by_columns)]);
+                                           memory[place(row, in_tile, by_columns)]);
     }
   }
 

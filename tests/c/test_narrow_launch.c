@@ -5,13 +5,14 @@
 #include "params.h"
 #include "structures.h"
 
-enum { ROWS = 2, MOST_HEIGHT = 128, MOST_M = ROWS * MOST_HEIGHT, K = 32, MOST = 256, PITCH = MOST + 8 };
+enum { ROWS = 2, MOST_HEIGHT = 128, MOST_M = ROWS * MOST_HEIGHT, K = 32, MOST = 512, PITCH = MOST + 8 };
 
 /* 16 bits an element. X and Y are read and written in rows or in columns. */
 static _Alignas(16) uint16_t values[MOST_M * K], x[PITCH * PITCH], c[PITCH * PITCH], y[PITCH * PITCH];
 static uint16_t col_scale[2 * MOST], col_bias[MOST], row_bias[MOST_M];
 
-static bsrg_narrow_params launched[4];
+enum { MOST_LAUNCHES = MOST / BSRG_NARROW_MAX_N };
+static bsrg_narrow_params launched[MOST_LAUNCHES];
 static int launches, clusters;
 
 static bool is_of(const char *kernel, const char *prefix) {
@@ -19,7 +20,7 @@ static bool is_of(const char *kernel, const char *prefix) {
 }
 
 static void watch(const char *kernel, const void *parameters) {
-  if (!is_of(kernel, "narrow_") || launches == 4) return;
+  if (!is_of(kernel, "narrow_") || launches == MOST_LAUNCHES) return;
   const bsrg_narrow_tma_params *tma = parameters;
   const bsrg_narrow_cluster_params *cluster = parameters;
   launched[launches++] = is_of(kernel, "narrow_tma")       ? tma->narrow
@@ -32,7 +33,7 @@ static bsrg_dense dense(void *data, int64_t rows, int64_t cols, bool by_columns)
   return by_columns ? (bsrg_dense){data, rows, cols, 1, PITCH} : (bsrg_dense){data, rows, cols, PITCH, 1};
 }
 
-/* panel: columns of a launch. */
+/* panel: columns of a launch. in_pairs: strips of which two CTAs of a cluster may take one each. */
 static void check_panels(bsrg_structure *structure, int64_t n, int64_t panel, bool by_columns,
                          bool in_pairs) {
   const int64_t m = structure->view.block_rows * structure->view.block_height;
@@ -57,7 +58,8 @@ static void check_panels(bsrg_structure *structure, int64_t n, int64_t panel, bo
     return;
   }
   CHECK(launches == (n + panel - 1) / panel);
-  CHECK(clusters == (in_pairs ? launches : 0));
+
+  int expected_clusters = 0;
   for (int i = 0; i < launches; ++i) {
     const int64_t first = (int64_t)i * panel, at = by_columns ? first * PITCH : first;
     const bsrg_narrow_params *p = &launched[i];
@@ -68,7 +70,10 @@ static void check_panels(bsrg_structure *structure, int64_t n, int64_t panel, bo
     CHECK(p->output.row_bias.data == row_bias && p->output.row_bias.count == m);
     CHECK(p->output.row_scale.data == NULL);
     CHECK(p->values == values);
+    /* By columns X comes by panels if these are whole. */
+    expected_clusters += in_pairs && p->n > BSRG_NARROW_MAX_N && (!by_columns || p->n % 64 == 0);
   }
+  CHECK(clusters == expected_clusters);
 }
 
 static void check_height(int64_t height, bool takes_panels) {
@@ -76,14 +81,13 @@ static void check_height(int64_t height, bool takes_panels) {
                                                                     calloc(ROWS, sizeof(*indices));
   for (int64_t i = 0; i <= ROWS; ++i) indptr[i] = i;
   bsrg_structure *const structure = make_structure(ROWS, 1, height, K, indptr, indices);
-  const int64_t columns[] = {1, 16, 64, 65, 100, 128, 136, 192, 200, 256};
+  const int64_t columns[] = {1, 16, 64, 65, 100, 128, 136, 192, 200, 256, 300, 320, 512};
   for (size_t i = 0; i < sizeof(columns) / sizeof(*columns); ++i)
     for (int by_columns = 0; by_columns < 2; ++by_columns) {
       const int64_t n = columns[i];
-      /* By columns X comes by panels if these are whole. */
-      const bool in_pairs = height % 128 == 0 && n > 64 && (!by_columns || n % 64 == 0);
-      check_panels(structure, n, takes_panels ? BSRG_NARROW_TMA_MAX_N : BSRG_NARROW_MAX_N, by_columns,
-                   in_pairs);
+      const bool whole = !by_columns || n % 64 == 0;
+      const int64_t panel = !takes_panels ? BSRG_NARROW_MAX_N : whole ? MOST : BSRG_NARROW_TMA_MAX_N;
+      check_panels(structure, n, panel, by_columns, height % 128 == 0);
     }
   bsrg_structure_destroy(structure);
 }

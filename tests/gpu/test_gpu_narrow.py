@@ -1,4 +1,4 @@
-"""The narrow family: up to 256 columns, any layout of the dense operands, rows of any length."""
+"""The narrow family: up to 512 columns, any layout of the dense operands, rows of any length."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_patterns(
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
     p = random_problem(torch, make(rng, rows, cols), blocksize, dtype)
-    for n in (1, 5, 16, 32, 50, 64, 72, 104, 128, 136, 192, 256):
+    for n in (1, 5, 16, 32, 50, 64, 72, 104, 128, 136, 192, 256, 264, 384):
         check(torch, p, n, family="narrow")
     for n in (48, 120, 200):
         check(torch, p, n, alpha=1.5, beta=-1.0, family="narrow")
@@ -70,7 +70,7 @@ def test_long_rows(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
     p = long_rows(torch, blocksize, dtype)
-    for n in (1, 7, 16, 24, 33, 64, 80, 128, 184, 256):
+    for n in (1, 7, 16, 24, 33, 64, 80, 128, 184, 256, 320, 512):
         check(torch, p, n, family="narrow")
     for n in (20, 40, 112, 240):
         check(torch, p, n, alpha=2.0, beta=0.5, family="narrow")
@@ -246,8 +246,8 @@ def test_more_columns(torch: Any, rng: np.random.Generator, height: int, dtype: 
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
-# Of tiles of 128 and of 256 columns, whole panels of 64 and parts.
-MANY_COLUMNS = (65, 71, 100, 127, 128, 129, 136, 191, 192, 200, 255, 256)
+# Of a tile of 128 columns and one or two of 256, whole panels of 64 and parts.
+MANY_COLUMNS = (65, 71, 100, 127, 128, 129, 136, 191, 192, 200, 255, 256, 257, 320, 333, 448, 512)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -269,7 +269,7 @@ def test_many_columns_of_any_layout(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
     p = random_problem(torch, cases.uniform(0.5)(rng, 5, 9), blocksize, dtype)
-    columns = (65, 100, 128, 136, 200, 250, 256)
+    columns = (65, 100, 128, 136, 200, 250, 256, 300, 320, 512)
     for layout in (columns_of, padded_columns, aligned_rows):
         check_layouts(torch, p, layout, columns, "narrow")
 
@@ -330,7 +330,7 @@ def test_same_bits_every_time(torch: Any, rng: np.random.Generator, dtype: str) 
     for blocksize in ((64, 64), (16, 16), (128, 32)):
         p = long_rows(torch, blocksize, dtype)
         k, kind = p.matrix.shape[1], p.matrix.dtype
-        xs = [torch.randn(k, n, device="cuda").to(kind) for n in (1, 16, 64, 128, 256)]
+        xs = [torch.randn(k, n, device="cuda").to(kind) for n in (1, 16, 64, 128, 256, 384)]
         for x in (*xs, aligned_rows(torch, k, 30, kind), columns_of(torch, k, 41, kind)):
             first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
             for _ in repeats(30):
@@ -361,7 +361,7 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
         with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
             product(p.matrix, x, None, 1.0, None, None, None, "narrow")
 
-    refuse((16, 16), 264, "float16", "at most 256 columns")
+    refuse((16, 16), 520, "float16", "at most 512 columns")
     refuse((16, 16), 65, "float16", "begin at multiples of 16 bytes, for more than 64 columns")
     refuse((16, 12), 8, "float16", "width that is a multiple of 8")
     refuse((16, 16), 8, "float32", "float16, bfloat16 or 8-bit floats")
@@ -372,5 +372,5 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
 def test_large(torch: Any, rng: np.random.Generator, block: int, dtype: str) -> None:
     mask = cases.uniform(0.125)(rng, 4096 // block, 8192 // block)
     p = random_problem(torch, mask, (block, block), dtype)
-    for n in (1, 4, 16, 64, 128, 256):
+    for n in (1, 4, 16, 64, 128, 256, 512):
         check(torch, p, n, family="narrow")

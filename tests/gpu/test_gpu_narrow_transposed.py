@@ -21,6 +21,7 @@ from device_cases import (
 )
 from test_gpu_narrow import (
     LAYOUTS,
+    MANY_COLUMNS,
     aligned_rows,
     check_layouts,
     check_unused_rows,
@@ -70,7 +71,7 @@ def test_patterns(
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
     p = view(torch, make(rng, rows, cols), blocksize, dtype)
-    for n in (1, 5, 16, 32, 50, 64):
+    for n in (1, 5, 16, 32, 50, 64, 72, 128, 200, 256, 320):
         check(torch, p, n, family="narrow")
     check(torch, p, 48, alpha=1.5, beta=-1.0, family="narrow")
 
@@ -85,7 +86,7 @@ def test_long_columns(
     mask[:, ::102] = True
     mask[[3, 39]] = True
     p = view(torch, mask, blocksize, dtype)
-    for n in (1, 7, 16, 24, 33, 64):
+    for n in (1, 7, 16, 24, 33, 64, 104, 128, 184, 256):
         check(torch, p, n, family="narrow")
     check(torch, p, 40, alpha=2.0, beta=0.5, family="narrow")
 
@@ -116,6 +117,18 @@ def test_every_form(torch: Any, rng: np.random.Generator, height: int, dtype: st
         for n, layout in combined(
             rng, (1, 5, 8, 13, 16, 20, 32, 33, 48, 64), (aligned_rows, columns_of), drawn=3
         ):
+            check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("height", [32, 48, 64, 128, 192])
+def test_many_columns(torch: Any, rng: np.random.Generator, height: int, dtype: str) -> None:
+    """More than 64 columns, at once where strips have 64 rows."""
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    masks = (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm)
+    for width, mask in combined(rng, (16, 32, 64, 112, 128), masks, drawn=3):
+        p = view(torch, mask(rng, (height, width), sms), (height, width), dtype)
+        for n, layout in combined(rng, MANY_COLUMNS, (aligned_rows, columns_of), drawn=2):
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
@@ -163,7 +176,7 @@ def test_dense_on_the_left(torch: Any, rng: np.random.Generator, block: int, dty
     """What a layer with its weight as [in, out] does, as the planner chooses."""
     mask = cases.uniform(0.125)(rng, 8192 // block, 4096 // block)
     p = random_problem(torch, mask, (block, block), dtype)
-    for n in (1, 4, 16, 64):
+    for n in (1, 4, 16, 64, 128, 256):
         x = torch.randn(n, p.matrix.shape[0], device="cuda").to(p.matrix.dtype)
         error = relative_error(torch, x @ p.matrix, x.double() @ p.dense)
         assert error <= 1.2 * cases.ROUNDOFF[dtype]

@@ -1,0 +1,3 @@
+#include "sm90/narrow_tma.cuh"
+
+BSRG_NARROW_TMA_KERNELS(narrow_tma_ta_p4_bf16, __nv_bfloat16, 4, 64, true)
