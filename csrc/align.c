@@ -8,10 +8,10 @@
 
 #include <stdlib.h>
 
-/* The families that may compute the product itself. */
+/* The families that may compute the product itself; all but the last one take any number of columns. */
 static const bsrg_family_ops *const inner_families[] = {&bsrg_tall_family, &bsrg_stream_family,
-                                                        &bsrg_regroup_family};
-enum { INNER = sizeof(inner_families) / sizeof(inner_families[0]) };
+                                                        &bsrg_regroup_family, &bsrg_narrow_family};
+enum { INNER = sizeof(inner_families) / sizeof(inner_families[0]), ANY_COLUMNS = INNER - 1 };
 
 /* ---- the product on aligned operands ---------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0)";
-  for (int i = 0; i < INNER; ++i)
+  for (int i = 0; i < ANY_COLUMNS; ++i)
     if (!inner_families[i]->obstacle(v, dtype, sm_arch)) return NULL;
   return "needs a structure that the tall, stream or regroup family can compute";
 }
@@ -90,11 +90,18 @@ static void *make_plan(bsrg_structure *structure) { return make_plan_of(structur
 
 static void *make_low_plan(bsrg_structure *structure) { return make_plan_of(structure, true); }
 
+/* Whether a family takes so many columns, and X where blocks reach beyond it. */
+static bool takes(const bsrg_family_ops *ops, const bsrg_matmul_args *aligned) {
+  const bsrg_structure_view *v = &aligned->a->view;
+  return !ops->columns_obstacle(aligned->x.cols) && (ops->clips_x || v->cols == bsrg_whole_cols(v));
+}
+
 /* The fastest inner family by prediction. */
 static int choose(const bsrg_matmul_args *aligned, const align_plan *plan, const bsrg_chip *chip,
                   bool says_why, bsrg_candidate *best) {
   int chosen = -1;
   for (int i = 0; i < plan->count; ++i) {
+    if (!takes(plan->ops[i], aligned)) continue;
     bsrg_candidate candidate = bsrg_new_candidate(plan->ops[i]->family, says_why);
     plan->ops[i]->predict(aligned, plan->plans[i], chip, &candidate);
     if (chosen >= 0 && candidate.seconds >= best->seconds) continue;

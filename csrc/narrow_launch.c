@@ -40,6 +40,9 @@ static const char *columns_obstacle(int64_t n) {
 /* Of 16 bits: elements of X would come one by one, which for so many was not measured beside the align family. */
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
+  if (bsrg_is_8_bit(args->dtype) && args->x.cols > BSRG_NARROW_TMA_MAX_N)
+    return "needs at most 256 columns of 8-bit floats";
+
   const bool in_panels = args->x.cols > BSRG_NARROW_MAX_N && !bsrg_is_8_bit(args->dtype);
   if (in_panels && !bsrg_narrow_x_is_aligned(&args->x))
     return "needs rows or columns of b that begin at multiples of 16 bytes, for more than 64 columns";
@@ -223,11 +226,12 @@ static void take_columns(bsrg_dense *dense, bsrg_dtype dtype, int64_t first, int
   dense->cols = count;
 }
 
+/* Of copies that are wider than the product they may have none. */
 static void take_elements(bsrg_vector *vector, int64_t first, int64_t count) {
   if (!vector->data) return;
   vector->data =
       (const char *)vector->data + first * vector->stride * (int64_t)bsrg_dtype_size(vector->dtype);
-  vector->size = count;
+  vector->size = bsrg_max(0, bsrg_min(count, vector->size - first));
 }
 
 /* Panels of as many columns as a kernel takes, one after the other: all but the first find A in L2. */

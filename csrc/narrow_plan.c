@@ -189,20 +189,19 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_na
 
 /* Strips of the list that TMA would take, whole panels of 64 columns beside one another. */
 static bool takes_panels(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
-                         bsrg_dtype dtype, const bsrg_dense *x) {
+                         const bsrg_dense *x) {
   const bool suits = plan->high.strip || (!v->order && plan->low.strip == 32);
-  return sm_arch == 90 && !bsrg_is_8_bit(dtype) && bsrg_narrow_x_is_aligned(x) && suits && suits_maps(v) &&
-         map_has_x(x);
+  return sm_arch == 90 && bsrg_narrow_x_is_aligned(x) && suits && suits_maps(v) && map_has_x(x);
 }
 
 int64_t bsrg_narrow_panel(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
                           bsrg_dtype dtype, const bsrg_dense *x) {
-  if (x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, dtype, x))
+  if (bsrg_is_8_bit(dtype)) return bsrg_min(x->cols, BSRG_NARROW_TMA_MAX_N);
+  if (x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, x))
     return bsrg_min(x->cols, BSRG_NARROW_MAX_N);
   /* Of X by columns several tiles would have to have whole panels; of transposed views, where items differ in length, they
    * took longer than tall blocks. */
   const bool in_tiles = !v->order && (bsrg_map_can_describe(x) || x->cols % 64 == 0);
-
   return bsrg_min(x->cols, in_tiles ? BSRG_NARROW_MOST_N : BSRG_NARROW_TMA_MAX_N);
 }
 
@@ -228,10 +227,13 @@ static const double low_ring_item_seconds = 6e-9;
 /* By TMA: a launch, L2's rate, and those of one CTA and of an SM that has several, X included. */
 static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
 static const double tma_wide_cta_bytes_per_s = 97e9, tma_wide_sm_bytes_per_s = 70e9;
+static const double tma_short_rows_sm_bytes_per_s = 50e9;
 static const double tma_tiles_l2_bytes_per_s = 8.8e12;  /* of more columns than a CTA has */
 static const double tma_widest_output_seconds = 0.8e-6; /* of more than 128 columns */
+static const double tma_next_seconds = 3e-6;            /* between two CTAs of an SM */
 /* Likewise the least that a CTA takes for a stage. */
-static double wide_stage_seconds(int64_t n, bool by_columns) {
+static double wide_stage_seconds(bsrg_dtype dtype, int64_t n, bool by_columns) {
+  if (bsrg_is_8_bit(dtype)) return n <= 128 ? 0.24e-6 : 0.36e-6;
   if (n <= 128) return by_columns ? 0.21e-6 : 0.14e-6;
   return by_columns ? 0.32e-6 : 0.2e-6;
 }
@@ -274,15 +276,25 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
   /* SMs that have several, and more than these at last. */
   const double rounds = wide && waves > 1 ? ceil(waves) / waves : 1;
   const double blocks_of_sm = list->item_blocks * column_tiles(n) / sms * rounds;
-  const double of_sm = wide && ctas > sms ? of_block * blocks_of_sm / tma_wide_sm_bytes_per_s : 0;
+  /* Rows of 64 bytes of both operands, where stages have 32 k. */
+  const bool short_rows = by_columns && !list->paired && of_tile > 128;
+  const double of_sm =
+      wide && ctas > sms
+          ? of_block * blocks_of_sm / (short_rows ? tma_short_rows_sm_bytes_per_s : tma_wide_sm_bytes_per_s)
+          : 0;
   double boxes = 0;
   if (list->strip < BSRG_NARROW_TMA_STRIP)
     boxes = stages_of_block(v, dtype) * fmax(low_stage_seconds * list->longest_item,
                                              low_stage_of_sm_seconds(of_tile, by_columns) * blocks_of_sm);
   else if (wide)
-    boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(of_tile, by_columns);
+    boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(dtype, of_tile, by_columns);
   const double output = n > 128 ? tma_widest_output_seconds : 0;
-  return tma_launch_seconds + output + fmax(fmax(memory, l2), fmax(fmax(longest, of_sm), boxes));
+  double work = fmax(fmax(longest, of_sm), boxes);
+  /* Where an SM has one CTA at a time, as registers allow no more. */
+  if (n > 128 && list->strip == BSRG_NARROW_TMA_STRIP &&
+      BSRG_NARROW_TMA_MOST_CTAS(4, bsrg_dtype_size(dtype)) == 1)
+    work += (ceil(ctas / sms) - 1) * (fmax(longest, boxes) + tma_next_seconds);
+  return tma_launch_seconds + output + fmax(fmax(memory, l2), work);
 }
 
 /* X through L2 and the rings, of k rows of it in all, and what comes before and beside. */
@@ -306,7 +318,7 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   c->mma_flops = 2 * k * list->strip * (double)bsrg_narrow_columns(n);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double of_x = kind == BSRG_NARROW_BY_TMA ? loaded_columns(n, by_columns) : (double)n;
-  const bool in_pairs = n > BSRG_NARROW_MAX_N && list->paired;
+  const bool in_pairs = n > BSRG_NARROW_MAX_N && list->paired && !bsrg_is_8_bit(dtype);
   c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * (of_x / (in_pairs ? 2 : 1) + rows * column_tiles(n));
   if (kind == BSRG_NARROW_BY_CLUSTER) {
     c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);

@@ -43,7 +43,8 @@ static division divide(const bsrg_matmul_args *args, const bsrg_narrow_list *lis
   division d = {.tiles = (n + BSRG_NARROW_TMA_MAX_N - 1) / BSRG_NARROW_TMA_MAX_N, .strip = list->strip};
   d.panels = (bsrg_narrow_columns(bsrg_min(n, BSRG_NARROW_TMA_MAX_N)) + PANEL - 1) / PANEL;
   const int64_t ctas = (int64_t)list->item_count * d.tiles;
-  d.crowd = (ctas > sms) + (ctas > 2 * sms && BSRG_NARROW_TMA_MOST_CTAS(d.panels) > 2);
+  const int32_t most = BSRG_NARROW_TMA_MOST_CTAS(d.panels, bsrg_dtype_size(args->dtype));
+  d.crowd = (ctas > sms && most > 1) + (ctas > 2 * sms && most > 2);
   d.step_k = 4 * width >= 3 * in_line ? in_line : width; /* the narrowest that a block fills */
   /* Else two CTAs would have two stages each, and wait for one of them all the time. */
   if (d.panels == 4 && d.crowd) d.step_k = (int32_t)bsrg_min(d.step_k, 32);
@@ -54,7 +55,7 @@ static division divide(const bsrg_matmul_args *args, const bsrg_narrow_list *lis
   const bool is_one_box = d.by_columns && n % PANEL != 0;
   d.boxes = is_one_box ? 1 : (n + PANEL - 1) / PANEL;
   d.of_box = is_one_box ? n : PANEL;
-  d.in_pairs = list->paired && d.boxes > 1;
+  d.in_pairs = list->paired && d.boxes > 1 && !eight;
   return d;
 }
 
@@ -93,14 +94,20 @@ static bsrg_kernel_id kernel_for(const bsrg_matmul_args *args, const division *d
        {BSRG_KERNEL_NARROW_TMA_P4_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_P4_BF16_R64_K64_PAIR}},
       {{BSRG_KERNEL_NARROW_TMA_TA_P2_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_TA_P2_BF16_R64_K64_PAIR},
        {BSRG_KERNEL_NARROW_TMA_TA_P4_F16_R64_K64_PAIR, BSRG_KERNEL_NARROW_TMA_TA_P4_BF16_R64_K64_PAIR}}};
+  static const bsrg_kernel_id eight[3][2] = {
+      {BSRG_KERNEL_NARROW_TMA_E4M3_R32_K128, BSRG_KERNEL_NARROW_TMA_E5M2_R32_K128},
+      {BSRG_KERNEL_NARROW_TMA_E4M3_P2_R32_K128, BSRG_KERNEL_NARROW_TMA_E5M2_P2_R32_K128},
+      {BSRG_KERNEL_NARROW_TMA_E4M3_P4_R32_K128, BSRG_KERNEL_NARROW_TMA_E5M2_P4_R32_K128}};
   const bool of_view = args->a->view.order != NULL, bfloat = args->dtype == BSRG_BF16;
   const int step_bytes = d->step_k * (int)bsrg_dtype_size(args->dtype);
   const int step = step_bytes == 128 ? 0 : step_bytes == 64 ? 1 : 2;
   const int tile = 3 * (d->strip == BSRG_NARROW_TMA_STRIP && !of_view) + step;
-  if (bsrg_is_8_bit(args->dtype))
-    return (bsrg_kernel_id)((args->dtype == BSRG_F8_E4M3 ? BSRG_KERNEL_NARROW_TMA_E4M3_R32_K128
-                                                         : BSRG_KERNEL_NARROW_TMA_E5M2_R32_K128) +
-                            3 * tile + d->crowd);
+  if (bsrg_is_8_bit(args->dtype)) {
+    static const int forms_of_8_bits[3] = {3, 2, 1}; /* of CTAs that share an SM */
+    const int first_of_8 = (int)eight[d->panels / 2][args->dtype == BSRG_F8_E5M2];
+    return (bsrg_kernel_id)(first_of_8 + forms_of_8_bits[d->panels / 2] * tile + d->crowd);
+  }
+
   if (d->in_pairs)
     return (bsrg_kernel_id)((int)paired[of_view][d->panels == 4][bfloat] + 2 * (2 * step + d->by_columns) +
                             d->crowd);

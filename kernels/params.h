@@ -419,10 +419,12 @@ enum {
   BSRG_NARROW_TMA_MAX_N = 256,
   BSRG_NARROW_TMA_MOST_STAGES = 64
 };
-/* For 64, 128 or 256 columns, panels of 64: warpgroups that multiply, threads, CTAs that may share an SM. */
+/* For 64, 128 or 256 columns, panels of 64: warpgroups that multiply, threads, CTAs that may share an SM. bytes: of an element. */
 #define BSRG_NARROW_TMA_GROUPS(panels) ((panels) == 1 ? 1 : 2)
 #define BSRG_NARROW_TMA_THREADS(panels) (64 + 128 * BSRG_NARROW_TMA_GROUPS(panels))
-#define BSRG_NARROW_TMA_MOST_CTAS(panels) ((panels) == 1 ? 4 : 2)
+#define BSRG_NARROW_TMA_MOST_CTAS(panels, bytes) ((panels) == 1 ? 4 : (panels) == 4 && (bytes) == 1 ? 1 : 2)
+#define BSRG_NARROW_TMA_LEAST_CTAS(panels, bytes) \
+  ((panels) == 1 ? 1 : BSRG_NARROW_TMA_MOST_CTAS(panels, bytes))
 /* Stages in shared memory, of blocks and of X, where so many CTAs share an SM. Multiples of 1 KB. step_bytes: of a row of k. */
 #define BSRG_NARROW_TMA_RING_BYTES(panels, ctas) (((panels) == 1 ? 196608 : 225280) / (ctas))
 #define BSRG_NARROW_TMA_SHARED_BYTES(panels, ctas) (2048 + BSRG_NARROW_TMA_RING_BYTES(panels, ctas))
@@ -440,8 +442,7 @@ typedef struct bsrg_narrow_tma_params {
   int32_t tail_rows;                     /* of the last strips */
   int32_t x_columns; /* that are loaded: whole panels, or of X by columns only those that there are */
   int32_t x_boxes;   /* in which they come: one, or a panel each */
-  int32_t
-      cluster; /* CTAs, 1 or 2; with 2, items 2 i and 2 i + 1 have the same blocks and X comes by panels */
+  int32_t cluster; /* CTAs: 1, or 2 where items 2 i and 2 i + 1 have the same blocks and X comes by panels */
   /* Of 8 bits, as in bsrg_kmajor_params; others have their type as output. */
   int32_t out;
   const float *block_scales, *a_scale, *x_scale;

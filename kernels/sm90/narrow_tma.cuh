@@ -1,4 +1,4 @@
-// BSR x few dense columns (up to 512, of 8 bits 64) on Hopper (TMA, WGMMA).
+// BSR x few dense columns (up to 512, of 8 bits 256) on Hopper (TMA, WGMMA).
 //
 //   Y^T[columns, strip]  =  sum over block columns  X^T[columns, bw] * A block^T[bw, strip]
 //
@@ -27,12 +27,10 @@
 #include "ptx/wgmma_kmajor.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm80/narrow_begin.cuh"
-#include "sm80/narrow_output.cuh"
+#include "sm90/narrow_tma_output.cuh"
 #include "sm90/persistent.cuh"
 
 namespace bsrg::narrow_tma {
-
-constexpr int kPanel = 64;  // columns
 
 // The numbers of an item's blocks, in a warp that has those of 32 at a time, and of the next 32.
 template <typename Number>
@@ -70,30 +68,20 @@ struct LanePosition : OpenRingPosition {
 // kPanels: of columns. kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not
 // its columns.
 template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
-struct Kernel {
-  static constexpr int kItem = sizeof(T);
-  static constexpr bool kEight = kItem == 1;
+struct Kernel : Output<T, kPanels, kStrip> {
+  using Base = Output<T, kPanels, kStrip>;
+  using Base::kEight, Base::kItem, Base::kWarps, Base::p;
   static constexpr int kInstructionK = 32 / kItem;
-  static constexpr int kColumns = kPanels * kPanel;
-  static constexpr int kGroups = BSRG_NARROW_TMA_GROUPS(kPanels);  // warpgroups that multiply
-  static constexpr int kWarps = 4 * kGroups, kMine = kPanels / kGroups;
+  static constexpr int kMine = kPanels / BSRG_NARROW_TMA_GROUPS(kPanels);  // panels of a warpgroup
   static constexpr int kPanelBytes = kStepK * kPanel * kItem;
   static constexpr int kBytesOfX = kPanels * kPanelBytes, kBytesOfA = kStrip * kStepK * kItem;
   static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kPanels, kStrip, kStepK *kItem);
   static constexpr int kMostStages = BSRG_NARROW_TMA_MOST_STAGES;
-  // Floats of a line of sums in shared memory: a row or a column of Y, whichever has adjacent elements there. Lanes that
-  // write accumulators or read runs of eight meet a bank twice at most.
-  static constexpr int kRowPitch = kColumns + 4, kColumnPitch = kStrip + 4;
   static_assert(kBytesOfX + kBytesOfA <= kStageBytes && kStageBytes % 1024 == 0 && kPanelBytes % 1024 == 0,
                 "swizzled tiles lie where their pattern begins");
-  static constexpr int kSumsByRows = kStrip * kRowPitch, kSumsByColumns = kColumns * kColumnPitch;
-  static_assert(4 * (kSumsByRows > kSumsByColumns ? kSumsByRows : kSumsByColumns) <=
-                    BSRG_NARROW_TMA_RING_BYTES(kPanels, BSRG_NARROW_TMA_MOST_CTAS(kPanels)),
-                "sums fit in the ring");
   static_assert(!kTransposedA || kStrip == 64, "a line of 128 bytes");
-  static_assert(!kEight || (kPanels == 1 && kTransposedX && !kTransposedA), "K-major");
+  static_assert(!kEight || (kTransposedX && !kTransposedA), "K-major");
 
-  const bsrg_narrow_tma_params &p;
   const uint32_t shared;
   const int warp, lane;
 
@@ -102,10 +90,6 @@ struct Kernel {
   __device__ uint32_t rows_of_x(int slot) const { return shared + 1024 + slot * kStageBytes; }
   __device__ uint32_t first_panel(int slot) const { return rows_of_x(slot) + warp / 4 * kMine * kPanelBytes; }
   __device__ uint32_t blocks(int slot) const { return rows_of_x(slot) + kBytesOfX; }
-
-  // Of Y, where there are more than a CTA has.
-  __device__ int first_panel_of_tile() const { return kPanels == 4 ? blockIdx.y * kPanels : 0; }
-  __device__ int first_column_of_tile() const { return first_panel_of_tile() * kPanel; }
 
   // CTAs that compute strips of the same blocks and load half of X each, for both.
   __device__ int cluster() const { return kPanels > 1 ? p.cluster : 1; }
@@ -185,7 +169,7 @@ struct Kernel {
     // Of a pair this CTA's boxes, every other one. Each lane loads or counts, as one that only waited could be a lap behind.
     const bool paired = cluster() > 1;
     const int rank = paired ? static_cast<int>(ptx::cluster_rank()) : 0;
-    const int first_box = first_panel_of_tile(), of_tile = min(p.x_boxes - first_box, kPanels);
+    const int first_box = this->first_panel_of_tile(), of_tile = min(p.x_boxes - first_box, kPanels);
     const int columns = of_tile == p.x_boxes ? p.x_columns : of_tile * kPanel;
     const int boxes = kPanels == 1 ? 1 : paired ? max((of_tile + 1 - rank) / 2, 1) : of_tile;
     const auto column = [&](int first, int offset) { return numbers.of(first, offset); };
@@ -236,7 +220,9 @@ struct Kernel {
 #pragma unroll
       for (int panel = 0; panel < kParts; ++panel) {
         const uint64_t mine = x + panel * (kPanelBytes >> 4);
-        if constexpr (kByRows)
+        if constexpr (kByRows && kEight)
+          ptx::WgmmaKMajor<T, kMine * kPanel>::run(sums[panel], a + 2 * k, mine + 2 * k, k > 0);
+        else if constexpr (kByRows)
           ptx::Wgmma<T, kMine * kPanel, kTransposedA, !kTransposedX>::run(
               sums[panel], a + (kTransposedA ? 128 : 2) * k, mine + kNextX * k, true);
         else if constexpr (kEight)
@@ -283,8 +269,9 @@ struct Kernel {
 
   // ---- 8 bits -----------------------------------------------------------------------------------
 
-  // Stages that are multiplied side by side, each into sums of its own: one after the other a stage took 0.24 us.
-  static constexpr int kAtOnce = 2;
+  // Stages that are multiplied side by side, each into sums of its own: one after the other a stage took 0.24 us. For several
+  // panels registers do not suffice.
+  static constexpr int kAtOnce = kPanels == 1 ? 2 : 1;
 
   // An item's stages in their order.
   class Stages {
@@ -333,10 +320,14 @@ struct Kernel {
   __device__ void add_parts(Sums &sums, Sums (&part)[kCount], const float (&scale)[kCount],
                             const int (&slot)[kCount]) const {
     ptx::warpgroup_wait<kCount - 1 - kFirst>();
-    ptx::hold_accumulators(part[kFirst][0]);
+#pragma unroll
+    for (int j = 0; j < kParts; ++j) ptx::hold_accumulators(part[kFirst][j]);
     release(slot[kFirst]);
 #pragma unroll
-    for (int i = 0; i < kStrip / 2; ++i) sums[0][i] = fmaf(part[kFirst][0][i], scale[kFirst], sums[0][i]);
+    for (int j = 0; j < kParts; ++j)
+#pragma unroll
+      for (int i = 0; i < kMine * kStrip / 2 / kParts; ++i)
+        sums[j][i] = fmaf(part[kFirst][j][i], scale[kFirst], sums[j][i]);
     if constexpr (kFirst + 1 < kCount) add_parts<kCount, kFirst + 1>(sums, part, scale, slot);
   }
 
@@ -347,8 +338,9 @@ struct Kernel {
     int left = item.block_count * p.steps;
 #pragma unroll 1
     for (; left >= kAtOnce; left -= kAtOnce) add_stages<kAtOnce>(sums, of, stage, stages);
+    if constexpr (kAtOnce > 1)
 #pragma unroll 1
-    for (; left > 0; --left) add_stages<1>(sums, of, stage, stages);
+      for (; left > 0; --left) add_stages<1>(sums, of, stage, stages);
   }
 
   // What all sums are multiplied by, pieces' as well.
@@ -359,97 +351,7 @@ struct Kernel {
     return scale;
   }
 
-  // ---- output -----------------------------------------------------------------------------------
-
-  static __device__ int place(int row, int column, bool by_columns) {
-    return by_columns ? column * kColumnPitch + row : row * kRowPitch + column;
-  }
-
-  // Eight neighbours of a line.
-  static __device__ void load_run(float (&run)[8], const float *from) {
-    const float4 a = reinterpret_cast<const float4 *>(from)[0], b = reinterpret_cast<const float4 *>(from)[1];
-    run[0] = a.x, run[1] = a.y, run[2] = a.z, run[3] = a.w;
-    run[4] = b.x, run[5] = b.y, run[6] = b.z, run[7] = b.w;
-  }
-
-  // A piece's, as float32.
-  __device__ void write_partial(const bsrg_narrow_item &item, const float *memory) const {
-    const bsrg_narrow_params &narrow = p.narrow;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < kStrip * kColumns / 8; i += 32 * kWarps) {
-      const int row = i / (kColumns / 8), in_tile = i % (kColumns / 8) * 8;
-      const int column = first_column_of_tile() + in_tile;
-      if (row >= item.rows || column >= narrow.padded_n) continue;
-      float run[8];
-      load_run(run, memory + place(row, in_tile, false));
-      const int64_t of_slots = static_cast<int64_t>(item.slot) * kStrip + row;
-      float4 *const partial =
-          reinterpret_cast<float4 *>(narrow.partial + of_slots * narrow.padded_n + column);
-      partial[0] = make_float4(run[0], run[1], run[2], run[3]);
-      partial[1] = make_float4(run[4], run[5], run[6], run[7]);
-    }
-  }
-
-  template <typename Out>
-  __device__ void write_runs(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
-    const bsrg_narrow_params &narrow = p.narrow;
-    constexpr int kRuns = kStrip * kColumns / 8, kThreads = 32 * kWarps;
-    static_assert(kRuns % kThreads == 0, "as many for each thread");
-#pragma unroll
-    for (int turn = 0; turn < kRuns / kThreads; ++turn) {
-      const int i = turn * kThreads + threadIdx.x;
-      const int row = by_columns ? i % (kStrip / 8) * 8 : i / (kColumns / 8);
-      const int in_tile = by_columns ? i / (kStrip / 8) : i % (kColumns / 8) * 8;
-      const int column = first_column_of_tile() + in_tile;
-      if (row >= item.rows || column >= narrow.n) continue;
-      float run[8];
-      load_run(run, memory + place(row, in_tile, by_columns));
-      narrow::store_run<Out, 8>(narrow, static_cast<int64_t>(item.y_row) + row, column, run);
-    }
-  }
-
-  // One by one, neighbours in memory by neighbouring threads.
-  template <typename Out, bool kFused>
-  __device__ void write_elements(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
-    const bsrg_narrow_params &narrow = p.narrow;
-#pragma unroll 1
-    for (int i = threadIdx.x; i < kStrip * kColumns; i += 32 * kWarps) {
-      const int row = by_columns ? i % kStrip : i / kColumns;
-      const int in_tile = by_columns ? i / kStrip : i % kColumns;
-      const int column = first_column_of_tile() + in_tile;
-      if (row < item.rows && column < narrow.n)
-        narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
-                                           memory[place(row, in_tile, by_columns)]);
-    }
-  }
-
-  template <typename Out>
-  __device__ void write_as(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
-    const bsrg_narrow_params &narrow = p.narrow;
-    const bool fused = narrow.output.given;
-    const bool runs = narrow.vector_y && !fused && (!by_columns || (item.y_row | item.rows) % 8 == 0);
-    if constexpr (sizeof(Out) == 2) {
-      if (runs) {
-        write_runs<Out>(item, memory, by_columns);
-        return;
-      }
-    }
-    if (fused)
-      write_elements<Out, true>(item, memory, by_columns);
-    else
-      write_elements<Out, false>(item, memory, by_columns);
-  }
-
-  __device__ void write(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
-    if constexpr (!kEight)
-      write_as<T>(item, memory, by_columns);
-    else if (p.out == BSRG_KMAJOR_F32)
-      write_as<float>(item, memory, by_columns);
-    else if (p.out == BSRG_KMAJOR_F16)
-      write_as<__half>(item, memory, by_columns);
-    else
-      write_as<__nv_bfloat16>(item, memory, by_columns);
-  }
+  // ---- sums ---------------------------------------------------------------------------------------
 
   // By threadIdx: with `warp`, from which descriptors come, ptxas serialises WGMMAs (C7515).
   static __device__ void put(const Sums &sums, float *memory, bool by_columns) {
@@ -462,7 +364,7 @@ struct Kernel {
       for (int i = 0; i < kMine * kStrip / 2 / kParts; ++i) {
         const int m = across + i / 2 % 2 * 8, n = along + i / 4 * 8 + i % 2;
         const int row = kByRows ? m : n, column = kByRows ? n : part * kPanel + m;
-        memory[place(row, first_column + column, by_columns)] = sums[part][i];
+        memory[Base::place(row, first_column + column, by_columns)] = sums[part][i];
       }
   }
 
@@ -474,7 +376,9 @@ struct Kernel {
       const float all = scale_of_all();  // on its way meanwhile
       accumulate_promoted(sums, item);
 #pragma unroll
-      for (int i = 0; i < kStrip / 2; ++i) sums[0][i] *= all;
+      for (int j = 0; j < kParts; ++j)
+#pragma unroll
+        for (int i = 0; i < kMine * kStrip / 2 / kParts; ++i) sums[j][i] *= all;
     } else {
       accumulate(sums, item.block_count * p.steps);
     }
@@ -483,9 +387,9 @@ struct Kernel {
     put(sums, memory, by_columns);
     ptx::named_barrier_sync(1, 32 * kWarps);
     if (item.slot >= 0)
-      write_partial(item, memory);
+      this->write_partial(item, memory);
     else
-      write(item, memory, by_columns);
+      this->write(item, memory, by_columns);
   }
 
   __device__ void run(float *memory) const {
@@ -528,17 +432,18 @@ __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   extern __shared__ char raw[];
   char *const base = raw + (-ptx::shared_address(raw) & 1023);
   const Kernel<T, kPanels, kStrip, kStepK, kTransposedA, kTransposedX> kernel{
-      params, ptx::shared_address(base), ptx::warp_index(), static_cast<int>(threadIdx.x & 31)};
+      {params}, ptx::shared_address(base), ptx::warp_index(), static_cast<int>(threadIdx.x & 31)};
   kernel.run(reinterpret_cast<float *>(base + 1024));
 }
 
 }  // namespace bsrg::narrow_tma
 
 // The k of a stage as for tall blocks.
-#define BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X)     \
-  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS(PANELS), (PANELS) == 1 ? 1 : 2) \
-      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) {     \
-    bsrg::narrow_tma::run<T, PANELS, STRIP, STEP_K, TRANSPOSED_A, TRANSPOSED_X>(params);               \
+#define BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X) \
+  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS(PANELS),                    \
+                                               BSRG_NARROW_TMA_LEAST_CTAS(PANELS, sizeof(T)))      \
+      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) { \
+    bsrg::narrow_tma::run<T, PANELS, STRIP, STEP_K, TRANSPOSED_A, TRANSPOSED_X>(params);           \
   }
 #define BSRG_NARROW_TMA_KERNELS(NAME, T, PANELS, STRIP, TRANSPOSED_A)         \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 64, TRANSPOSED_A, , false)   \
@@ -548,7 +453,7 @@ __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 16, TRANSPOSED_A, , false)   \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 16, TRANSPOSED_A, _tx, true)
 // Of 8 bits; the same bytes of a stage.
-#define BSRG_NARROW_TMA_KERNELS_8(NAME, T, STRIP)               \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 1, STRIP, 128, false, , true) \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 1, STRIP, 64, false, , true)  \
-  BSRG_NARROW_TMA_KERNEL(NAME, T, 1, STRIP, 32, false, , true)
+#define BSRG_NARROW_TMA_KERNELS_8(NAME, T, PANELS, STRIP)            \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 128, false, , true) \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 64, false, , true)  \
+  BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 32, false, , true)

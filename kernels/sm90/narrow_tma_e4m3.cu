@@ -1,4 +1,4 @@
 #include "sm90/narrow_tma.cuh"
 
-BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e4m3, __nv_fp8_e4m3, 32)
-BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e4m3, __nv_fp8_e4m3, 64)
+BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e4m3, __nv_fp8_e4m3, 1, 32)
+BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e4m3, __nv_fp8_e4m3, 1, 64)

@@ -1,4 +1,4 @@
 #include "sm90/narrow_tma.cuh"
 
-BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e5m2, __nv_fp8_e5m2, 32)
-BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e5m2, __nv_fp8_e5m2, 64)
+BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e5m2, __nv_fp8_e5m2, 1, 32)
+BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e5m2, __nv_fp8_e5m2, 1, 64)

@@ -49,6 +49,20 @@ def test_columns(
         check(torch, p, 73, beta=1.0, family=family)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", [(64, 64), (128, 128), (32, 32)])
+def test_few_columns(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """The kernels of few columns compute on the copies, too, unless blocks reach beyond X."""
+    p = random_problem(torch, some_blocks(rng, 20, 16), blocksize, dtype)
+    for n in some((65, 100, 127, 129, 250)):
+        (found,) = [c for c in p.matrix.plan(n).candidates if c["family"] == "align"]
+        assert found["reason"].startswith("as narrow "), found["reason"]
+        check(torch, p, n, family="align")
+        check(torch, p, n, alpha=1.5, beta=-0.5, family="align")
+
+
 # ---- layouts -------------------------------------------------------------------------------------
 
 # Each makes memory and a view of rows x cols of it.

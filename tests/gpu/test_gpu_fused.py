@@ -352,6 +352,21 @@ def test_narrow(torch: Any, rng: np.random.Generator, block: tuple[int, int], dt
             check_ways(torch, rng, p, n, "narrow")
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("block", [(32, 32), (64, 64), (128, 48)], ids=str)
+def test_narrow_of_many_columns(
+    torch: Any, rng: np.random.Generator, block: tuple[int, int], dtype: str
+) -> None:
+    """Several panels of columns and tiles of them, and pieces of long rows."""
+    long = np.zeros((3, 600), bool)
+    long[1] = True
+    for mask in (some_blocks(rng, 9, 11), long):
+        p = random_problem(torch, mask, block, dtype)
+        for n in some((72, 128, 200, 256, 384, 512)):
+            check(torch, rng, p, n, "narrow", activation="gelu", scaled=True)
+            check(torch, rng, p, n, "narrow", bias="row", beta=0.5, by_columns=True)
+
+
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(

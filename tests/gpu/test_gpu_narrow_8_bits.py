@@ -1,4 +1,4 @@
-"""The narrow family with 8-bit floats: up to 64 columns of blocks as they are stored, on Hopper."""
+"""The narrow family with 8-bit floats: few columns of blocks as they are stored, on Hopper."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper", "torch")]
 
 SPACE = Torch("cuda:0")
 COLUMNS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64)
+# Of two and of four panels of 64, whole ones and parts.
+MANY_COLUMNS = (65, 72, 100, 127, 128, 129, 160, 192, 200, 255, 256)
 
 
 def compute(
@@ -39,7 +41,7 @@ def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
         mask = cases.uniform(0.5)(rng, rows, cols)
         mask[-1, -1] = True
-        for n in rng.permutation(COLUMNS)[:5]:
+        for n in (*rng.permutation(COLUMNS)[:5], *rng.permutation(MANY_COLUMNS)[:3]):
             compute(rng, mask, (height, width), int(n), dtype, **forms(rng))
 
 
@@ -50,7 +52,7 @@ def test_patterns(rng: np.random.Generator, dtype: str, pattern: str) -> None:
     if not mask.any():
         mask[5, 7] = True  # these kernels need a block
     for blocksize in ((32, 32), (64, 64), (128, 128), (64, 160)):
-        for n in rng.permutation(COLUMNS)[:3]:
+        for n in (*rng.permutation(COLUMNS)[:3], *rng.permutation(MANY_COLUMNS)[:2]):
             compute(rng, mask, blocksize, int(n), dtype, **forms(rng))
 
 
@@ -67,7 +69,7 @@ def test_crowds(torch: Any, rng: np.random.Generator, height: int, dtype: str) -
         rows = np.repeat(np.arange(tiles.shape[0]), np.diff(p.matrix.indptr))
         at = torch.from_numpy(rows), slice(None), torch.from_numpy(p.matrix.indices), slice(None)
         tiles[at] *= scales.double()[:, None, None]
-        for n in rng.permutation(COLUMNS)[:3]:
+        for n in (*rng.permutation(COLUMNS)[:3], *rng.permutation(MANY_COLUMNS)[:3]):
             x = torch.randn(int(n), p.dense.shape[1], device="cuda").to(p.matrix.dtype).T
             expected = p.dense @ x.double()
             for out_dtype in RESULTS:
@@ -85,7 +87,7 @@ def test_edges(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     for shape, block in (((300, 500), (128, 128)), ((95, 130), (32, 64)), ((1, 33), (64, 32))):
         dense = torch.randn(*shape, device="cuda").to(kind)
         a = bsrgemm.bsr_array(dense, blocksize=block)
-        for n in (1, 5, 64):
+        for n in (1, 5, 64, 100, 192):
             memory = torch.randn(2 * shape[1], 3 * n, device="cuda").to(kind)
             for x in (memory[::2, ::3], memory[: shape[1], :n], memory.T[:n].T[1::2, :n]):
                 x = x[: shape[1]]
@@ -102,7 +104,7 @@ def test_is_chosen(torch: Any, rng: np.random.Generator) -> None:
     a = random_problem(torch, cases.uniform(0.25)(rng, 64, 64), (128, 128), "float16").matrix
     data = torch.randn(a.data.shape, device="cuda").to(torch.float8_e4m3fn)
     a = bsrgemm.bsr_array((data, a.indices, a.indptr), a.shape)
-    for n in (1, 16, 64):
+    for n in (1, 16, 64, 128, 256):
         assert a.plan(n).choice == "narrow"
     assert a.plan(1024).choice == "kmajor"
 
@@ -132,14 +134,17 @@ def test_same_bits(torch: Any, rng: np.random.Generator) -> None:
 
 
 def test_says_what_it_needs(torch: Any) -> None:
-    def refuse(blocksize: tuple[int, int], message: str, transposed: bool = False) -> None:
+    def refuse(
+        blocksize: tuple[int, int], message: str, transposed: bool = False, n: int = 4
+    ) -> None:
         data = torch.ones(1, *blocksize, device="cuda").to(torch.float8_e5m2)
         a = bsrgemm.bsr_array((data, np.zeros(1, np.int32), np.arange(2)))
         a = a.T if transposed else a
-        x = torch.ones(a.shape[1], 4, device="cuda").to(torch.float8_e5m2)
+        x = torch.ones(a.shape[1], n, device="cuda").to(torch.float8_e5m2)
         with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
             product(a, x, None, 1.0, None, None, None, "narrow")
 
     refuse((64, 48), "multiple of 32 for 8-bit floats")
     refuse((16, 32), "height of more than 16")
     refuse((64, 64), "not those of a transposed view", transposed=True)
+    refuse((64, 64), "at most 256 columns of 8-bit floats", n=257)

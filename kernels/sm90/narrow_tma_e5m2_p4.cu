@@ -1,0 +1,4 @@
+#include "sm90/narrow_tma.cuh"
+
+BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e5m2_p4, __nv_fp8_e5m2, 4, 32)
+BSRG_NARROW_TMA_KERNELS_8(narrow_tma_e5m2_p4, __nv_fp8_e5m2, 4, 64)
