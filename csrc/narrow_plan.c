@@ -254,6 +254,13 @@ enum { ITEMS_AT_ONCE = 4, WIDE_ITEMS_AT_ONCE = 2 };
 
 static double column_tiles(int64_t n) { return (double)bsrg_ceil_div(n, BSRG_NARROW_TMA_MAX_N); }
 
+/* Of a block, over all tiles of columns. */
+static double low_stages_of_sm_seconds(int64_t n, bool by_columns) {
+  const int64_t most = BSRG_NARROW_TMA_MAX_N;
+  if (n <= most) return low_stage_of_sm_seconds(n, by_columns);
+  return 1.05 * (low_stage_of_sm_seconds(most, by_columns) + low_stage_of_sm_seconds(n - most, by_columns));
+}
+
 /* Columns of X that TMA loads, as its time counts them. */
 static double loaded_columns(int64_t n, bool by_columns) {
   if (by_columns || n <= BSRG_NARROW_MAX_N) return (double)n;
@@ -279,13 +286,14 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
   /* Rows of 64 bytes of both operands, where stages have 32 k. */
   const bool short_rows = by_columns && !list->paired && of_tile > 128;
   const double of_sm =
-      wide && ctas > sms
+      wide && ctas > sms && list->strip == BSRG_NARROW_TMA_STRIP
           ? of_block * blocks_of_sm / (short_rows ? tma_short_rows_sm_bytes_per_s : tma_wide_sm_bytes_per_s)
           : 0;
   double boxes = 0;
   if (list->strip < BSRG_NARROW_TMA_STRIP)
-    boxes = stages_of_block(v, dtype) * fmax(low_stage_seconds * list->longest_item,
-                                             low_stage_of_sm_seconds(of_tile, by_columns) * blocks_of_sm);
+    boxes = stages_of_block(v, dtype) *
+            fmax(low_stage_seconds * list->longest_item,
+                 low_stages_of_sm_seconds(n, by_columns) * blocks_of_sm / column_tiles(n));
   else if (wide)
     boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(dtype, of_tile, by_columns);
   const double output = n > 128 ? tma_widest_output_seconds : 0;
