@@ -46,7 +46,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 /* The kernels that compute a product. X waits in Hopper's larger shared memory where it can be copied or described by a tensor
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
  * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
- * 32 columns, where L2 would be the limit of low blocks. 8-bit floats always go by TMA. */
+ * 32 columns, where L2 would be the limit of low blocks. 8-bit floats always go by TMA, and so do more than 64 columns, which
+ * bsrg_narrow_panel gives no other kernel. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
