@@ -62,6 +62,12 @@ static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan
                                                           bsrg_narrow_kind kind) {
   return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;
 }
+/* Whether two CTAs of a cluster compute strips of the same blocks, and each loads half of X, which has to be whole panels of 64
+ * columns where these are adjacent in memory. */
+static inline bool bsrg_narrow_in_pairs(const bsrg_narrow_list *list, bsrg_dtype dtype, int64_t n,
+                                        bool by_columns) {
+  return list->paired && n > BSRG_NARROW_MAX_N && !bsrg_is_8_bit(dtype) && !(by_columns && n % 64);
+}
 /* narrow_tma.c. narrow: all but what the kernels by TMA know alone. */
 bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_list *list,
                                    const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_error *error);

@@ -282,18 +282,17 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
   const double ctas = list->item_count * column_tiles(n), waves = ctas / (WIDE_ITEMS_AT_ONCE * sms);
   /* SMs that have several, and more than these at last. */
   const double rounds = wide && waves > 1 ? ceil(waves) / waves : 1;
-  const double blocks_of_sm = list->item_blocks * column_tiles(n) / sms * rounds;
+  const double blocks_of_sm = list->item_blocks / sms * rounds;
   /* Rows of 64 bytes of both operands, where stages have 32 k. */
   const bool short_rows = by_columns && !list->paired && of_tile > 128;
-  const double of_sm =
-      wide && ctas > sms && list->strip == BSRG_NARROW_TMA_STRIP
-          ? of_block * blocks_of_sm / (short_rows ? tma_short_rows_sm_bytes_per_s : tma_wide_sm_bytes_per_s)
-          : 0;
+  const double of_sm = wide && ctas > sms && list->strip == BSRG_NARROW_TMA_STRIP
+                           ? of_block * blocks_of_sm * column_tiles(n) /
+                                 (short_rows ? tma_short_rows_sm_bytes_per_s : tma_wide_sm_bytes_per_s)
+                           : 0;
   double boxes = 0;
   if (list->strip < BSRG_NARROW_TMA_STRIP)
-    boxes = stages_of_block(v, dtype) *
-            fmax(low_stage_seconds * list->longest_item,
-                 low_stages_of_sm_seconds(n, by_columns) * blocks_of_sm / column_tiles(n));
+    boxes = stages_of_block(v, dtype) * fmax(low_stage_seconds * list->longest_item,
+                                             low_stages_of_sm_seconds(n, by_columns) * blocks_of_sm);
   else if (wide)
     boxes = stages_of_block(v, dtype) * list->longest_item * wide_stage_seconds(dtype, of_tile, by_columns);
   const double output = n > 128 ? tma_widest_output_seconds : 0;
@@ -326,7 +325,7 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   c->mma_flops = 2 * k * list->strip * (double)bsrg_narrow_columns(n);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double of_x = kind == BSRG_NARROW_BY_TMA ? loaded_columns(n, by_columns) : (double)n;
-  const bool in_pairs = n > BSRG_NARROW_MAX_N && list->paired && !bsrg_is_8_bit(dtype);
+  const bool in_pairs = bsrg_narrow_in_pairs(list, dtype, n, by_columns);
   c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * (of_x / (in_pairs ? 2 : 1) + rows * column_tiles(n));
   if (kind == BSRG_NARROW_BY_CLUSTER) {
     c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);

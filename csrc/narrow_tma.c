@@ -55,7 +55,7 @@ static division divide(const bsrg_matmul_args *args, const bsrg_narrow_list *lis
   const bool is_one_box = d.by_columns && n % PANEL != 0;
   d.boxes = is_one_box ? 1 : (n + PANEL - 1) / PANEL;
   d.of_box = is_one_box ? n : PANEL;
-  d.in_pairs = list->paired && d.boxes > 1 && !eight;
+  d.in_pairs = bsrg_narrow_in_pairs(list, args->dtype, n, d.by_columns);
   return d;
 }
 
@@ -102,17 +102,16 @@ static bsrg_kernel_id kernel_for(const bsrg_matmul_args *args, const division *d
   const int step_bytes = d->step_k * (int)bsrg_dtype_size(args->dtype);
   const int step = step_bytes == 128 ? 0 : step_bytes == 64 ? 1 : 2;
   const int tile = 3 * (d->strip == BSRG_NARROW_TMA_STRIP && !of_view) + step;
-  if (bsrg_is_8_bit(args->dtype)) {
-    static const int forms_of_8_bits[3] = {3, 2, 1}; /* of CTAs that share an SM */
-    const int first_of_8 = (int)eight[d->panels / 2][args->dtype == BSRG_F8_E5M2];
-    return (bsrg_kernel_id)(first_of_8 + forms_of_8_bits[d->panels / 2] * tile + d->crowd);
-  }
+  /* Forms of each, for one, two and four CTAs that share an SM. */
+  const int most = BSRG_NARROW_TMA_MOST_CTAS(d->panels, bsrg_dtype_size(args->dtype));
+  const int forms = most == 4 ? 3 : most;
+  if (bsrg_is_8_bit(args->dtype))
+    return (bsrg_kernel_id)((int)eight[d->panels / 2][args->dtype == BSRG_F8_E5M2] + forms * tile + d->crowd);
 
   if (d->in_pairs)
-    return (bsrg_kernel_id)((int)paired[of_view][d->panels == 4][bfloat] + 2 * (2 * step + d->by_columns) +
-                            d->crowd);
+    return (bsrg_kernel_id)((int)paired[of_view][d->panels == 4][bfloat] +
+                            forms * (2 * step + d->by_columns) + d->crowd);
   const int first = (int)(of_view ? turned : stored)[d->panels / 2][bfloat];
-  const int forms = d->panels == 1 ? 3 : 2; /* of CTAs that share an SM */
   return (bsrg_kernel_id)(first + forms * (2 * tile + d->by_columns) + d->crowd);
 }
 

@@ -54,7 +54,7 @@ def test_columns(
 def test_few_columns(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
-    """The kernels of few columns compute on the copies, too, unless blocks reach beyond X."""
+    """The kernels of few columns compute on the copies, too."""
     p = random_problem(torch, some_blocks(rng, 20, 16), blocksize, dtype)
     for n in some((65, 100, 127, 129, 250)):
         (found,) = [c for c in p.matrix.plan(n).candidates if c["family"] == "align"]
