@@ -14,10 +14,11 @@ EIGHT = ("float8_e4m3fn", "float8_e5m2")
 RESULTS = ("float16", "bfloat16", "float32")
 
 # An instruction adds 32 products of 8 bits, and the sum so far, each cut to 14 bits of the largest,
-# which is about as large as the sum: it loses up to 2**-13 of that. A sum of 128 products, which
-# takes four of them before it is added in float32, cuts 132 numbers of random signs. In the root of
-# the mean square that is sqrt(132 / 3) = 6.6 times as much.
-SUM_ERROR = 8 * 2.0**-13
+# which is about as large as the sum: a number loses up to 2**-13 of that. The first 768 products of
+# a sum may take 24 instructions before they are added in float32, which cut 792 numbers of random
+# signs. As sums grow with the root of their length, that is at most sqrt(792 / 6) = 11.5 times as
+# much in the root of the mean square; 3.2 times are found, and 1.1 of 128 products.
+SUM_ERROR = 6 * 2.0**-13
 
 # Float32 rounded to 11 significant bits, both operands of a product: 2 * 2**-11.
 TF32_ERROR = 2.0**-10

@@ -52,13 +52,14 @@ struct WgmmaKMajor;
                    : "l"(a), "l"(b), "r"(accumulate));                                                      \
     }                                                                                                       \
   };
-#define BSRG_ACC_128(d) BSRG_ACC_64(d, 0), BSRG_ACC_64(d, 64)
-BSRG_DEFINE_WGMMA(Tf32, "tf32", "m64n256k8", 256, 128, BSRG_ACC_128(d), BSRG_D_128, "%128", "%129", "%130")
+#define BSRG_ACC_128(d, i) BSRG_ACC_64(d, i), BSRG_ACC_64(d, i + 64)
+BSRG_DEFINE_WGMMA(Tf32, "tf32", "m64n256k8", 256, 128, BSRG_ACC_128(d, 0), BSRG_D_128, "%128", "%129", "%130")
 #define BSRG_DEFINE_WGMMA_8(CLASS, TYPE, N, COUNT, A, B, USE) \
   BSRG_DEFINE_WGMMA(CLASS, TYPE, "m64n" #N "k32", N, COUNT, BSRG_ACC_##COUNT(d, 0), BSRG_D_##COUNT, A, B, USE)
 #define BSRG_DEFINE_WGMMAS_8(...)                         \
   BSRG_DEFINE_WGMMA_8(__nv_fp8_e4m3, "e4m3", __VA_ARGS__) \
   BSRG_DEFINE_WGMMA_8(__nv_fp8_e5m2, "e5m2", __VA_ARGS__)
+BSRG_DEFINE_WGMMAS_8(256, 128, "%128", "%129", "%130")
 BSRG_DEFINE_WGMMAS_8(128, 64, "%64", "%65", "%66")
 BSRG_DEFINE_WGMMAS_8(64, 32, "%32", "%33", "%34")
 BSRG_DEFINE_WGMMAS_8(32, 16, "%16", "%17", "%18")

@@ -5,9 +5,10 @@
 // differs comes from the types: WGMMA has them K-major alone, so X is read with the elements of a column adjacent, and
 // everything here counts bytes of k.
 //
-// The tensor cores add products of 8 bits with about 14 bits. Their sums are therefore taken over at most one stage, 128
-// of k, and then added to float32 ones, multiplied by the scale of the block. The registers for both sets are there for
-// half of the columns at a time; while one warpgroup adds, the other one multiplies.
+// The tensor cores add products of 8 bits with about 14 bits. What a tile begins with they may add up themselves (see
+// direct_stages), where blocks have no scales. Later sums are taken over at most one stage, 128 of k, and then added to
+// float32 ones, multiplied by the scale of the block. The registers for both sets are there for half of the columns at a
+// time; while one warpgroup adds, the other one multiplies.
 #pragma once
 
 #include "ptx/sync.cuh"
@@ -60,8 +61,7 @@ struct Kernel {
   static constexpr int kSteps = kRowBytes / BSRG_KMAJOR_STEP_BYTES;
   static constexpr int kDrawBefore = 256 / kRowBytes;  // stages to be loaded, see tall_layout.cuh
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-  static constexpr int kInstructionN = kEight ? kTileN / 2 : kTileN;  // columns
-  using Instruction = ptx::WgmmaKMajor<T, kInstructionN>;
+  using Stages = tall::Stages<true, bsrg_kmajor_entry>;
   using L = Layout<kRowBytes, kEight>;
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
@@ -243,9 +243,9 @@ struct Kernel {
 
   // kCount instructions along k from the columns `first` on, committed as one group. The count is a template argument
   // because a branch between two WGMMAs of a group makes ptxas wait for each of them.
-  template <int kCount>
-  __device__ void multiply(float (&d)[kInstructionN / 2], int strip, int stage, int first,
-                           bool accumulate) const {
+  template <int kCount, int kSums>
+  __device__ void multiply(float (&d)[kSums], int strip, int stage, int first, bool accumulate) const {
+    using Instruction = ptx::WgmmaKMajor<T, 2 * kSums>;
     constexpr ptx::Swizzle kSwizzle = kRowBytes == 128  ? ptx::Swizzle::k128
                                       : kRowBytes == 64 ? ptx::Swizzle::k64
                                                         : ptx::Swizzle::k32;
@@ -260,7 +260,7 @@ struct Kernel {
     ptx::warpgroup_commit();
   }
 
-  // A stage of tf32.
+  // A stage into d.
   template <int kCount>
   __device__ void add_stage(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
     multiply<kCount>(d, strip, stage, 0, accumulate);
@@ -269,11 +269,11 @@ struct Kernel {
   // A stage of 8 bits: its sums, multiplied by the scale, are added to d, and it is released.
   template <int kCount>
   __device__ void add_stage(float (&d)[kTileN / 2], int strip, int stage, float scale) const {
-    constexpr int kHalf = kInstructionN / 2;
+    constexpr int kHalf = kTileN / 4;
     float part[kHalf];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      multiply<kCount>(part, strip, stage, half * kInstructionN, false);
+      multiply<kCount>(part, strip, stage, half * kTileN / 2, false);
       ptx::warpgroup_wait<0>();
       ptx::hold_accumulators(part);
       if (half == 1) release_stage(stage);
@@ -291,41 +291,39 @@ struct Kernel {
       add_stage_up_to<kCount - 1>(d, strip, stage, steps, how);
   }
 
-  // One tile's stages into d, 8 bits: everything is released on return.
-  __device__ void accumulate_promoted(float (&d)[kTileN / 2], const Message &m, int strip,
-                                      Stage &stage) const {
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
-    tall::Stages<true, bsrg_kmajor_entry> stages(m, p.entries, strip, lane, p.steps);
-    const int tail_steps = __shfl_sync(~0u, p.tail_steps, 0);  // in a register, as there
-    const int count = stages.count();
-    for (int i = 0; i < count; ++i, stage.advance()) {
-      const bool takes_part = stages.takes_part();
-      const bool tail = stages.next_is_last();
-      ptx::barrier_wait(full(stage.slot), stage.parity);
-      // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
-      if (takes_part)
-        add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, scale_of(stage.slot, strip));
-      else
-        release_stage(stage.slot);
-      stages.pass(tail);
-    }
+  // The stages of a tile of 8 bits that need not be added in float32: as many as lose less than the result's rounding does
+  // or, of float32 results, little more than a stage alone. Additions take a tenth of the power.
+  __device__ int direct_stages() const {
+    if (p.block_scales != nullptr) return 0;
+    const int k = p.out == BSRG_KMAJOR_BF16 ? 768 : p.out == BSRG_KMAJOR_F16 ? 512 : 384;
+    return k / kRowBytes;
   }
 
-  // The same of tf32, whose sums the tensor cores keep, with one group of instructions in flight.
-  __device__ void accumulate(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
-    bool started = false;
+  static __device__ void clear(float (&d)[kTileN / 2]) {
+#pragma unroll
+    for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
+  }
+
+  // The next of the `left` stages of a tile, until the strip has taken part in `most` of them, added up by the tensor cores,
+  // with one group of instructions in flight. All that it has read is released on return. Sums of 8 bits have to be set
+  // before and held behind: ptxas serialises everything (C7515) where it sees them change elsewhere in the tile.
+  __device__ void accumulate(float (&d)[kTileN / 2], Stages &stages, int strip, int tail_steps, int most,
+                             int &left, Stage &stage) const {
+    bool started = kEight;
+    if constexpr (kEight) {
+      clear(d);
+      ptx::hold_accumulators(d);
+    }
     int in_flight = -1;  // the stage that the last committed group still reads
-    tall::Stages<true, bsrg_kmajor_entry> stages(m, p.entries, strip, lane, p.steps);
-    const int tail_steps = __shfl_sync(~0u, p.tail_steps, 0);  // in a register, as there
-    const int count = stages.count();
-    for (int i = 0; i < count; ++i, stage.advance()) {
+#pragma unroll 1
+    for (; left > 0 && most > 0; --left, stage.advance()) {
       const bool takes_part = stages.takes_part();
       const bool tail = stages.next_is_last();
       ptx::barrier_wait(full(stage.slot), stage.parity);
       if (takes_part) {
         add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, started);
         started = true;
+        if constexpr (kEight) --most;
       } else {
         release_stage(stage.slot);
       }
@@ -341,10 +339,37 @@ struct Kernel {
       }
     }
     ptx::warpgroup_wait<0>();
+    if constexpr (kEight) ptx::hold_accumulators(d);
     if (in_flight >= 0) release_stage(in_flight);
-    if (!started) {
-#pragma unroll
-      for (int i = 0; i < kTileN / 2; ++i) d[i] = 0.f;
+    if (!started) clear(d);
+  }
+
+  // The rest of a tile of 8 bits, added in float32.
+  __device__ void accumulate_promoted(float (&d)[kTileN / 2], Stages &stages, int strip, int tail_steps,
+                                      int left, Stage &stage) const {
+#pragma unroll 1
+    for (; left > 0; --left, stage.advance()) {
+      const bool takes_part = stages.takes_part();
+      const bool tail = stages.next_is_last();
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
+      if (takes_part)
+        add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, scale_of(stage.slot, strip));
+      else
+        release_stage(stage.slot);
+      stages.pass(tail);
+    }
+  }
+
+  __device__ void multiply_tile(float (&d)[kTileN / 2], const Message &m, int strip, Stage &stage) const {
+    Stages stages(m, p.entries, strip, lane, p.steps);
+    const int tail_steps = __shfl_sync(~0u, p.tail_steps, 0);  // in a register, as there
+    int left = stages.count();
+    if constexpr (kEight) {
+      accumulate(d, stages, strip, tail_steps, direct_stages(), left, stage);
+      accumulate_promoted(d, stages, strip, tail_steps, left, stage);
+    } else {
+      accumulate(d, stages, strip, tail_steps, left, left, stage);
     }
   }
 
@@ -357,10 +382,7 @@ struct Kernel {
     for (Slot slot;; slot.advance()) {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, strip);
       if (m.last()) break;
-      if constexpr (kEight)
-        accumulate_promoted(d, m, strip, stage);
-      else
-        accumulate(d, m, strip, stage);
+      multiply_tile(d, m, strip, stage);
       const int output_strip = strip == 0 ? m.strip0 : m.strip1;
       if (output_strip < 0) continue;
       const int row = output_strip * kStrip, column = m.n_tile * kTileN;

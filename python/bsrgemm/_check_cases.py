@@ -26,7 +26,7 @@ ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 # Operands of 11 significant bits, both of a product.
 TF32_ERROR = 2.0**-10
 # Tensor cores cut the products of 8 bits that they add to 14 bits of the largest.
-EIGHT_BIT_ERROR = 8 * 2.0**-13
+EIGHT_BIT_ERROR = 6 * 2.0**-13
 
 BLOCK = (64, 64)
 GRID = (6, 7)  # block rows and columns

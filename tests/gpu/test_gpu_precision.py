@@ -13,6 +13,7 @@ from device_cases import (
     GUARD,
     check_streams,
     combined,
+    corner,
     need_cublas,
     random_problem,
     relative_error,
@@ -95,18 +96,22 @@ def test_long_sums(rng: np.random.Generator) -> None:
         compute(rng, mask, (128, 128), 256, dtype, out_dtype="float32", columns=True)
 
 
-def test_against_cublas(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("out_dtype", RESULTS)
+@pytest.mark.parametrize("cols", [3, 4, 6, 8, 64])
+def test_against_cublas(torch: Any, rng: np.random.Generator, cols: int, out_dtype: str) -> None:
     """No more than twice what its dense product of the same types and result loses."""
     need_cublas()
-    mask = cases.uniform(0.25)(rng, 16, 16)
-    p = cases.problem(rng, mask, (128, 128), 2048, "float8_e4m3fn")
-    a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
-    x = torch.randn(2048, 2048, device="cuda").to(torch.float8_e4m3fn).T
-    dense, one = a.todense(), torch.ones((), device="cuda")
-    expected = dense.double() @ x.double()
-    theirs = torch._scaled_mm(dense, x, one, one, out_dtype=torch.bfloat16)
-    lost = relative_error(torch, theirs, expected)
-    assert relative_error(torch, a @ x, expected) <= 2 * lost
+    k, n = 128 * cols, 768
+    for mask in (np.ones((4, cols), bool), cases.uniform(0.5)(rng, 4, cols) | corner(4, cols)):
+        p = cases.problem(rng, mask, (128, 128), n, "float8_e4m3fn")
+        a = bsrgemm.bsr_array((SPACE.array(p.data), p.indices, p.indptr), p.shape)
+        x = torch.randn(n, k, device="cuda").to(torch.float8_e4m3fn).T
+        dense, one = a.todense(), torch.ones((), device="cuda")
+        expected = dense.double() @ x.double()
+        theirs = torch._scaled_mm(dense, x, one, one, out_dtype=getattr(torch, out_dtype))
+        ours = product(a, x, None, 1.0, None, None, None, "kmajor", out_dtype=out_dtype)
+        lost = relative_error(torch, theirs, expected)
+        assert relative_error(torch, ours, expected) <= 2 * lost
 
 
 def test_own_arrays(rng: np.random.Generator) -> None:
