@@ -162,9 +162,11 @@ typedef enum bsrg_family {
   BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 32 */
   BSRG_PAIRS,  /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
   BSRG_KMAJOR, /* sm_90a: TMA + WGMMA of tf32 and 8-bit floats, block heights that are multiples of 64 */
+  BSRG_WIDEN,  /* 8-bit floats: a family of 16-bit ones on copies of the operands */
   BSRG_FAMILY_COUNT
 } bsrg_family;
-/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs", "kmajor" */
+/* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs", "kmajor",
+ * "widen" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* Calls whose args have one compute nothing and need no device: they check all that they always check, for operands on a

@@ -46,6 +46,7 @@ extern const bsrg_family_ops bsrg_align_family;    /* align.c */
 extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_launch.c */
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
 extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_launch.c */
+extern const bsrg_family_ops bsrg_widen_family;    /* widen.c */
 
 /* Sampled products have kernels of their own but plan like a family (sampled_plan.c): make_plan and free_plan only. */
 extern const bsrg_family_ops bsrg_sampled_lists;
@@ -56,6 +57,10 @@ bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops,
 /* The family to compute a product with on a chip: the one that args names, or the fastest by prediction. */
 bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
                                const bsrg_family_ops **ops, const void **plan, bsrg_error *error);
+/* Likewise, and what it predicts. says_why: with a reason. */
+bsrg_status bsrg_choose_candidate(const bsrg_matmul_args *args, const bsrg_chip *chip, bool says_why,
+                                  const bsrg_family_ops **ops, const void **plan, bsrg_candidate *best,
+                                  bsrg_error *error);
 /* Likewise, of a chip with the rates of bsrg_chip_h200. The structure remembers the last answer: to ask all families takes
  * a tenth of what a launch does. */
 bsrg_status bsrg_choose_again(const bsrg_matmul_args *args, const bsrg_chip *chip,

@@ -41,6 +41,9 @@ static inline int32_t bsrg_kmajor_out(const bsrg_matmul_args *args) {
   return out == BSRG_F16 ? BSRG_KMAJOR_F16 : out == BSRG_BF16 ? BSRG_KMAJOR_BF16 : BSRG_KMAJOR_F32;
 }
 
+/* The tiles of a transposed copy of elements of `item` bytes. */
+void bsrg_turn_split(bsrg_turn_params *p, int64_t item);
+
 const char *bsrg_kmajor_obstacle(const bsrg_structure_view *view, bsrg_dtype dtype, int sm_arch);
 const char *bsrg_kmajor_columns_obstacle(int64_t n);
 const char *bsrg_kmajor_layout_obstacle(const bsrg_matmul_args *args);

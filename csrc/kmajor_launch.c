@@ -11,13 +11,17 @@ static int64_t column_bytes(const bsrg_matmul_args *args) {
   return bsrg_ceil_div(args->x.rows * (int64_t)bsrg_dtype_size(args->dtype), 128) * 128;
 }
 
+void bsrg_turn_split(bsrg_turn_params *p, int64_t item) {
+  p->row_tiles = bsrg_ceil_div(p->rows, BSRG_TURN_ROW_BYTES / item);
+  p->col_tiles = bsrg_ceil_div(p->cols, BSRG_TURN_COLUMNS);
+  p->vector_source = p->source_col_stride == 1 && p->source_row_stride % 4 == 0 &&
+                     p->source_matrix_stride % 4 == 0 && (uintptr_t)p->source % 4 == 0;
+}
+
 static bsrg_status turn(const bsrg_matmul_args *args, bsrg_turn_params p, int64_t matrices, bsrg_gpu gpu,
                         bsrg_error *error) {
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
-  p.row_tiles = bsrg_ceil_div(p.rows, BSRG_TURN_ROW_BYTES / item);
-  p.col_tiles = bsrg_ceil_div(p.cols, BSRG_TURN_COLUMNS);
-  p.vector_source = p.source_col_stride == 1 && p.source_row_stride % 4 == 0 &&
-                    p.source_matrix_stride % 4 == 0 && (uintptr_t)p.source % 4 == 0;
+  bsrg_turn_split(&p, item);
   return bsrg_launch(gpu.api, gpu.device, item == 1 ? BSRG_KERNEL_TURN_8 : BSRG_KERNEL_TURN_32,
                      matrices * p.row_tiles * p.col_tiles, 1, (CUstream)args->stream, &p, error);
 }

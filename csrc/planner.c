@@ -11,7 +11,7 @@
 /* Best first where predictions are equal. */
 static const bsrg_family_ops *const families[] = {
     &bsrg_tall_family,   &bsrg_stream_family,   &bsrg_regroup_family, &bsrg_align_family,
-    &bsrg_narrow_family, &bsrg_portable_family, &bsrg_kmajor_family};
+    &bsrg_narrow_family, &bsrg_portable_family, &bsrg_kmajor_family,  &bsrg_widen_family};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 bsrg_chip bsrg_chip_h200(void) {
@@ -220,20 +220,20 @@ bsrg_status bsrg_choose_again(const bsrg_matmul_args *args, const bsrg_chip *chi
   return status;
 }
 
-bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
-                               const bsrg_family_ops **ops, const void **plan, bsrg_error *error) {
+bsrg_status bsrg_choose_candidate(const bsrg_matmul_args *args, const bsrg_chip *chip, bool says_why,
+                                  const bsrg_family_ops **ops, const void **plan, bsrg_candidate *best,
+                                  bsrg_error *error) {
   *ops = NULL;
-  double least = 0;
   bsrg_candidate candidate;
   const void *its_plan = NULL;
   int last = 0;
   for (int i = 0; i < FAMILIES; ++i) {
     if (args->family != BSRG_AUTO && args->family != families[i]->family) continue;
     last = i;
-    const bsrg_status status = consider(families[i], args, chip, false, &candidate, &its_plan, error);
+    const bsrg_status status = consider(families[i], args, chip, says_why, &candidate, &its_plan, error);
     if (status != BSRG_OK) return status;
-    if (!candidate.supported || (*ops && candidate.seconds >= least)) continue;
-    least = candidate.seconds;
+    if (!candidate.supported || (*ops && candidate.seconds >= best->seconds)) continue;
+    *best = candidate;
     *ops = families[i];
     *plan = its_plan;
   }
@@ -243,6 +243,12 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
   if (status != BSRG_OK) return status;
   return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
                    bsrg_family_name(args->family), chip->name, candidate.reason);
+}
+
+bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *chip,
+                               const bsrg_family_ops **ops, const void **plan, bsrg_error *error) {
+  bsrg_candidate best;
+  return bsrg_choose_candidate(args, chip, false, ops, plan, &best, error);
 }
 
 bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_chip *chip,

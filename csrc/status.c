@@ -75,6 +75,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "pairs";
     case BSRG_KMAJOR:
       return "kmajor";
+    case BSRG_WIDEN:
+      return "widen";
     case BSRG_FAMILY_COUNT:
       break;
   }

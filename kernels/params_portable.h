@@ -130,6 +130,23 @@ typedef struct bsrg_panels_params {
   int32_t whole; /* chunks along a column start at multiples of 16, and blocks have whole ones */
 } bsrg_panels_params;
 
+/* ---- sm80/widen.cu --------------------------------------------------------------------------- */
+
+enum {
+  BSRG_WIDEN_THREAD_BITS = 8,
+  BSRG_WIDEN_ELEMENTS = 8, /* of a row, that a thread copies together */
+  BSRG_WIDEN_ROWS = 8      /* of a thread, at once */
+};
+
+typedef struct bsrg_widen_params {
+  const void *source;
+  void *target; /* rows are contiguous, begin at multiples of 16 bytes and have room for a multiple of them */
+  int64_t rows, cols, last_cols; /* last_cols: of the last row */
+  int64_t source_row_stride, source_col_stride, target_row_stride;
+  int32_t thread_bits; /* of the threads that lie side by side */
+  int32_t vectors;     /* rows of the source are contiguous and begin at multiples of 8 bytes */
+} bsrg_widen_params;
+
 /* ---- sm80/few.cuh ---------------------------------------------------------------------------- */
 
 enum {

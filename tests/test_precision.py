@@ -129,6 +129,27 @@ def test_plan_of_8_bits(dtype: str) -> None:
     assert "both operands" in matrix((128, 128), dtype).T.plan(8192).explain()
 
 
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 16)])
+def test_plan_of_low_blocks_of_8_bits(blocksize: tuple[int, int], dtype: str) -> None:
+    """By streams of 16-bit floats where columns are so many that the copies are worth it."""
+    a = matrix(blocksize, dtype, 128)
+    plan = a.plan(8192)
+    assert plan.choice == "widen"
+    chosen = next(c for c in plan.candidates if c["family"] == "widen")
+    assert "as stream on copies of bfloat16" in chosen["reason"]
+    (stream,) = (
+        c
+        for c in matrix(blocksize, "bfloat16", 128).plan(8192).candidates
+        if c["family"] == "stream"
+    )
+    assert chosen["seconds"] > stream["seconds"]
+    stored = a.nnzb * blocksize[0] * blocksize[1]
+    copied = 3 * (stored + a.shape[1] * 8192)
+    assert abs(chosen["hbm_bytes"] - stream["hbm_bytes"] - copied) <= 3 * 64
+    assert a.plan(64).choice != "widen"
+
+
 def test_plan_of_tf32() -> None:
     a = matrix((128, 128), "float32", 32)
     assert a.plan(4096).choice == "portable" and a.plan(4096, precision="tf32").choice == "kmajor"

@@ -1,11 +1,14 @@
 // Transposed copies of matrices of 8-bit and 32-bit elements, for kernels that read all operands K-major.
 //
 // A CTA's tile is 64 columns of the source times 128 bytes of them, which become 64 rows of the target. It passes through
-// shared memory in words of the target: four neighbours of a column, or one element of 32 bits.
+// shared memory in words: four neighbours of a column, or one element of 32 bits. Elements of 8 bits may become 16-bit floats
+// on the way out.
 #include <cstdint>
+#include <type_traits>
 
 #include "params.h"
 #include "ptx/sync.cuh"
+#include "ptx/widen.cuh"
 
 namespace {
 
@@ -78,8 +81,10 @@ __device__ __forceinline__ void load_tile(const bsrg_turn_params &p, const uint3
   }
 }
 
-template <typename T>
-__device__ __forceinline__ void turn(const bsrg_turn_params &p) {
+// T: of the source, To: of the target, whose words become what convert makes of the tile's.
+template <typename T, typename To, typename Convert>
+__device__ __forceinline__ void turn(const bsrg_turn_params &p, Convert convert) {
+  bsrg::ptx::follow_grid_before();
   constexpr int kRows = BSRG_TURN_ROW_BYTES / sizeof(T), kPerWord = 4 / sizeof(T);
   __shared__ uint32_t tile[BSRG_TURN_COLUMNS * kPitch];
   const int64_t col = blockIdx.x % p.col_tiles * BSRG_TURN_COLUMNS;
@@ -93,26 +98,30 @@ __device__ __forceinline__ void turn(const bsrg_turn_params &p) {
             extent, tile);
   __syncthreads();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  T *target = static_cast<T *>(p.target) + matrix * p.target_matrix_stride + col * p.target_row_stride + row;
+  To *target =
+      static_cast<To *>(p.target) + matrix * p.target_matrix_stride + col * p.target_row_stride + row;
   if (lane * kPerWord >= extent.rows) return;
 #pragma unroll
   for (int i = 0; i < BSRG_TURN_COLUMNS / kWarps; ++i) {
     const int c = warp + i * kWarps;
-    if (c < extent.cols)
-      reinterpret_cast<uint32_t *>(target + c * p.target_row_stride)[lane] = tile[c * kPitch + lane];
+    if (c >= extent.cols) continue;
+    const auto words = convert(tile[c * kPitch + lane]);
+    reinterpret_cast<std::remove_const_t<decltype(words)> *>(target + c * p.target_row_stride)[lane] = words;
   }
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(BSRG_TURN_THREADS)
-    turn_8(const __grid_constant__ bsrg_turn_params p) {
-  bsrg::ptx::follow_grid_before();
-  turn<uint8_t>(p);
-}
-
-extern "C" __global__ void __launch_bounds__(BSRG_TURN_THREADS)
-    turn_32(const __grid_constant__ bsrg_turn_params p) {
-  bsrg::ptx::follow_grid_before();
-  turn<uint32_t>(p);
-}
+#define BSRG_TURN_KERNEL(NAME, FROM, TO, CONVERT)                   \
+  extern "C" __global__ void __launch_bounds__(BSRG_TURN_THREADS)   \
+      NAME(const __grid_constant__ bsrg_turn_params p) {            \
+    turn<FROM, TO>(p, [](uint32_t word) { return CONVERT(word); }); \
+  }
+#define BSRG_TURN_WIDEN(NAME, FROM, TO) \
+  BSRG_TURN_KERNEL(NAME, uint8_t, uint16_t, (bsrg::ptx::widen_four<FROM, TO>))
+BSRG_TURN_KERNEL(turn_8, uint8_t, uint8_t, uint32_t)
+BSRG_TURN_KERNEL(turn_32, uint32_t, uint32_t, uint32_t)
+BSRG_TURN_WIDEN(turn_e4m3_f16, __nv_fp8_e4m3, __half)
+BSRG_TURN_WIDEN(turn_e4m3_bf16, __nv_fp8_e4m3, __nv_bfloat16)
+BSRG_TURN_WIDEN(turn_e5m2_f16, __nv_fp8_e5m2, __half)
+BSRG_TURN_WIDEN(turn_e5m2_bf16, __nv_fp8_e5m2, __nv_bfloat16)

@@ -295,7 +295,7 @@ struct Kernel {
   // or, of float32 results, little more than a stage alone. Additions take a tenth of the power.
   __device__ int direct_stages() const {
     if (p.block_scales != nullptr) return 0;
-    const int k = p.out == BSRG_KMAJOR_BF16 ? 768 : p.out == BSRG_KMAJOR_F16 ? 512 : 384;
+    const int k = p.out == BSRG_KMAJOR_BF16 ? 768 : p.out == BSRG_KMAJOR_F16 ? 512 : 256;
     return k / kRowBytes;
   }
 

@@ -321,6 +321,7 @@ FAMILIES: tuple[tuple[str, tuple[int, int], int, tuple[str, ...]], ...] = (
     ("narrow", (64, 32), 24, EIGHT_BIT_DTYPES),
     ("portable", (20, 12), 100, ACCEPTED_DTYPES),
     ("kmajor", (64, 32), 200, EIGHT_BIT_DTYPES),
+    ("widen", (32, 32), 264, EIGHT_BIT_DTYPES),
 )
 NOT_HOPPER = "needs a Hopper GPU (compute capability 9.0)"
 NO_ML_DTYPES = "NumPy has it only with the package ml_dtypes: pip install ml_dtypes"

@@ -69,7 +69,7 @@ def matmul(
     such a graph have one executable graph at a time.
 
     Blocks that are not stored contribute nothing, whatever the dense operand holds there, with one
-    exception: with the choice ``'regroup'``, also within ``'align'``, some of them are multiplied
+    exception: with the choice ``'regroup'``, also within others, some of them are multiplied
     as zeros, so an infinity or NaN there may turn rows (of ``a @ b``; columns where ``b`` is the
     block-sparse one) whose blocks do not meet it into NaN, as it does in a dense product.
 
