@@ -39,7 +39,7 @@ def precision_cases() -> Iterator[Case]:
                 yield Case(group, dtype, (side, side), count, ORDER, ORDER, ORDER)
             rows = (f"{group}_rows", dtype, (128, 128), ORDER // 128 // 8)
             yield Case(*rows, ORDER, ORDER, ORDER)
-    # Blocks that the portable kernels take.
+    # Blocks that WGMMA does not take as they are.
     for group, dtype, sides in (
         ("tf32_small_rows", "float32", (16, 32)),
         ("fp8_small_rows", EIGHT[0], (16, 32)),

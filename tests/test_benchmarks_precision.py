@@ -16,8 +16,8 @@ def test_cases() -> None:
     cases = list(precision_cases())
     assert len({case.name for case in cases}) == len(cases)
     family = dict.fromkeys(("tf32", "fp8", "tf32_rows", "fp8_rows"), "kmajor")
-    family |= dict.fromkeys(("tf32_small_rows", "fp8_small_rows", "float64_rows"), "portable")
-    family |= {"fp8_columns": "narrow"}
+    family |= dict.fromkeys(("tf32_small_rows", "float64_rows"), "portable")
+    family |= {"fp8_columns": "narrow", "fp8_small_rows": "widen"}
     assert {case.group for case in cases} == set(family)
     for case in cases:
         assert set(wanted(case)) <= set(precision.RIVALS)
