@@ -352,7 +352,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     ),
     "gpu-portable": (
         portable_products,
-        NEWEST_SLUG,
+        GPU_SLUG,
         "precision --select ^(tf32_small|fp8_small|float64)_rows",
     ),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),

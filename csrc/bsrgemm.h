@@ -222,7 +222,8 @@ typedef enum bsrg_precision { BSRG_IEEE = 0, BSRG_TF32 } bsrg_precision;
 
 /* Y = alpha * A @ X + beta * C or, with A on the right, alpha * X @ A + beta * C; all operands of one dtype, float32
  * accumulation for 16-bit dtypes. 8-bit operands have C and Y of out_dtype and may have scales, with which what is stored
- * is multiplied; sums are float32 over at most 128 products of the tensor cores. */
+ * is multiplied; sums are float32 over at most 128 products of the tensor cores, but for the first
+ * 768, 512 or 256 of them (C and Y of BSRG_BF16, BSRG_F16, BSRG_F32) where blocks have no factors of their own. */
 typedef struct bsrg_matmul_args {
   bsrg_structure *a; /* or the transposed of one: values are the same */
   const void

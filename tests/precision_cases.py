@@ -17,7 +17,7 @@ RESULTS = ("float16", "bfloat16", "float32")
 # which is about as large as the sum: a number loses up to 2**-13 of that. The first 768 products of
 # a sum may take 24 instructions before they are added in float32, which cut 792 numbers of random
 # signs. As sums grow with the root of their length, that is at most sqrt(792 / 6) = 11.5 times as
-# much in the root of the mean square; 3.2 times are found, and 1.1 of 128 products.
+# much in the root of the mean square. Of 1,024 products 3.2 times are found, of 128 1.1.
 SUM_ERROR = 6 * 2.0**-13
 
 # Float32 rounded to 11 significant bits, both operands of a product: 2 * 2**-11.

@@ -291,8 +291,8 @@ struct Kernel {
       add_stage_up_to<kCount - 1>(d, strip, stage, steps, how);
   }
 
-  // The stages of a tile of 8 bits that need not be added in float32: as many as lose less than the result's rounding does
-  // or, of float32 results, little more than a stage alone. Additions take a tenth of the power.
+  // The stages of a tile of 8 bits that need not be added in float32: so many that results lose less than twice what cuBLAS's
+  // do. Without these additions a tile of 1,024 k takes 8% less.
   __device__ int direct_stages() const {
     if (p.block_scales != nullptr) return 0;
     const int k = p.out == BSRG_KMAJOR_BF16 ? 768 : p.out == BSRG_KMAJOR_F16 ? 512 : 256;
