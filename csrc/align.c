@@ -138,8 +138,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product 
                             bsrg_gpu gpu, bsrg_error *error) {
   const CUstream stream = (CUstream)args->stream;
   const int64_t n = args->x.cols;
-  bsrg_chip chip = bsrg_chip_h200();
-  chip.sm_count = gpu.device->info.sm_count;
+  const bsrg_chip chip = bsrg_chip_of(gpu);
   bsrg_candidate product;
   const int chosen = choose(&p->args, plan, &chip, false, &product);
   bsrg_status status = BSRG_OK;

@@ -14,6 +14,9 @@ typedef struct bsrg_gpu {
   bsrg_device_state *device;
 } bsrg_gpu;
 
+/* What predictions and schedules are made for: an H200 with the name and the SMs of this GPU. */
+bsrg_chip bsrg_chip_of(bsrg_gpu gpu);
+
 typedef struct bsrg_family_ops {
   bsrg_family family;
   /* NULL when the family can compute a product of this structure and dtype, else what it needs. */

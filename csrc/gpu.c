@@ -118,11 +118,16 @@ bsrg_status bsrg_gpu_pointer_device(const void *pointer, int *index, bsrg_error 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error) {
+bsrg_chip bsrg_chip_of(bsrg_gpu gpu) {
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_arch = gpu.device->info.sm_arch;
   chip.sm_count = gpu.device->info.sm_count;
   memcpy(chip.name, gpu.device->info.name, sizeof(chip.name) - 1); /* which ends with the last zero */
+  return chip;
+}
+
+static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_chip chip = bsrg_chip_of(gpu);
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_status status = bsrg_check_arch(&gpu.device->info, error);

@@ -271,8 +271,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .order = uploads.order,
       .output = bsrg_output_of(args),
   };
-  bsrg_chip chip = bsrg_chip_h200();
-  chip.sm_count = gpu.device->info.sm_count;
+  const bsrg_chip chip = bsrg_chip_of(gpu);
   bsrg_candidate needed = {0};
   if (goes_by_few(args, &chip, &needed)) return bsrg_few_launch(args, &p, gpu, error);
   if (bsrg_is_8_bit(args->dtype)) return bsrg_eight_launch(args, &p, gpu, error);

@@ -330,7 +330,7 @@ static bsrg_status multiply_in_place(const bsrg_matmul_args *args, const bsrg_re
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_regrouped *r = plan;
-  const bsrg_chip chip = bsrg_tall_chip_of(gpu);
+  const bsrg_chip chip = bsrg_chip_of(gpu);
   if (stays_in_place(args, r, &chip)) return multiply_in_place(args, r, gpu, error);
   const CUstream stream = (CUstream)args->stream;
   const int64_t bytes = 2 * r->child->view.nnzb * r->shape.height * r->shape.width;

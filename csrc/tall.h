@@ -90,8 +90,6 @@ typedef struct bsrg_tall_pieces {
   /* On the device, as bsrg_tall_params has them, in the order of the plan's entries. */
   const bsrg_tall_piece *pieces;
 } bsrg_tall_pieces;
-/* That launches schedule for: an H200 with the SMs of this one. */
-bsrg_chip bsrg_tall_chip_of(bsrg_gpu gpu);
 /* Whether there are kernels for it. args and plan: of the structure of these blocks, with the stored values. */
 bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip);
 bsrg_status bsrg_tall_launch_pieces(const bsrg_matmul_args *args, const void *plan,

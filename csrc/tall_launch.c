@@ -168,12 +168,6 @@ static bsrg_status add_parts(const bsrg_matmul_args *args, bool transposed, cons
                      error);
 }
 
-bsrg_chip bsrg_tall_chip_of(bsrg_gpu gpu) {
-  bsrg_chip chip = bsrg_chip_h200();
-  chip.sm_count = gpu.device->info.sm_count;
-  return chip;
-}
-
 /* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
  * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. pieces: NULL where the
  * values are those of the structure. */
@@ -182,7 +176,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_tall_plan *tall = plan;
   const int64_t n = args->x.cols;
-  const bsrg_chip chip = bsrg_tall_chip_of(gpu);
+  const bsrg_chip chip = bsrg_chip_of(gpu);
   const tall_form form = {.a = v->order, .x = bsrg_map_has_transposed_x(args)};
   const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, bsrg_tall_transposed_rows(args), &chip);
   const bsrg_tall_level *level = s.level;

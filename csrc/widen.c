@@ -3,6 +3,7 @@
  *
  * WGMMA reads 8 bits K-major alone, which fits blocks of at least 64 rows (kmajor); lower ones are faster so than by the
  * portable kernels' tiles. Factors of the operands are taken for scales of rows and columns. */
+#include "dense.h"
 #include "edges.h"
 #include "family.h"
 #include "kmajor.h"
@@ -178,17 +179,20 @@ static bsrg_status turn_x(const bsrg_matmul_args *args, const bsrg_dense *target
 
 static bsrg_status copy_x(const bsrg_matmul_args *args, const bsrg_dense *target, bsrg_gpu gpu,
                           bsrg_error *error) {
-  const bsrg_dense *x = &args->x;
-  const bool columns = by_columns(x);
-  if (columns && target->row_stride != 1) return turn_x(args, target, gpu, error);
-  const bsrg_widen_params p = {.source = x->data,
-                               .target = target->data,
-                               .rows = columns ? x->cols : x->rows,
-                               .cols = columns ? x->rows : x->cols,
-                               .last_cols = columns ? x->rows : x->cols,
-                               .source_row_stride = columns ? x->col_stride : x->row_stride,
-                               .source_col_stride = columns ? x->row_stride : x->col_stride,
-                               .target_row_stride = columns ? target->col_stride : target->row_stride};
+  bsrg_dense from = args->x, to = *target;
+  if (by_columns(&from)) {
+    if (to.row_stride != 1) return turn_x(args, target, gpu, error);
+    bsrg_dense_turn(&from);
+    bsrg_dense_turn(&to);
+  }
+  const bsrg_widen_params p = {.source = from.data,
+                               .target = to.data,
+                               .rows = from.rows,
+                               .cols = from.cols,
+                               .last_cols = from.cols,
+                               .source_row_stride = from.row_stride,
+                               .source_col_stride = from.col_stride,
+                               .target_row_stride = to.row_stride};
   return copy(p, args, gpu, error);
 }
 
@@ -196,8 +200,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   (void)plan;
   const CUstream stream = (CUstream)args->stream;
   const size_t value_bytes = 2 * (size_t)value_elements(&args->a->view);
-  bsrg_chip chip = bsrg_chip_h200();
-  chip.sm_count = gpu.device->info.sm_count;
+  const bsrg_chip chip = bsrg_chip_of(gpu);
   widen_way way;
   bsrg_status status = choose(args, &chip, false, &way, error);
   if (status != BSRG_OK) return status;

@@ -112,13 +112,17 @@ def check(
     )
 
 
-def forms(rng: np.random.Generator) -> dict[str, Any]:
+def forms(
+    rng: np.random.Generator,
+    results: tuple[str, ...] = RESULTS,
+    scales: tuple[str, ...] = ("none", "numbers", "one", "blocks"),
+) -> dict[str, Any]:
     """Some layout of X and Y, dtype of Y, scales, and C or not: options of ``check``."""
     return {
         "columns": bool(rng.integers(2)),
         "out_columns": bool(rng.integers(2)),
-        "out_dtype": str(rng.choice(RESULTS)),
-        "how": str(rng.choice(("none", "numbers", "one", "blocks"))),
+        "out_dtype": str(rng.choice(results)),
+        "how": str(rng.choice(scales)),
         "beta": float(rng.integers(2)),
     }
 

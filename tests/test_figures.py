@@ -153,6 +153,7 @@ def test_predictions_and_choices_beside_the_committed_measurements(
         "align",
         "narrow",
         "kmajor",
+        "widen",
         "pairs",
         "sampled",
     }

@@ -292,7 +292,7 @@ struct Kernel {
   }
 
   // The stages of a tile of 8 bits that need not be added in float32: so many that results lose less than twice what cuBLAS's
-  // do. Without these additions a tile of 1,024 k takes 8% less.
+  // do. 768 of 1,024 k so take 8% off the time.
   __device__ int direct_stages() const {
     if (p.block_scales != nullptr) return 0;
     const int k = p.out == BSRG_KMAJOR_BF16 ? 768 : p.out == BSRG_KMAJOR_F16 ? 512 : 256;

@@ -18,7 +18,7 @@ from device_cases import (
     repeats,
     some,
 )
-from precision_cases import EIGHT, check
+from precision_cases import EIGHT, check, forms
 from spaces import OwnDevice, Space, Torch
 from test_gpu_precision import PATTERNS
 
@@ -28,6 +28,7 @@ SPACE = Torch("cuda:0")
 # Copies are exact, and so are products; sums are float32.
 ERROR = 2.0**-20
 HALVES = ("float16", "bfloat16")
+SCALES = ("none", "numbers", "one")
 COLUMNS = (1, 3, 8, 40, 72, 128, 264, 333, 520)
 
 
@@ -43,16 +44,6 @@ def compute(
     check(space, rng, mask, blocksize, n, dtype, sum_error=ERROR, family="widen", **options)
 
 
-def forms(rng: np.random.Generator) -> dict[str, Any]:
-    return {
-        "columns": bool(rng.integers(2)),
-        "out_columns": bool(rng.integers(2)),
-        "out_dtype": str(rng.choice(HALVES)),
-        "how": str(rng.choice(("none", "numbers", "one"))),
-        "beta": float(rng.integers(2)),
-    }
-
-
 @pytest.mark.parametrize("dtype", EIGHT)
 @pytest.mark.parametrize("width", [1, 8, 12, 16, 24, 32, 64, 80])
 @pytest.mark.parametrize("height", [1, 5, 8, 16, 24, 32, 48, 64, 96])
@@ -61,7 +52,7 @@ def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -
         mask = cases.uniform(0.4)(rng, rows, cols)
         mask[-1, -1] = True
         for n in some(COLUMNS)[:4]:
-            compute(rng, mask, (height, width), n, dtype, **forms(rng))
+            compute(rng, mask, (height, width), n, dtype, **forms(rng, HALVES, SCALES))
 
 
 @pytest.mark.parametrize("pattern", [name for name in PATTERNS if name != "none"])
@@ -70,12 +61,12 @@ def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -
 def test_patterns(rng: np.random.Generator, pattern: str, right: bool, transposed: bool) -> None:
     for blocksize in some(((16, 16), (32, 32), (64, 24), (8, 8), (64, 64))):
         mask = PATTERNS[pattern](rng, 13, 11)
-        options = {"right": right, "transposed": transposed, **forms(rng)}
+        options = {"right": right, "transposed": transposed, **forms(rng, HALVES, SCALES)}
         n = int(rng.choice(COLUMNS))
         compute(rng, mask, blocksize, n, str(rng.choice(EIGHT)), **options)
 
 
-@pytest.mark.parametrize("how", ["none", "numbers", "one"])
+@pytest.mark.parametrize("how", SCALES)
 @pytest.mark.parametrize("out_dtype", HALVES)
 @pytest.mark.parametrize("side", [16, 32])
 def test_results_and_scales(rng: np.random.Generator, side: int, out_dtype: str, how: str) -> None:
