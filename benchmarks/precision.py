@@ -29,19 +29,22 @@ ORDER = 8192
 EIGHT = ("float8_e4m3fn", "float8_e5m2")
 # By what stands before "_rows" in the name of a group.
 GROUPS = {"tf32": ("float32",), "fp8": EIGHT}
+# Sides of blocks and densities: of both, and by group.
+TALL = ((128, 0.05), (128, 0.125), (128, 0.25), (64, 0.125))
+LOW = {"tf32": ((32, 0.05), (32, 0.125), (32, 0.5), (16, 0.125), (16, 0.5))}
 
 
 def precision_cases() -> Iterator[Case]:
     for group, dtypes in GROUPS.items():
         for dtype in dtypes:
-            for side, density in ((128, 0.05), (128, 0.125), (128, 0.25), (64, 0.125)):
+            for side, density in (*TALL, *LOW.get(group, ())):
                 count = round(density * ORDER / side)
                 yield Case(group, dtype, (side, side), count, ORDER, ORDER, ORDER)
-            rows = (f"{group}_rows", dtype, (128, 128), ORDER // 128 // 8)
-            yield Case(*rows, ORDER, ORDER, ORDER)
+            for side in (128, *(side for side, density in LOW.get(group, ()) if density == 0.125)):
+                rows = (f"{group}_rows", dtype, (side, side), ORDER // side // 8)
+                yield Case(*rows, ORDER, ORDER, ORDER)
     # Blocks that WGMMA does not take as they are.
     for group, dtype, sides in (
-        ("tf32_small_rows", "float32", (16, 32)),
         ("fp8_small_rows", EIGHT[0], (16, 32)),
         ("float64_rows", "float64", (16, 32, 64)),
     ):
@@ -97,7 +100,7 @@ RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, own_float16)}
 
 
 def wanted(case: Case) -> list[str]:
-    if case.group in ("tf32_rows", "fp8_rows"):
+    if case.group == "fp8_rows":
         return []
     if case.group == "fp8_columns":
         return ["own_float16"]
@@ -169,7 +172,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "precision",
         RIVALS,
         select="^(tf32|fp8)/",
-        groups="tf32, fp8, tf32_rows, fp8_rows, tf32_small_rows, fp8_small_rows, float64_rows, "
+        groups="tf32, fp8, tf32_rows, fp8_rows, fp8_small_rows, float64_rows, "
         "fp8_columns (default: the first two)",
     )
     add_sustained_argument(parser)

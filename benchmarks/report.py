@@ -353,7 +353,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-portable": (
         portable_products,
         GPU_SLUG,
-        "precision --select ^(tf32_small|fp8_small|float64)_rows",
+        "precision --select ^(fp8_small|float64)_rows",
     ),
     "gpu-crossover": (_gpu_crossover, GPU_SLUG, "gpu"),
     "gpu-families": (_gpu_families, GPU_SLUG, "families"),

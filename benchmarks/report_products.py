@@ -21,7 +21,6 @@ _PRODUCTS = {
 }
 # Likewise, in a table of their own.
 _PORTABLE = {
-    "tf32_small_rows": "A @ X, tf32",
     "fp8_small_rows": "A @ X",
     "float64_rows": "A @ X",
 }

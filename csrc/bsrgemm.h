@@ -160,13 +160,14 @@ typedef enum bsrg_family {
   BSRG_ATTENTION_HOPPER, /* attention only, sm_90a: TMA + WGMMA */
   BSRG_ATTENTION_DECODE, /* attention only, sm_80 and up: few queries, keys and values streamed from memory once */
   BSRG_SAMPLED, /* sampled products only, sm_90a: TMA + WGMMA, block heights and widths that are multiples of 32 */
-  BSRG_PAIRS,  /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
-  BSRG_KMAJOR, /* sm_90a: TMA + WGMMA of tf32 and 8-bit floats, block heights that are multiples of 64 */
-  BSRG_WIDEN,  /* 8-bit floats: a family of 16-bit ones on copies of the operands */
+  BSRG_PAIRS,   /* products of two block-sparse matrices only, sm_90a: TMA + WGMMA */
+  BSRG_KMAJOR,  /* sm_90a: TMA + WGMMA of tf32 and 8-bit floats, block heights that are multiples of 64 */
+  BSRG_WIDEN,   /* 8-bit floats: a family of 16-bit ones on copies of the operands */
+  BSRG_KSTREAM, /* sm_90a: the stream kernels of tf32, block heights and widths that are multiples of 8 */
   BSRG_FAMILY_COUNT
 } bsrg_family;
 /* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs", "kmajor",
- * "widen" */
+ * "widen", "kstream" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* Calls whose args have one compute nothing and need no device: they check all that they always check, for operands on a

@@ -50,6 +50,7 @@ extern const bsrg_family_ops bsrg_narrow_family;   /* narrow_plan.c, narrow_laun
 extern const bsrg_family_ops bsrg_portable_family; /* portable.c */
 extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_launch.c */
 extern const bsrg_family_ops bsrg_widen_family;    /* widen.c */
+extern const bsrg_family_ops bsrg_kstream_family;  /* kstream.c */
 
 /* Sampled products have kernels of their own but plan like a family (sampled_plan.c): make_plan and free_plan only. */
 extern const bsrg_family_ops bsrg_sampled_lists;

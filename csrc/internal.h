@@ -100,6 +100,10 @@ struct bsrg_structure {
 /* planner.c: the GPU that a question is about, as backends know one. */
 bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question);
 
+/* structure.c: the same pattern of blocks `times` as wide, stored one after the other whatever the order of those of a
+ * transposed structure. */
+bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times, bsrg_structure **out,
+                                 bsrg_error *error);
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
 /* For calls that find blocks by their columns. */

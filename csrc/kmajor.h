@@ -17,11 +17,18 @@ typedef struct bsrg_kmajor_copies {
 bsrg_kmajor_copies bsrg_kmajor_copies_for(const bsrg_matmul_args *args);
 /* What copying them, so many bytes read and written, takes. */
 double bsrg_kmajor_copy_seconds(bsrg_kmajor_copies copies, double bytes, const bsrg_chip *chip);
+/* For the reason of a candidate: what is copied before. */
+const char *bsrg_kmajor_copied(bsrg_kmajor_copies copies);
 /* Of X copied so. */
 size_t bsrg_kmajor_x_bytes(const bsrg_matmul_args *args);
 /* Copies X to `target`, and has *x as it lies there. */
 bsrg_status bsrg_kmajor_turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
                                bsrg_error *error);
+/* A product of operands that are K-major, and one that copies those first that are not. */
+typedef bsrg_status bsrg_kmajor_multiply(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
+                                         bsrg_error *error);
+bsrg_status bsrg_kmajor_launch_on_copies(const bsrg_matmul_args *args, const void *plan,
+                                         bsrg_kmajor_multiply *product, bsrg_gpu gpu, bsrg_error *error);
 /* Elements from a column of such an X to the next one, for maps: a single one has no stride. */
 int64_t bsrg_kmajor_pitch(const bsrg_matmul_args *args);
 

@@ -107,9 +107,10 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
 }
 
 /* args: with values and X as the kernels read them. */
-static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan *plan, bsrg_gpu gpu,
+static bsrg_status multiply(const bsrg_matmul_args *args, const void *kmajor, bsrg_gpu gpu,
                             bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
+  const bsrg_kmajor_plan *plan = kmajor;
   const bsrg_tall_plan *tall = plan->tall;
   const int64_t n = args->x.cols;
   const bsrg_kmajor_schedule s = bsrg_kmajor_schedule_for(args, plan, gpu.device->info.sm_count);
@@ -180,12 +181,14 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_kmajor_plan
                              !s.in_step && tiles > clusters, error);
 }
 
-static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+bsrg_status bsrg_kmajor_launch_on_copies(const bsrg_matmul_args *args, const void *plan,
+                                         bsrg_kmajor_multiply *product, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_kmajor_copies copies = bsrg_kmajor_copies_for(args);
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
-  /* The blocks are whole multiples of 2048 bytes: X begins aligned behind them. */
-  const size_t value_bytes = copies.values ? (size_t)(v->nnzb * v->block_height * v->block_width * item) : 0;
+  /* X begins aligned behind the blocks. */
+  const int64_t value_count = v->nnzb * v->block_height * v->block_width;
+  const size_t value_bytes = copies.values ? (size_t)bsrg_ceil_div(value_count * item, 128) * 128 : 0;
   const size_t x_bytes = copies.x ? bsrg_kmajor_x_bytes(args) : 0;
   CUdeviceptr scratch = 0;
   bsrg_status status = BSRG_OK;
@@ -200,8 +203,12 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   }
   if (copies.x && status == BSRG_OK)
     status = bsrg_kmajor_turn_x(args, scratch + value_bytes, gpu, &turned.x, error);
-  if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
+  if (status == BSRG_OK) status = product(&turned, plan, gpu, error);
   return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
+}
+
+static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  return bsrg_kmajor_launch_on_copies(args, plan, multiply, gpu, error);
 }
 
 const bsrg_family_ops bsrg_kmajor_family = {.family = BSRG_KMAJOR,

@@ -111,6 +111,13 @@ static const double eight_bit_tile_seconds = 1.2e-6, tf32_tile_seconds = 2.2e-6;
  * fitted on an H100 to X of up to 64 columns. */
 static const double copy_share = 0.7, copy_seconds = 2e-6;
 
+const char *bsrg_kmajor_copied(bsrg_kmajor_copies copies) {
+  if (!copies.x && !copies.values) return "";
+  return !copies.values ? ", after a transposed copy of the dense operand"
+         : !copies.x    ? ", after a transposed copy of the blocks"
+                        : ", after a transposed copy of both operands";
+}
+
 double bsrg_kmajor_copy_seconds(bsrg_kmajor_copies copies, double bytes, const bsrg_chip *chip) {
   return bytes / (chip->hbm_bytes_per_s * copy_share) +
          ((copies.x ? 1 : 0) + (copies.values ? 1 : 0)) * copy_seconds;
@@ -143,10 +150,6 @@ void bsrg_kmajor_predict(const bsrg_matmul_args *args, const void *plan, const b
   const double longest = entry * tall->longest_tile + tile_seconds;
   c->seconds = BSRG_LAUNCH_SECONDS + bsrg_kmajor_copy_seconds(copies, copied, chip) +
                fmax(fmax(fmax(mma, l2) + waves * tile_seconds, longest), memory);
-  bsrg_set_reason(c, "limited by %s%s%s", l2 > mma ? "L2 traffic" : "the tensor cores",
-                  copied > 0 ? ", after a transposed copy of " : "",
-                  copies.x && copies.values ? "both operands"
-                  : copies.x                ? "the dense operand"
-                  : copies.values           ? "the blocks"
-                                            : "");
+  bsrg_set_reason(c, "limited by %s%s", l2 > mma ? "L2 traffic" : "the tensor cores",
+                  bsrg_kmajor_copied(copies));
 }

@@ -69,7 +69,8 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
         "family is '%s', which computes %s; products of BSR and dense matrices have 'auto', 'tall', "
-        "'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor', 'widen' and 'cpu'",
+        "'stream', 'regroup', 'align', 'narrow', 'portable', 'kmajor', 'widen', 'kstream' and "
+        "'cpu'",
         bsrg_family_name(family), other);
   }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {

@@ -10,8 +10,9 @@
 
 /* Best first where predictions are equal. */
 static const bsrg_family_ops *const families[] = {
-    &bsrg_tall_family,   &bsrg_stream_family,   &bsrg_regroup_family, &bsrg_align_family,
-    &bsrg_narrow_family, &bsrg_portable_family, &bsrg_kmajor_family,  &bsrg_widen_family};
+    &bsrg_tall_family,   &bsrg_stream_family, &bsrg_regroup_family,
+    &bsrg_align_family,  &bsrg_narrow_family, &bsrg_portable_family,
+    &bsrg_kmajor_family, &bsrg_widen_family,  &bsrg_kstream_family};
 enum { FAMILIES = sizeof(families) / sizeof(families[0]) };
 
 bsrg_chip bsrg_chip_h200(void) {

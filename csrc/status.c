@@ -77,6 +77,8 @@ const char *bsrg_family_name(bsrg_family family) {
       return "kmajor";
     case BSRG_WIDEN:
       return "widen";
+    case BSRG_KSTREAM:
+      return "kstream";
     case BSRG_FAMILY_COUNT:
       break;
   }

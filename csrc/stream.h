@@ -66,6 +66,10 @@ static inline int32_t bsrg_stream_group_height(int32_t height) {
  * bsrg_compulsory_bytes. */
 void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_bytes, int64_t n,
                                 bool transposed_x, const bsrg_chip *chip, bsrg_candidate *candidate);
+/* Values that are packed, and the product. Of float32 the structure's blocks are counted twice as wide as they are (kstream.c),
+ * X is transposed, and Y is anything. */
+bsrg_status bsrg_stream_launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
+                               bsrg_error *error);
 /* The product alone: `packed` holds the parts in the plan's order and layout. */
 bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                                       CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error);

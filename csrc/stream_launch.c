@@ -62,7 +62,8 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                         .height = shape->height,
                         .width = shape->width,
                         .rows = shape->rows,
-                        .columns = shape->columns};
+                        .columns = shape->columns,
+                        .tf32 = args->dtype == BSRG_F32};
   /* Four at a time a warp: parts or, where they have to be turned, their matrices of 8 x 8 elements. */
   const bool turned = args->a->view.order;
   const int64_t matrices = (int64_t)shape->height * shape->width / 64;
@@ -74,14 +75,26 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      (CUstream)args->stream, &p, error);
 }
 
-/* Of X or Y, in boxes of so many rows by 64 columns. */
-static bsrg_map_shape shape_of(const bsrg_dense *d, bool transposed, int32_t rows) {
+/* Of X or Y, in boxes of so many rows, of 16 bits each, by 64 columns. */
+static bsrg_map_shape shape_of(const bsrg_dense *d, bsrg_dtype dtype, bool transposed, int32_t rows) {
   const uint64_t k = (uint64_t)d->rows, n = (uint64_t)d->cols;
   if (transposed)
-    return (bsrg_map_shape){
-        2, {k, n, 0}, {(uint64_t)d->col_stride, 0}, {(uint32_t)rows, 64, 0}, bsrg_map_swizzle(2 * rows)};
+    return (bsrg_map_shape){2,
+                            {k, n, 0},
+                            {(uint64_t)d->col_stride, 0},
+                            {2 * (uint32_t)rows / (uint32_t)bsrg_dtype_size(dtype), 64, 0},
+                            bsrg_map_swizzle(2 * rows)};
   return (bsrg_map_shape){
       2, {n, k, 0}, {(uint64_t)d->row_stride, 0}, {64, (uint32_t)rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* Kernels of tf32 lie by height, then width. */
+static int kernel_of(const bsrg_matmul_args *args, const bsrg_stream_shape *shape, bool transposed,
+                     bool fused) {
+  if (args->dtype == BSRG_F32)
+    return BSRG_KERNEL_STREAM_TF32_8X16 + shape->height / 8 * 2 - 2 + (shape->width == 32);
+  const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : fused ? 2 : 0);
+  return shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
 }
 
 /* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
@@ -93,7 +106,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const int32_t cluster = bsrg_stream_cluster(args->x.cols, stream->tile_count, sms);
   const int32_t n_tiles = (int32_t)column_tiles(args) / cluster;
   const int64_t tiles = (int64_t)stream->tile_count * n_tiles, clusters = bsrg_min(sms / cluster, tiles);
-  const bool transposed = bsrg_map_has_transposed_x(args), kept = bsrg_stream_keeps(stream);
+  const bool tf32 = args->dtype == BSRG_F32, transposed = tf32 || bsrg_map_has_transposed_x(args);
+  const bool kept = bsrg_stream_keeps(stream);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
                           .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
                           .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
@@ -112,14 +126,17 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .output = bsrg_output_of(args),
                           .c_col_stride = args->c.col_stride,
                           .blocks_policy = kept ? BSRG_L2_EVICT_LAST : BSRG_L2_EVICT_NORMAL,
-                          .x_policy = kept ? BSRG_L2_EVICT_FIRST : BSRG_L2_EVICT_NORMAL};
-  const bsrg_map_shape x = shape_of(&args->x, transposed, shape->width),
-                       y = shape_of(&args->y, transposed, shape->height);
+                          .x_policy = kept && !transposed ? BSRG_L2_EVICT_FIRST : BSRG_L2_EVICT_NORMAL,
+                          .y_data = args->y.data,
+                          .y_row_stride = args->y.row_stride,
+                          .y_col_stride = args->y.col_stride};
+  const bsrg_map_shape x = shape_of(&args->x, args->dtype, transposed, shape->width),
+                       y = shape_of(&args->y, args->dtype, transposed, shape->height);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
-  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
+  if (status == BSRG_OK && !tf32)
+    status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
-  const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : p.output.given ? 2 : 0);
-  const int kernel = shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
+  const int kernel = kernel_of(args, shape, transposed, p.output.given);
   return bsrg_launch_drawing(gpu.api, gpu.device, (bsrg_kernel_id)kernel, cluster, clusters * cluster,
                              (CUstream)args->stream, &p, &p.counter, tiles > clusters, error);
 }
@@ -131,7 +148,8 @@ bsrg_status bsrg_stream_launch_packed(const bsrg_matmul_args *args, const bsrg_s
   return status == BSRG_OK ? multiply(args, plan, uploads, packed, gpu, error) : status;
 }
 
-static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+bsrg_status bsrg_stream_launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
+                               bsrg_error *error) {
   const bsrg_stream_plan *stream = plan;
   const CUdeviceptr *uploads;
   bsrg_status status = prepare(args, stream, gpu, &uploads, error);
@@ -158,4 +176,4 @@ const bsrg_family_ops bsrg_stream_family = {.family = BSRG_STREAM,
                                             .predict = bsrg_stream_predict,
                                             .clips_x = true,
                                             .clips_y = true,
-                                            .launch = launch};
+                                            .launch = bsrg_stream_launch};

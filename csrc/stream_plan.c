@@ -362,9 +362,9 @@ int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t cluster, int32_t 
 static const double clock_hz = 1.5e9, l2_bytes_per_s = 20.5e12;
 /* Likewise, of blocks up to 32 rows high that L2 keeps. */
 static const double l2_kept_bytes_per_s = 26e12;
-/* Of an SM, for what one column of a transposed X has in a slot, 16 to 64 bytes: X @ A.T of 16 x 16 blocks took 860 us,
- * A @ X 556, of 32 x 32 425 and 410. */
-static const double run_cycles = 1.2;
+/* Of an SM, for what one column of a transposed X has in a slot, 16 or 32 bytes, and 64: X @ A.T of 16 x 16 blocks took
+ * 860 us, A @ X 556, of 32 x 32 371 and 369. */
+static const double short_run_cycles = 1.2, run_cycles = 1.0;
 /* Cycles of an SM for a step, 16 columns of a part, and for a tile. */
 static const double step_cycles = 20.2, step_row_cycles = .85, tile_cycles = 7900;
 /* Of parts of 8 rows, for which instructions are issued as fast as they can be. */
@@ -413,7 +413,8 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
   const double runs = transposed_x ? columns * BSRG_STREAM_TILE_N * w->slots : 0;
   const bool kept = is_kept(w->parts, w->height, w->width, w->skewed);
   const double rate = kept && w->height <= 32 ? l2_kept_bytes_per_s : l2_bytes_per_s;
-  const double loads = fmax(c->l2_bytes / rate, runs * run_cycles / (clock_hz * chip->sm_count));
+  const double of_run = w->width < 32 ? short_run_cycles : run_cycles;
+  const double loads = fmax(c->l2_bytes / rate, runs * of_run / (clock_hz * chip->sm_count));
   const double products = product_cycles(w) * columns / (clock_hz * chip->sm_count);
   const double work = hypot(loads, products);
   /* Most of that is the output. */

@@ -270,6 +270,24 @@ void bsrg_structure_destroy(bsrg_structure *structure) {
 
 bsrg_structure_view bsrg_structure_get(const bsrg_structure *structure) { return structure->view; }
 
+bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times, bsrg_structure **out,
+                                 bsrg_error *error) {
+  const bsrg_structure_view *a = &structure->view;
+  bsrg_structure *wide = allocate(a->block_rows, a->nnzb);
+  *out = wide;
+  if (wide == NULL) return fail_memory(a->block_rows, a->nnzb, error);
+  const bsrg_structure_view own = wide->view;
+  wide->view = *a;
+  wide->view.cols = times * a->cols;
+  wide->view.block_width = times * a->block_width;
+  wide->view.indptr = own.indptr;
+  wide->view.indices = own.indices;
+  wide->view.order = NULL;
+  memcpy((void *)own.indptr, a->indptr, ((size_t)a->block_rows + 1) * sizeof *a->indptr);
+  memcpy((void *)own.indices, a->indices, (size_t)a->nnzb * sizeof *a->indices);
+  return BSRG_OK;
+}
+
 bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_structure **out, int64_t *order,
                                      bsrg_error *error) {
   *out = NULL;

@@ -240,9 +240,13 @@ typedef struct bsrg_stream_params {
   bsrg_output_params output;
   int64_t c_col_stride;             /* for a transposed X; without one it is 1 */
   uint64_t blocks_policy, x_policy; /* BSRG_L2_* */
+  /* Of float32, in place of the map. */
+  void *y_data;
+  int64_t y_row_stride, y_col_stride;
 } bsrg_stream_params;
 
-/* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */
+/* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. Two elements of tf32 are one
+ * of width; they have no kernels of width 8. */
 #define BSRG_STREAM_WIDTHS(X, height) X(height, 8) X(height, 16) X(height, 32)
 #define BSRG_STREAM_SHAPES(X) \
   X(8, 16)                    \
@@ -254,6 +258,17 @@ typedef struct bsrg_stream_params {
   BSRG_STREAM_WIDTHS(X, 48)   \
   BSRG_STREAM_WIDTHS(X, 56)   \
   BSRG_STREAM_WIDTHS(X, 64)
+
+#define BSRG_STREAM_TF32_WIDTHS(X, height) X(height, 16) X(height, 32)
+#define BSRG_STREAM_TF32_SHAPES(X) \
+  BSRG_STREAM_TF32_WIDTHS(X, 8)    \
+  BSRG_STREAM_TF32_WIDTHS(X, 16)   \
+  BSRG_STREAM_TF32_WIDTHS(X, 24)   \
+  BSRG_STREAM_TF32_WIDTHS(X, 32)   \
+  BSRG_STREAM_TF32_WIDTHS(X, 40)   \
+  BSRG_STREAM_TF32_WIDTHS(X, 48)   \
+  BSRG_STREAM_TF32_WIDTHS(X, 56)   \
+  BSRG_STREAM_TF32_WIDTHS(X, 64)
 
 /* ---- sm80/stream_pack.cu, sm80/stream_pack_transposed.cu ------------------------------------- */
 
@@ -267,6 +282,7 @@ typedef struct bsrg_pack_params {
   int64_t count;         /* parts */
   int32_t height, width; /* of a part */
   int32_t rows, columns; /* parts of a stored block, down and across; in a transposed view across and down */
+  int32_t tf32;          /* pairs of 16 bits are float32, to be rounded to tf32 */
 } bsrg_pack_params;
 
 enum { BSRG_PACK_THREADS = 256 };

@@ -99,13 +99,16 @@ def test_without_ml_dtypes_the_rest_is_checked(
 
 
 def test_every_family_of_the_planner_has_a_case_that_hopper_computes() -> None:
-    named = {family for family, *_ in _check_cases.FAMILIES}
+    named = {family for family, *_ in (*_check_cases.FAMILIES, *_check_cases.TF32_FAMILIES)}
     structure = _core.Structure(np.array([0]), np.array([0, 1]), (64, 64), (64, 64))
     assert named == {c["family"] for c in structure.explain(64, "float16")["candidates"]}
     for family, block, n, dtypes in _check_cases.FAMILIES:
         for dtype in dtypes:
             obstacle = _check_cases.family_obstacle(H200, family, block, n, dtype)
             assert obstacle is None, (family, block, dtype, obstacle)
+    for family, block in _check_cases.TF32_FAMILIES:
+        needs = "precision 'tf32'"
+        assert needs in _check_cases.family_obstacle(H200, family, block, 256, "float32")
     older = H200 | {"sm_arch": 80}
     found = _check_cases.family_obstacle(older, "tall", (128, 64), 256, "float16")
     assert found == _check_cases.NOT_HOPPER
@@ -141,7 +144,14 @@ def test_the_cases_of_a_gpu(sm_arch: int, monkeypatch: pytest.MonkeyPatch) -> No
     cases = [*_check_cases.product_cases(place), *_check_attention.attention_cases(place)]
     only = [case for case in cases if case.group == "kernel families"]
     names = {case.name for case in only}
-    assert names >= {"tall 128x64", "kmajor tf32 64x40", "pairs", "sampled", "attention, decode"}
+    assert names >= {
+        "tall 128x64",
+        "kmajor tf32 64x40",
+        "kstream tf32 16x24",
+        "pairs",
+        "sampled",
+        "attention, decode",
+    }
     for case in only if sm_arch == 90 else only[::5]:
         if case.run is not None:
             verdict = _check._verify(case, 0, "pretended")

@@ -154,9 +154,28 @@ def test_plan_of_tf32() -> None:
     a = matrix((128, 128), "float32", 32)
     assert a.plan(4096).choice == "portable" and a.plan(4096, precision="tf32").choice == "kmajor"
     assert "precision 'tf32'" in a.plan(4096).explain()
-    for blocksize, chip in (((96, 64), None), ((64, 12), None), ((64, 64), {"sm_arch": 80})):
+    for blocksize, chip in (((12, 16), None), ((64, 12), None), ((64, 64), {"sm_arch": 80})):
         plan = matrix(blocksize, "float32", 16).plan(512, chip=chip, precision="tf32")
         assert plan.choice == "portable"
+
+
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (96, 64)])
+def test_plan_of_low_blocks_of_tf32(blocksize: tuple[int, int]) -> None:
+    """As many bytes move as of 16-bit floats in blocks that are twice as wide."""
+    a = matrix(blocksize, "float32", 128)
+    plan = a.plan(8192, precision="tf32")
+    assert plan.choice == "kstream"
+    chosen = next(c for c in plan.candidates if c["family"] == "kstream")
+    assert "transposed copy of the dense operand" in chosen["reason"]
+    height, width = blocksize
+    (stream,) = (
+        c
+        for c in matrix((height, 2 * width), "float16", 128).plan(8192).candidates
+        if c["family"] == "stream"
+    )
+    assert chosen["mma_flops"] == stream["mma_flops"] / 2
+    assert chosen["l2_bytes"] == stream["l2_bytes"]
+    assert "both operands" in a.T.plan(8192, precision="tf32").explain()
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def test_every_family_serves_something(document: str) -> None:
         "portable",
         "kmajor",
         "widen",
+        "kstream",
         "pairs",
     }
     assert families | {"sampled", "hopper", "decode", "cpu", "yes"} <= found

@@ -1,4 +1,4 @@
-// Warpgroup matrix instructions of few columns (wgmma m64nNk16, sm_90a), and the shared-memory instructions that
+// Warpgroup matrix instructions of few columns (wgmma m64nNk16, of tf32 m64nNk8, sm_90a), and the shared-memory instructions that
 // go with them.
 #pragma once
 
@@ -12,7 +12,8 @@ namespace bsrg::ptx {
 // D += A * B with float32 accumulators. A: a descriptor of shared memory, with kTransposeA of [16][64], MN-major, else of
 // [64][16], K-major.
 // B: a descriptor of [kN][16] in shared memory, K-major. Accumulator i of a thread is row (lane / 4) + 8 * ((i / 2) % 2)
-// of its warp's 16 rows, column 8 * (i / 4) + 2 * (lane % 4) + i % 2.
+// of its warp's 16 rows, column 8 * (i / 4) + 2 * (lane % 4) + i % 2. T = float: read as tf32, A K-major alone, of half as
+// many elements of k.
 template <typename T, int kN, int kTransposeA>
 struct WgmmaSmall;
 
@@ -36,9 +37,19 @@ struct WgmmaSmall;
                    : "l"(a), "l"(b), "n"(kTransposeA));                                                  \
     }                                                                                                    \
   };
-#define BSRG_DEFINE_WGMMAS(N, COUNT, D, A, B, TA)         \
-  BSRG_DEFINE_WGMMA(__half, "f16", N, COUNT, D, A, B, TA) \
-  BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", N, COUNT, D, A, B, TA)
+#define BSRG_DEFINE_WGMMA_TF32(N, COUNT, D, A, B)                                                            \
+  template <>                                                                                                \
+  struct WgmmaSmall<float, N, 0> {                                                                           \
+    static __device__ __forceinline__ void run(float (&d)[COUNT], uint64_t a, uint64_t b) {                  \
+      asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" D "}, " A ", " B ", 1, 1, 1;" \
+                   : BSRG_ACC_##COUNT(d, 0)                                                                  \
+                   : "l"(a), "l"(b));                                                                        \
+    }                                                                                                        \
+  };
+#define BSRG_DEFINE_WGMMAS(N, COUNT, D, A, B, TA)                 \
+  BSRG_DEFINE_WGMMA(__half, "f16", N, COUNT, D, A, B, TA)         \
+  BSRG_DEFINE_WGMMA(__nv_bfloat16, "bf16", N, COUNT, D, A, B, TA) \
+  BSRG_DEFINE_WGMMA_TF32(N, COUNT, D, A, B)
 
 #define BSRG_D_4 "%0, %1, %2, %3"
 #define BSRG_D_8 BSRG_D_4 ", %4, %5, %6, %7"
@@ -65,6 +76,7 @@ BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32", "%33", "%34")
 #undef BSRG_D_28
 #undef BSRG_D_32
 #undef BSRG_DEFINE_WGMMAS
+#undef BSRG_DEFINE_WGMMA_TF32
 #undef BSRG_DEFINE_WGMMA
 #undef BSRG_ACC_4
 #undef BSRG_ACC_8

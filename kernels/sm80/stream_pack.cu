@@ -14,6 +14,15 @@ __device__ __forceinline__ int64_t first_unit(const bsrg_pack_params &p, int sou
   return (static_cast<int64_t>(row) * p.height * p.columns + column) * (p.width / 8);
 }
 
+__device__ __forceinline__ uint32_t to_tf32(uint32_t bits) {
+  asm("cvt.rna.tf32.f32 %0, %0;" : "+r"(bits));
+  return bits;
+}
+
+__device__ __forceinline__ uint4 to_tf32(uint4 unit) {
+  return {to_tf32(unit.x), to_tf32(unit.y), to_tf32(unit.z), to_tf32(unit.w)};
+}
+
 }  // namespace
 
 // Units are 16 bytes: 8 elements of one row.
@@ -41,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
         if (from[i] != nullptr) unit[i] = __ldg(from[i] + offset);
 #pragma unroll
       for (int i = 0; i < kTogether; ++i)
-        if (from[i] != nullptr) packed[(first + i) * units + u] = unit[i];
+        if (from[i] != nullptr) packed[(first + i) * units + u] = p.tf32 ? to_tf32(unit[i]) : unit[i];
     }
   }
 }

@@ -18,6 +18,9 @@
 //
 // A transposed X, the rows of which are adjacent in memory instead of its columns, comes as it lies, and WGMMA reads it
 // so. Y is then stored in the same way.
+//
+// Of tf32 (T = float) WGMMA reads nothing but a transposed X. Shared memory then looks like that of 16-bit floats in
+// blocks twice as wide, by which all widths are counted here: only instructions and output differ.
 #pragma once
 
 #include "params.h"
@@ -40,11 +43,13 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   using typename Base::Sums;
   using Stage = RingPosition<kStages>;
   using Slot = RingPosition<kMessageSlots>;
+  static constexpr bool kTf32 = sizeof(T) == 4;
   static constexpr int kBlockBytes = kHeight * kWidth * 2;
   static constexpr int kPanelBytes = kWidth * kPanel * 2;  // half a slot: 64 columns
   static constexpr int kSlotBytes = 2 * kPanelBytes;
   static constexpr bool kPairs = BSRG_STREAM_PAIRS(kWidth);
   static_assert(kRows <= BSRG_STREAM_MOST_ROWS / (kPairs ? 2 : 1), "a stage's record has no more");
+  static_assert(!kTf32 || (kTransposedX && !kPairs), "WGMMA of tf32 is K-major, and takes eight rows of X");
 
   using Base::lane;
   using Base::p;
@@ -207,7 +212,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         next_row = __ldg(&next->x_row[lane]);
       }
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
-        const int count = next_count, row = next_row;
+        const int count = next_count, row = kTf32 ? next_row / 2 : next_row;
         ++next;
         if (i + 1 < m.stage_count) {
           next_count = __ldg(&next->x_count);

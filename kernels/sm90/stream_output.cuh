@@ -1,5 +1,5 @@
 // How the stream kernels' sums leave the registers: to Y by way of shared memory and TMA. With a transposed X, Y lies as X
-// does, the rows of a column adjacent in memory, and C in any way.
+// does, the rows of a column adjacent in memory, and C in any way. float32 goes straight to Y, which lies in any way, too.
 #pragma once
 
 #include "output.cuh"
@@ -26,6 +26,7 @@ struct Output {
   static constexpr int kBufferBytes = BSRG_STREAM_OUTPUT_BYTES / kBuffers;
   static_assert(kPieceRows * kHeight * kPanel * 2 <= kBufferBytes);
   static_assert(kFused || !kTransposed, "one kernel for all products with a transposed X");
+  static constexpr bool kElements = sizeof(T) == 4;
   using Sums = float[kRows][2][kSums];
 
   const bsrg_stream_params &p;
@@ -75,6 +76,13 @@ struct Output {
 
   // d = alpha * d + beta * C.
   __device__ void scale_and_add(Sums &d, int my_row, int column, uint32_t buffer) const {
+    if constexpr (kElements)
+      scale_and_add_elements(d, my_row, column);
+    else
+      scale_and_add_pieces(d, my_row, column, buffer);
+  }
+
+  __device__ void scale_and_add_pieces(Sums &d, int my_row, int column, uint32_t buffer) const {
     constexpr int kPieces = (kHeight + 15) / 16;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
@@ -93,6 +101,71 @@ struct Output {
           sum = fmaf(p.beta, i % 2 ? pair.y : pair.x, p.alpha * sum);
         }
       }
+  }
+
+  // Calls apply(sum, row, column) for all that exist. Pointers that depend on both are for the caller to step: there are no
+  // registers for many.
+  template <typename Apply>
+  __device__ void for_elements(Sums &d, int my_row, int column, Apply apply) const {
+    column += lane >> 2;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int first = __shfl_sync(~0u, my_row, r);
+      if (first < 0) continue;
+#pragma unroll
+      for (int i = 0; i < kHeight / 4; ++i) {
+        const int row = first + i / 2 * 8 + 2 * (lane & 3) + i % 2;
+        if (row >= p.rows) continue;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int at = column + j / 2 * kPanel + j % 2 * 8;
+          if (at < p.n) apply(d[r][j / 2][i / 2 * 4 + j % 2 * 2 + i % 2], row, at);
+        }
+      }
+    }
+  }
+
+  // float32: d = alpha * d + beta * C.
+  __device__ void scale_and_add_elements(Sums &d, int my_row, int column) const {
+    const float *c = static_cast<const float *>(p.c);
+    for_elements(d, my_row, column, [&](float &sum, int row, int at) {
+      sum = fmaf(p.beta, c[row * p.c_row_stride + at * p.c_col_stride], p.alpha * sum);
+    });
+  }
+
+  // float32. A warp's lanes have eight columns of four rows, whole sectors of rows.
+  __device__ void store_elements(Sums &d, int my_row, int column) const {
+    float *y = static_cast<float *>(p.y_data);
+    for_elements(d, my_row, column,
+                 [&](float &sum, int row, int at) { y[row * p.y_row_stride + at * p.y_col_stride] = sum; });
+  }
+
+  // Whether rows can be stored two by two, as which lanes have whole sectors of columns.
+  __device__ bool has_pairs_of_rows() const {
+    return p.y_row_stride == 1 && (p.rows | p.y_col_stride) % 2 == 0 &&
+           reinterpret_cast<uintptr_t>(p.y_data) % sizeof(float2) == 0;
+  }
+
+  __device__ void store_pairs(const Sums &d, int my_row, int column) const {
+    column += lane >> 2;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int first = __shfl_sync(~0u, my_row, r);
+      if (first < 0) continue;
+#pragma unroll
+      for (int eight = 0; eight < kHeight / 8; ++eight) {
+        const int row = first + eight * 8 + 2 * (lane & 3);
+        if (row >= p.rows) continue;
+        float *y = static_cast<float *>(p.y_data) + row + column * p.y_col_stride;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int on = j / 2 * kPanel + j % 2 * 8;
+          const float *sums = d[r][j / 2] + eight * 4 + j % 2 * 2;
+          if (column + on < p.n)
+            *reinterpret_cast<float2 *>(y + on * p.y_col_stride) = make_float2(sums[0], sums[1]);
+        }
+      }
+    }
   }
 
   template <typename Apply>
@@ -227,9 +300,23 @@ struct Output {
     ptx::tma_store_2d(p.y, from, kTransposed ? row : column, kTransposed ? column : row, policy);
   }
 
-  // Writes the sums of a tile. row: of block row `lane` of the warpgroup's, -1: there is none. TMA reads the buffer while
-  // the next piece or tile is under way, and clips what lies beyond the last row and column n.
+  // Writes the sums of a tile. row: of block row `lane` of the warpgroup's, -1: there is none.
   __device__ void store(Sums &d, int row, int row_begin, int n_tile, int group, uint64_t policy) const {
+    if constexpr (kElements) {
+      const int column = n_tile * kTileN + (warp & 3) * 16;
+      apply_output(d, row, row_begin, column, 0);
+      if (has_pairs_of_rows())
+        store_pairs(d, row, column);
+      else
+        store_elements(d, row, column);
+    } else {
+      store_pieces(d, row, row_begin, n_tile, group, policy);
+    }
+  }
+
+  // TMA reads the buffer while the next piece or tile is under way, and clips what lies beyond the last row and column n.
+  __device__ void store_pieces(Sums &d, int row, int row_begin, int n_tile, int group,
+                               uint64_t policy) const {
     const uint32_t buffers = shared + L::kOutput + group * BSRG_STREAM_OUTPUT_BYTES;
     const bool storing = (warp & 3) == 0;
     if (kFused || p.alpha != 1.f || p.beta != 0.f) {

@@ -323,6 +323,11 @@ FAMILIES: tuple[tuple[str, tuple[int, int], int, tuple[str, ...]], ...] = (
     ("kmajor", (64, 32), 200, EIGHT_BIT_DTYPES),
     ("widen", (32, 32), 264, EIGHT_BIT_DTYPES),
 )
+# Likewise of float32 with precision "tf32".
+TF32_FAMILIES: tuple[tuple[str, tuple[int, int]], ...] = (
+    ("kmajor", (64, 40)),
+    ("kstream", (16, 24)),
+)
 NOT_HOPPER = "needs a Hopper GPU (compute capability 9.0)"
 NO_ML_DTYPES = "NumPy has it only with the package ml_dtypes: pip install ml_dtypes"
 
@@ -341,11 +346,11 @@ def product_cases(place: Place) -> Iterator[Case]:
             missing = _missing(place, dtype, dtype in EIGHT_BIT_DTYPES)
             missing = missing or family_obstacle(place.chip, family, block, n, dtype)
             yield _case("kernel families", name, dtype, place, _multiply, options, missing)
-    options = {"family": "kmajor", "block": (64, 40), "precision": "tf32", "least": TF32_ERROR}
     missing = _missing(place, "float32", hopper=True)
-    yield _case(
-        "kernel families", "kmajor tf32 64x40", "float32", place, _multiply, options, missing
-    )
+    for family, block in TF32_FAMILIES:
+        options = {"family": family, "block": block, "precision": "tf32", "least": TF32_ERROR}
+        name = f"{family} tf32 {block[0]}x{block[1]}"
+        yield _case("kernel families", name, "float32", place, _multiply, options, missing)
     for run, family in ((_sparse, "pairs"), (_sampled, "sampled")):
         for dtype in HALF:
             missing = _missing(place, dtype, hopper=True)

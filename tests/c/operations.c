@@ -197,20 +197,23 @@ static bsrg_status run_explain(const operation *o, const inputs *in, result *r, 
   return status;
 }
 
+static bool needs_tf32(const operation *o) {
+  return o->dtype == BSRG_F32 && (o->family == BSRG_KMAJOR || o->family == BSRG_KSTREAM);
+}
+
 static bsrg_matmul_args matmul_args(const operation *o, const inputs *in, bsrg_structure *a, result *r) {
   const bsrg_structure_view v = bsrg_structure_get(a);
   const bool right = o->flags & RIGHT;
-  bsrg_matmul_args args = {
-      .a = a,
-      .values = in->values.data,
-      .dtype = o->dtype,
-      .alpha = 2,
-      .beta = 0.5,
-      .device = device_of(o),
-      .family = o->family,
-      .side = right ? BSRG_A_RIGHT : BSRG_A_LEFT,
-      .out_dtype = BSRG_BF16,
-      .precision = o->family == BSRG_KMAJOR && o->dtype == BSRG_F32 ? BSRG_TF32 : BSRG_IEEE};
+  bsrg_matmul_args args = {.a = a,
+                           .values = in->values.data,
+                           .dtype = o->dtype,
+                           .alpha = 2,
+                           .beta = 0.5,
+                           .device = device_of(o),
+                           .family = o->family,
+                           .side = right ? BSRG_A_RIGHT : BSRG_A_LEFT,
+                           .out_dtype = BSRG_BF16,
+                           .precision = needs_tf32(o) ? BSRG_TF32 : BSRG_IEEE};
   const int64_t rows = right ? o->n : v.rows, cols = right ? v.cols : o->n;
   args.x = right ? dense_of(o, in->x.data, o->n, v.rows) : dense_of(o, in->x.data, v.cols, o->n);
   args.y = dense_of(o, r->y.data, rows, cols);

@@ -154,7 +154,12 @@ def test_long_rows_in_parts(form: str, dtype: str, rng: np.random.Generator) -> 
 @pytest.mark.parametrize(
     ("dtype", "family"),
     [
-        *(("float32", "kmajor"), ("float8_e4m3fn", "kmajor"), ("float8_e5m2", "kmajor")),
+        *(
+            ("float32", "kmajor"),
+            ("float32", "kstream"),
+            ("float8_e4m3fn", "kmajor"),
+            ("float8_e5m2", "kmajor"),
+        ),
         *(("float8_e4m3fn", "portable"), ("float8_e5m2", "portable")),
     ],
 )

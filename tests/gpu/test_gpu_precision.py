@@ -97,7 +97,7 @@ def test_long_sums(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("out_dtype", RESULTS)
-@pytest.mark.parametrize("cols", [3, 4, 6, 8, 64])
+@pytest.mark.parametrize("cols", [2, 3, 4, 6, 8, 64])
 def test_against_cublas(torch: Any, rng: np.random.Generator, cols: int, out_dtype: str) -> None:
     """No more than twice what its dense product of the same types and result loses."""
     need_cublas()
@@ -198,35 +198,51 @@ def test_same_bits(torch: Any, rng: np.random.Generator, dtype: str) -> None:
 # ---- tf32 ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["a @ x", "a.T @ x", "x @ a", "x @ a.T"])
+FORMS = ("a @ x", "a.T @ x", "x @ a", "x @ a.T")
+
+
+def check_tf32(
+    torch: Any,
+    rng: np.random.Generator,
+    mask: np.ndarray,
+    blocksize: tuple[int, int],
+    n: int,
+    form: str,
+    family: str,
+) -> None:
+    """Within the rounding of its operands, and not of float32's exactness: it is used.
+
+    With odd ``n``, x is column-major."""
+    p = random_problem(torch, mask, blocksize, "float32")
+    a, dense = (p.matrix.T, p.dense.T) if ".T" in form else (p.matrix, p.dense)
+    right = form.startswith("x")
+    inner = dense.shape[0] if right else dense.shape[1]
+    x = torch.randn((n, inner) if right else (inner, n), device="cuda")
+    if n % 2:
+        x = x.T.contiguous().T
+    expected = x.double() @ dense if right else dense @ x.double()
+    c = torch.randn(expected.shape, device="cuda")
+    rows, columns = expected.shape
+    for beta in (0.0, 0.5):
+        memory = torch.full((rows + 2 * GUARD, columns), torch.nan, device="cuda")
+        out = memory[GUARD:-GUARD]
+        operands = (x, a) if right else (a, x)
+        options = {"family": family, "precision": "tf32"}
+        product(*operands, c if beta else None, 1.0, beta, out, None, **options)
+        error = relative_error(torch, out, expected + beta * c.double())
+        assert 2.0**-16 < error <= TF32_ERROR, (form, blocksize, n, beta, error)
+        assert memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("width", [64, 128, 192])
 @pytest.mark.parametrize("height", [64, 128, 192])
 def test_tf32(torch: Any, rng: np.random.Generator, height: int, width: int, form: str) -> None:
-    """Within the rounding of its operands, and not of float32's exactness: it is used."""
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
         mask = cases.uniform(0.5)(rng, rows, cols)
         mask[-1, -1] = True
-        p = random_problem(torch, mask, (height, width), "float32")
-        a, dense = (p.matrix.T, p.dense.T) if ".T" in form else (p.matrix, p.dense)
         for n in some((264, 5, 256, 520, 771, 1024)):
-            right = form.startswith("x")
-            inner = dense.shape[0] if right else dense.shape[1]
-            x = torch.randn((n, inner) if right else (inner, n), device="cuda")
-            if n % 2:
-                x = x.T.contiguous().T
-            expected = x.double() @ dense if right else dense @ x.double()
-            c = torch.randn(expected.shape, device="cuda")
-            for beta in (0.0, 0.5):
-                memory = torch.full(
-                    (expected.shape[0] + 2 * GUARD, expected.shape[1]), torch.nan, device="cuda"
-                )
-                out = memory[GUARD:-GUARD]
-                operands = (x, a) if right else (a, x)
-                options = {"family": "kmajor", "precision": "tf32"}
-                product(*operands, c if beta else None, 1.0, beta, out, None, **options)
-                error = relative_error(torch, out, expected + beta * c.double())
-                assert 2.0**-16 < error <= TF32_ERROR, (form, height, width, n, beta, error)
-                assert memory[:GUARD].isnan().all() and memory[-GUARD:].isnan().all()
+            check_tf32(torch, rng, mask, (height, width), n, form, "kmajor")
 
 
 @pytest.mark.parametrize("width", [8, 16, 24, 32, 40, 64])
@@ -255,30 +271,14 @@ def test_tf32_against_cublas(torch: Any, rng: np.random.Generator) -> None:
 OTHER_BLOCKS = ((1, 1), (3, 5), (8, 8), (16, 16), (24, 12), (32, 32), (40, 7), (64, 64), (130, 20))
 
 
-@pytest.mark.parametrize("form", ["a @ x", "a.T @ x", "x @ a", "x @ a.T"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("blocksize", OTHER_BLOCKS, ids=str)
 def test_tf32_of_other_blocks(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], form: str
 ) -> None:
-    """By the portable kernels, within the rounding of its operands; it is used."""
     for rows, cols in ((2, 3), (9, 17)):
         mask = cases.uniform(0.5)(rng, rows, cols)
         mask[-1] = True
         mask[0] = False
-        p = random_problem(torch, mask, blocksize, "float32")
-        a, dense = (p.matrix.T, p.dense.T) if ".T" in form else (p.matrix, p.dense)
-        right = form.startswith("x")
         for n in some((300, 65, 77, 128, 1000)):
-            inner, outer = dense.shape[:: 1 if right else -1]
-            x = torch.randn((n, inner) if right else (inner, n), device="cuda")
-            if n % 2:
-                x = x.T.contiguous().T
-            expected = x.double() @ dense if right else dense @ x.double()
-            c = torch.randn(expected.shape, device="cuda")
-            beta = float(rng.integers(2))
-            out = torch.full(expected.shape, torch.nan, device="cuda")
-            operands = (x, a) if right else (a, x)
-            options = {"family": "portable", "precision": "tf32"}
-            product(*operands, c if beta else None, 1.0, beta, out, None, **options)
-            error = relative_error(torch, out, expected + beta * c.double())
-            assert 2.0**-16 < error <= TF32_ERROR, (n, beta, error)
+            check_tf32(torch, rng, mask, blocksize, n, form, "portable")

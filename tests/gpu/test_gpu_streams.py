@@ -117,12 +117,13 @@ def test_first_product_inside_a_graph(torch: Any, rng: np.random.Generator, fami
     assert torch.equal(found, a @ x)
 
 
-UNEVEN = {"tall": (128, 64), "stream": (16, 16), "kmajor": (64, 64), "pairs": (64, 64)}
+UNEVEN = {"tall": (128, 64), "stream": (16, 16), "pairs": (64, 64)}
+UNEVEN_TF32 = {"kmajor": (64, 64), "kstream": (16, 16)}
 PER_THREAD = 2  # what CUDA calls the default stream of each thread
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("family", [*UNEVEN, "attention"])
+@pytest.mark.parametrize("family", [*UNEVEN, *UNEVEN_TF32, "attention"])
 def test_uneven_tiles_without_a_counter(torch: Any, rng: np.random.Generator, family: str) -> None:
     """Kernels whose CTAs draw tiles of very different lengths: two graphs at once, which must not
     draw from one another's, and the stream of each thread."""
@@ -143,18 +144,19 @@ def test_uneven_tiles_without_a_counter(torch: Any, rng: np.random.Generator, fa
 
         shape = q.shape
     else:
-        a, b = uneven(UNEVEN[family]), array(side, side)
+        block = (UNEVEN | UNEVEN_TF32)[family]
+        a, b = uneven(block), array(side, side)
         if family == "pairs":
-            b = uneven(UNEVEN[family]).T
-        precision = "tf32" if family == "kmajor" else "ieee"
-        if family == "kmajor":
+            b = uneven(block).T
+        precision = "tf32" if family in UNEVEN_TF32 else "ieee"
+        if family in UNEVEN_TF32:
             a, b = a.astype("float32"), b.float()
 
         def call(out: Any, **options: Any) -> Any:
             return matmul(a, b, out=out, precision=precision, **options)
 
         shape = (side, side)
-    dtype = torch.float32 if family == "kmajor" else torch.float16
+    dtype = torch.float32 if family in UNEVEN_TF32 else torch.float16
     expected = call(torch.empty(shape, dtype=dtype, device="cuda"))
     assert expected.isfinite().all()
     found = [torch.empty_like(expected) for _ in range(3)]
