@@ -207,7 +207,7 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
             yield _square("fused", dtype, block, 0.125, order)
         yield from _crossover(dtype)
         yield from _sizes(dtype)
-        for block in (128, 64, 32):
+        for block in (128, 64, 32, 16):
             for density in (0.125, 0.25, 0.5):
                 count, sides = round(density * order / block), (block, block)
                 size, b = (order, order, order), {"b_width": block, "b_count": count}

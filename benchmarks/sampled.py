@@ -57,8 +57,8 @@ def gpu_sampled_cases() -> Iterator[SampledCase]:
                 yield SampledCase("sampled", dtype, *shape)
         for pattern in ("zipf_rows", "banded"):
             yield SampledCase("sampled", dtype, (128, 128), 8, 8192, 8192, 2048, pattern)
-        for count in (12, 32, 128):
-            yield SampledCase("sampled", dtype, (32, 32), count, 8192, 8192, 2048)
+        for side, count in ((32, 12), (32, 32), (32, 128), (16, 26), (16, 64), (16, 256)):
+            yield SampledCase("sampled", dtype, (side, side), count, 8192, 8192, 2048)
     yield SampledCase("sampled", "float32", (64, 64), 16, 8192, 8192, 2048)
 
 

@@ -164,10 +164,12 @@ typedef enum bsrg_family {
   BSRG_KMAJOR,  /* sm_90a: TMA + WGMMA of tf32 and 8-bit floats, block heights that are multiples of 64 */
   BSRG_WIDEN,   /* 8-bit floats: a family of 16-bit ones on copies of the operands */
   BSRG_KSTREAM, /* sm_90a: the stream kernels of tf32, block heights and widths that are multiples of 8 */
+  BSRG_COVER, /* sampled products only: the kernels of BSRG_SAMPLED at larger blocks that cover those stored */
+  BSRG_SPREAD, /* products of two block-sparse matrices only: one of them as a dense one, in scratch memory */
   BSRG_FAMILY_COUNT
 } bsrg_family;
 /* "auto", "tall", "stream", "regroup", "align", "narrow", "portable", "cpu", "hopper", "decode", "sampled", "pairs", "kmajor",
- * "widen", "kstream" */
+ * "widen", "kstream", "cover", "spread" */
 const char *bsrg_family_name(bsrg_family family);
 
 /* Calls whose args have one compute nothing and need no device: they check all that they always check, for operands on a
@@ -267,7 +269,7 @@ typedef struct bsrg_matmul_sparse_args {
   double alpha, beta;
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
-  bsrg_family family; /* BSRG_AUTO, BSRG_PAIRS, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_family family; /* BSRG_AUTO, BSRG_PAIRS, BSRG_SPREAD, BSRG_PORTABLE or BSRG_HOST */
   bsrg_question *question;
 } bsrg_matmul_sparse_args;
 
@@ -285,7 +287,7 @@ typedef struct bsrg_sampled_args {
   double alpha, beta;
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
-  bsrg_family family; /* BSRG_AUTO, BSRG_SAMPLED, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_family family; /* BSRG_AUTO, BSRG_SAMPLED, BSRG_COVER, BSRG_PORTABLE or BSRG_HOST */
   bsrg_question *question;
 } bsrg_sampled_args;
 

@@ -52,8 +52,9 @@ extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_laun
 extern const bsrg_family_ops bsrg_widen_family;    /* widen.c */
 extern const bsrg_family_ops bsrg_kstream_family;  /* kstream.c */
 
-/* Sampled products have kernels of their own but plan like a family (sampled_plan.c): make_plan and free_plan only. */
-extern const bsrg_family_ops bsrg_sampled_lists;
+/* Sampled products have kernels of their own but plan like families (sampled_plan.c, sampled_regroup.c): make_plan and
+ * free_plan only. The second's plan is a bsrg_regrouped. */
+extern const bsrg_family_ops bsrg_sampled_lists, bsrg_sampled_covers;
 
 /* The family's plan of a structure, made at the first call. low: the one for few columns, where it has one. */
 bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, bool low, const void **plan,

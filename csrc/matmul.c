@@ -50,8 +50,10 @@ static const char *other_operation(bsrg_family family) {
     case BSRG_ATTENTION_DECODE:
       return "attention";
     case BSRG_SAMPLED:
+    case BSRG_COVER:
       return "sampled products";
     case BSRG_PAIRS:
+    case BSRG_SPREAD:
       return "products of two block-sparse matrices";
     default:
       return NULL;

@@ -6,10 +6,11 @@
 
 static bsrg_status check_family(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
   const bsrg_family family = args->family;
-  if (family != BSRG_AUTO && family != BSRG_PAIRS && family != BSRG_PORTABLE && family != BSRG_HOST) {
+  if (family != BSRG_AUTO && family != BSRG_PAIRS && family != BSRG_SPREAD && family != BSRG_PORTABLE &&
+      family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "family is %d, '%s', but products of two block-sparse matrices have 'auto', 'pairs', "
-                     "'portable' and 'cpu'",
+                     "'spread', 'portable' and 'cpu'",
                      (int)family, bsrg_family_name(family));
   }
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
@@ -18,10 +19,11 @@ static bsrg_status check_family(const bsrg_matmul_sparse_args *args, bsrg_error 
                      bsrg_family_name(family));
   }
   if (args->device.kind == BSRG_CUDA && family == BSRG_HOST) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'pairs' and 'portable' "
-                     "exist",
-                     args->device.index);
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'pairs', 'spread' and 'portable' "
+        "exist",
+        args->device.index);
   }
   return BSRG_OK;
 }

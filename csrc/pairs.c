@@ -10,9 +10,11 @@ static const struct backend {
   const char *(*obstacle)(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
   bsrg_status (*launch)(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
   bool clips_y; /* writes nothing where Y ends before the last blocks do; C is read there always */
+  bool clips_c; /* nor that */
 } backends[] = {
-    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, true},
-    {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch, false},
+    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, true, false},
+    {BSRG_SPREAD, bsrg_pairs_spread_obstacle, bsrg_pairs_spread_launch, true, true},
+    {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch, false, false},
 };
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
@@ -38,7 +40,7 @@ static bsrg_status launch_whole(const struct backend *backend, const bsrg_matmul
   const int64_t rows = bsrg_whole_rows(&args->a->view), cols = bsrg_whole_cols(&args->b->view);
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   const bool partial = rows != args->y.rows || cols != args->y.cols;
-  const bool copy_y = partial && !backend->clips_y, copy_c = partial && args->beta != 0;
+  const bool copy_y = partial && !backend->clips_y, copy_c = partial && args->beta != 0 && !backend->clips_c;
   if (!copy_y && !copy_c) return backend->launch(args, gpu, error);
   const CUstream stream = (CUstream)args->stream;
   bsrg_dense whole = bsrg_whole_dense(&args->y, rows, cols, size);
@@ -56,28 +58,43 @@ static bsrg_status launch_whole(const struct backend *backend, const bsrg_matmul
   return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
 }
 
-static bsrg_status choose(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu,
+static bsrg_status choose(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
                           const struct backend **chosen, bsrg_error *error) {
-  const char *obstacle = NULL;
-  const bsrg_status status = bsrg_check_arch(gpu, error);
-  if (status != BSRG_OK) return status;
-  for (int i = 0; i < BACKENDS; ++i) {
-    if (args->family != BSRG_AUTO && args->family != backends[i].family) continue;
-    obstacle = backends[i].obstacle(args, gpu);
-    if (obstacle != NULL) continue;
-    *chosen = &backends[i];
-    return BSRG_OK;
+  const bsrg_gpu_info gpu = {.sm_arch = chip->sm_arch};
+  bsrg_family family = args->family;
+  if (family == BSRG_AUTO && !backends[0].obstacle(args, &gpu)) family = backends[0].family;
+  if (family == BSRG_AUTO) {
+    const bsrg_status status = bsrg_pairs_choose_other(args, chip, &family, error);
+    if (status != BSRG_OK) return status;
   }
+  for (int i = 0; i < BACKENDS; ++i)
+    if (backends[i].family == family) *chosen = &backends[i];
+  const char *obstacle = (*chosen)->obstacle(args, &gpu);
+  if (obstacle == NULL) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
-                   bsrg_family_name(args->family), gpu->name, obstacle);
+                   bsrg_family_name(args->family), chip->name, obstacle);
 }
 
 static bsrg_status answer(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(args->question);
   const struct backend *backend = NULL;
-  const bsrg_status status = choose(args, &info, &backend, error);
+  bsrg_status status = bsrg_check_arch(&info, error);
+  if (status == BSRG_OK) status = choose(args, args->question->chip, &backend, error);
   if (status == BSRG_OK) args->question->family = backend->family;
   return status;
+}
+
+static bsrg_status compute(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_chip chip = bsrg_chip_of(gpu);
+  const struct backend *backend = NULL;
+  bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
+  if (status == BSRG_OK) status = choose(args, &chip, &backend, error);
+  if (status == BSRG_OK) status = launch_whole(backend, args, gpu, error);
+  /* The portable kernels need less. Not where C is overwritten, of which a launch that failed half-way may have changed a part. */
+  const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
+  if (status != BSRG_ERR_MEMORY || args->family != BSRG_AUTO || backend->family != BSRG_SPREAD || !repeatable)
+    return status;
+  return launch_whole(&backends[BACKENDS - 1], args, gpu, error);
 }
 
 static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
@@ -87,9 +104,7 @@ static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_error *err
   bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
-  const struct backend *backend = NULL;
-  status = choose(args, &device->info, &backend, error);
-  if (status == BSRG_OK) status = launch_whole(backend, args, (bsrg_gpu){api, device}, error);
+  status = compute(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
 }

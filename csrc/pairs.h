@@ -34,4 +34,22 @@ void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pai
                                  bsrg_candidate *candidate);
 bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
 
+/* ---- with b as a dense matrix (pairs_spread.c) ------------------------------------------------------ */
+
+const char *bsrg_pairs_spread_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
+/* Whether that is little memory beside the operands and the result. */
+bool bsrg_pairs_spread_has_room(const bsrg_matmul_sparse_args *args);
+double bsrg_pairs_spread_copy_seconds(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip);
+bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
+                                      bsrg_candidate *candidate, bsrg_error *error);
+/* Blocks may be partial. */
+bsrg_status bsrg_pairs_spread_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
+
+/* ---- which of them (pairs_predict.c) ---------------------------------------------------------------- */
+
+/* Of BSRG_SPREAD and BSRG_PORTABLE the one that takes less time by prediction, for about as many blocks that meet as if columns
+ * of A had equally many. */
+bsrg_status bsrg_pairs_choose_other(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
+                                    bsrg_family *family, bsrg_error *error);
+
 #endif

@@ -1,5 +1,4 @@
-/* What products of two block-sparse matrices cost: predictions alone, since which kernels compute one does not depend on
- * them. */
+/* What products of two block-sparse matrices cost, and which kernels compute them where Hopper's do not. */
 #include "edges.h"
 #include "pairs.h"
 
@@ -116,6 +115,28 @@ static void predict_portable(const bsrg_matmul_sparse_args *args, double pairs, 
   bsrg_copies_predict(1, 2 * elements * (double)bsrg_dtype_size(args->dtype), "copies of out", chip, c);
 }
 
+/* ---- the choice --------------------------------------------------------------------------------- */
+
+bsrg_status bsrg_pairs_choose_other(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
+                                    bsrg_family *family, bsrg_error *error) {
+  const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
+  const bsrg_gpu_info gpu = {.sm_arch = chip->sm_arch};
+  const double pairs = (double)a->nnzb * (double)b->nnzb / (double)bsrg_max(1, a->block_cols);
+  bsrg_candidate portable = {0}, spread = {0};
+  *family = BSRG_PORTABLE;
+  if (bsrg_pairs_spread_obstacle(args, &gpu) || !bsrg_pairs_spread_has_room(args)) return BSRG_OK;
+  if (!bsrg_pairs_portable_obstacle(args, &gpu)) {
+    predict_portable(args, pairs, chip, &portable);
+    /* Most often copies alone take longer: no family is asked then. */
+    if (portable.seconds <= bsrg_pairs_spread_copy_seconds(args, chip)) return BSRG_OK;
+  } else {
+    portable.seconds = INFINITY;
+  }
+  const bsrg_status status = bsrg_pairs_spread_predict(args, chip, &spread, error);
+  if (status == BSRG_OK && spread.seconds < portable.seconds) *family = BSRG_SPREAD;
+  return status;
+}
+
 /* ---- entry ------------------------------------------------------------------------------------ */
 
 static bsrg_status check(const bsrg_structure_view *a, const bsrg_structure_view *b, bsrg_dtype dtype,
@@ -151,26 +172,30 @@ bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsr
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to count blocks that meet");
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * products;
-  out->count = 2;
+  enum { HOPPER, SPREAD, PORTABLE };
+  static const bsrg_family families[] = {BSRG_PAIRS, BSRG_SPREAD, BSRG_PORTABLE};
+  const char *const obstacles[] = {bsrg_pairs_hopper_obstacle(&args, &gpu),
+                                   bsrg_pairs_spread_obstacle(&args, &gpu),
+                                   bsrg_pairs_portable_obstacle(&args, &gpu)};
+  out->count = 3;
   out->chosen = -1;
   for (int i = 0; i < out->count; ++i) {
     bsrg_candidate *c = &out->candidates[i];
-    c->family = i == 0 ? BSRG_PAIRS : BSRG_PORTABLE;
-    const char *obstacle =
-        i == 0 ? bsrg_pairs_hopper_obstacle(&args, &gpu) : bsrg_pairs_portable_obstacle(&args, &gpu);
-    if (obstacle) {
-      snprintf(c->reason, sizeof(c->reason), "%s", obstacle);
-      continue;
-    }
-    c->supported = 1;
-    if (out->chosen < 0) out->chosen = i; /* whatever the predictions: the first that can compute it does */
-    if (i == 0)
-      predict_hopper(&args, pairs, stages, chip, c);
-    else
-      predict_portable(&args, pairs, chip, c);
+    c->family = families[i];
+    c->supported = !obstacles[i];
+    if (obstacles[i]) snprintf(c->reason, sizeof(c->reason), "%s", obstacles[i]);
   }
+  if (!obstacles[HOPPER]) predict_hopper(&args, pairs, stages, chip, &out->candidates[HOPPER]);
+  if (!obstacles[SPREAD]) status = bsrg_pairs_spread_predict(&args, chip, &out->candidates[SPREAD], error);
+  if (!obstacles[PORTABLE]) predict_portable(&args, pairs, chip, &out->candidates[PORTABLE]);
+  bsrg_family other = BSRG_PORTABLE;
+  if (status == BSRG_OK && obstacles[HOPPER]) status = bsrg_pairs_choose_other(&args, chip, &other, error);
+  if (status != BSRG_OK) return status;
+  /* Whatever the predictions: Hopper's kernels where they can. */
+  for (int i = 0; i < out->count && out->chosen < 0; ++i)
+    if (!obstacles[i] && (i == HOPPER || families[i] == other)) out->chosen = i;
   if (out->chosen < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "no kernel computes this product on %s: 'portable' %s",
-                     chip->name, out->candidates[1].reason);
+                     chip->name, out->candidates[PORTABLE].reason);
   return BSRG_OK;
 }

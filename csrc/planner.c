@@ -40,8 +40,11 @@ void bsrg_plans_destroy(bsrg_structure *structure) {
     if (plan) families[i]->free_plan(plan);
     if (low && low != plan) families[i]->free_plan(low);
   }
-  void *sampled = atomic_load(&structure->plans[BSRG_SAMPLED]);
-  if (sampled) bsrg_sampled_lists.free_plan(sampled);
+  const bsrg_family_ops *const others[] = {&bsrg_sampled_lists, &bsrg_sampled_covers};
+  for (int i = 0; i < 2; ++i) {
+    void *plan = atomic_load(&structure->plans[others[i]->family]);
+    if (plan) others[i]->free_plan(plan);
+  }
 }
 
 bsrg_status bsrg_plan_get(bsrg_structure *structure, const bsrg_family_ops *ops, bool low, const void **out,

@@ -129,6 +129,8 @@ static bsrg_structure *make_child(const bsrg_structure_view *v, bsrg_block_shape
         bsrg_structure_transpose(unsorted, &transposed, order, NULL) == BSRG_OK &&
         bsrg_structure_transpose(transposed, &child, order, NULL) != BSRG_OK)
       child = NULL;
+    /* The sorting has kept in mind that columns came in no order; each is there once. */
+    if (child) child->view.column_order = BSRG_ASCENDING;
   }
   bsrg_structure_destroy(unsorted);
   bsrg_structure_destroy(transposed);

@@ -50,4 +50,13 @@ bsrg_regrouped *bsrg_regroup(const bsrg_structure_view *view, bsrg_block_shape s
                              const bsrg_family_ops *family, bool low);
 void bsrg_regrouped_free(void *regrouped);
 
+/* Copies the values of the stored blocks, 16 bits each, to those of the others, and back. key: of the uploads, which belong to
+ * the stored structure (regroup_family.c). */
+bsrg_status bsrg_regroup_pack(bsrg_structure *stored, int key, const bsrg_regrouped *regrouped,
+                              const void *values, CUdeviceptr packed, bsrg_gpu gpu, CUstream stream,
+                              bsrg_error *error);
+bsrg_status bsrg_regroup_unpack(bsrg_structure *stored, int key, const bsrg_regrouped *regrouped,
+                                CUdeviceptr packed, void *values, bsrg_gpu gpu, CUstream stream,
+                                bsrg_error *error);
+
 #endif

@@ -267,44 +267,53 @@ static int32_t elements_at_once(const bsrg_structure_view *v, const void *values
 
 enum { TILE_BEGIN, PIECES, SOURCES, PARTS };
 
-static bsrg_status upload(const bsrg_matmul_args *args, const bsrg_regrouped *r, bsrg_gpu gpu,
+static bsrg_status upload(bsrg_structure *stored, int key, const bsrg_regrouped *r, bsrg_gpu gpu,
                           const CUdeviceptr **uploads, bsrg_error *error) {
   const bsrg_upload_part parts[PARTS] = {
       [TILE_BEGIN] = {r->tile_begin, sizeof(*r->tile_begin) * (size_t)(r->tile_count + 1)},
       [PIECES] = {r->pieces, sizeof(*r->pieces) * (size_t)r->tile_begin[r->tile_count]},
       [SOURCES] = {r->sources, sizeof(*r->sources) * (size_t)r->source_count}};
-  return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_REGROUP, r->low), parts, PARTS, gpu, uploads, error);
+  return bsrg_uploads_get(stored, key, parts, PARTS, gpu, uploads, error);
 }
 
-static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_regrouped *r, CUdeviceptr packed,
-                        bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_structure_view *v = &args->a->view;
+static int key_of(const bsrg_regrouped *r) { return bsrg_upload_key(BSRG_REGROUP, r->low); }
+
+static bsrg_status copy(bsrg_structure *stored, int key, const bsrg_regrouped *r, bool back,
+                        bsrg_regroup_params p, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+  const bsrg_structure_view *v = &stored->view;
   const CUdeviceptr *uploads;
-  const bsrg_status status = upload(args, r, gpu, &uploads, error);
+  const bsrg_status status = upload(stored, key, r, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
-  const int32_t elements = elements_at_once(v, args->values);
+  const int32_t elements = elements_at_once(v, back ? p.stored : p.values);
   /* One thread a copy up to a warp a piece, then about four copies a thread, whose loads overlap. */
   const int64_t copies =
       bsrg_min(v->block_height, r->shape.height) * bsrg_min(v->block_width, r->shape.width) / elements;
-  int32_t lanes_log2 = 0;
-  while (lanes_log2 < 8 && (lanes_log2 < 5 ? 1 : 4) << lanes_log2 < copies) ++lanes_log2;
-  bsrg_regroup_params p = {.values = args->values,
-                           .regrouped = (void *)(uintptr_t)packed,
-                           .tile_begin = (const int64_t *)(uintptr_t)uploads[TILE_BEGIN],
-                           .pieces = (const bsrg_regroup_piece *)(uintptr_t)uploads[PIECES],
-                           .elements = r->child->view.nnzb * r->shape.height * r->shape.width,
-                           .block_elements = v->block_height * v->block_width,
-                           .tile_elements = r->tile_elements,
-                           .block_width = (int32_t)v->block_width,
-                           .child_width = r->shape.width,
-                           .for_stream = r->family == &bsrg_stream_family,
-                           .lanes_log2 = lanes_log2};
-  const bsrg_kernel_id kernel = elements == 8   ? BSRG_KERNEL_REGROUP_V8
-                                : elements == 4 ? BSRG_KERNEL_REGROUP_V4
-                                : elements == 2 ? BSRG_KERNEL_REGROUP_V2
-                                                : BSRG_KERNEL_REGROUP_V1;
-  return bsrg_launch(gpu.api, gpu.device, kernel, r->tile_count, 1, (CUstream)args->stream, &p, error);
+  while (p.lanes_log2 < 8 && (p.lanes_log2 < 5 ? 1 : 4) << p.lanes_log2 < copies) ++p.lanes_log2;
+  p.tile_begin = (const int64_t *)(uintptr_t)uploads[TILE_BEGIN];
+  p.pieces = (const bsrg_regroup_piece *)(uintptr_t)uploads[PIECES];
+  p.elements = r->child->view.nnzb * r->shape.height * r->shape.width;
+  p.block_elements = v->block_height * v->block_width;
+  p.tile_elements = r->tile_elements;
+  p.block_width = (int32_t)v->block_width;
+  p.child_width = r->shape.width;
+  p.for_stream = r->family == &bsrg_stream_family;
+  const int which = elements == 8 ? 0 : elements == 4 ? 1 : elements == 2 ? 2 : 3;
+  const int first = back ? BSRG_KERNEL_UNGROUP_V8 : BSRG_KERNEL_REGROUP_V8;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + which), r->tile_count, 1, stream, &p,
+                     error);
+}
+
+bsrg_status bsrg_regroup_pack(bsrg_structure *stored, int key, const bsrg_regrouped *r, const void *values,
+                              CUdeviceptr packed, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+  const bsrg_regroup_params p = {.values = values, .regrouped = (void *)(uintptr_t)packed};
+  return copy(stored, key, r, false, p, gpu, stream, error);
+}
+
+bsrg_status bsrg_regroup_unpack(bsrg_structure *stored, int key, const bsrg_regrouped *r, CUdeviceptr packed,
+                                void *values, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+  const bsrg_regroup_params p = {.stored = values, .regrouped = (void *)(uintptr_t)packed};
+  return copy(stored, key, r, true, p, gpu, stream, error);
 }
 
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_regrouped *r, CUdeviceptr packed,
@@ -318,7 +327,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_regrouped *
 static bsrg_status multiply_in_place(const bsrg_matmul_args *args, const bsrg_regrouped *r, bsrg_gpu gpu,
                                      bsrg_error *error) {
   const CUdeviceptr *uploads;
-  const bsrg_status status = upload(args, r, gpu, &uploads, error);
+  const bsrg_status status = upload(args->a, key_of(r), r, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
   const bsrg_tall_pieces pieces = {.stored = &args->a->view,
                                    .height = r->source_shape.height,
@@ -338,7 +347,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, (size_t)bytes, stream, &packed, error);
   if (status != BSRG_OK) return status;
 
-  status = pack(args, r, packed, gpu, error);
+  status = bsrg_regroup_pack(args->a, key_of(r), r, args->values, packed, gpu, stream, error);
   if (status == BSRG_OK) status = multiply(args, r, packed, gpu, error);
   return bsrg_scratch_free(gpu.api, packed, stream, status, error);
 }

@@ -10,17 +10,19 @@
 
 static bsrg_status check_family(const bsrg_sampled_args *args, bsrg_error *error) {
   const bsrg_family family = args->family;
-  if (family != BSRG_AUTO && family != BSRG_SAMPLED && family != BSRG_PORTABLE && family != BSRG_HOST)
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s' (%d), but sampled products have 'auto', 'sampled', 'portable' and 'cpu'",
-                     bsrg_family_name(family), (int)family);
+  if (family != BSRG_AUTO && family != BSRG_SAMPLED && family != BSRG_COVER && family != BSRG_PORTABLE &&
+      family != BSRG_HOST)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "family is '%s' (%d), but sampled products have 'auto', 'sampled', 'cover', 'portable' and 'cpu'",
+        bsrg_family_name(family), (int)family);
   if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
                      bsrg_family_name(family));
   if (args->device.kind == BSRG_CUDA && family == BSRG_HOST)
     return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'sampled' and "
+                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'sampled', 'cover' and "
                      "'portable' exist",
                      args->device.index);
   return BSRG_OK;

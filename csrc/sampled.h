@@ -3,7 +3,7 @@
 #ifndef BSRG_SAMPLED_H
 #define BSRG_SAMPLED_H
 
-#include "family.h"
+#include "regroup.h"
 
 typedef struct bsrg_sampled_plan {
   /* For Hopper's kernels: tiles of `strips` strips and of parts of `part` rows and columns, in the order in which they are
@@ -27,8 +27,35 @@ int64_t bsrg_sampled_choose_width(int64_t (*tiles)(const void *of, int64_t most)
 /* Tiles of parts of 32 rows and columns; none where they do not suit. false: no memory (sampled_parts.c). */
 bool bsrg_sampled_plan_parts(const bsrg_structure_view *view, bsrg_sampled_plan *plan);
 
-/* NULL when Hopper's kernels can compute the product (sampled_launch.c). */
+/* NULL when Hopper's kernels can compute the product, and that (sampled_launch.c). */
 const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch);
+bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
+                                       bsrg_gpu gpu, bsrg_error *error);
+
+/* ---- at larger blocks that cover those stored (sampled_regroup.c) --------------------------------- */
+
+/* NULL where there can be a plan of these. */
+const char *bsrg_sampled_cover_obstacle(const bsrg_sampled_args *args, int sm_arch);
+/* The product at the larger blocks; values and out are missing. */
+bsrg_sampled_args bsrg_sampled_of_cover(const bsrg_sampled_args *args, const bsrg_regrouped *cover);
+/* What copies between the two read and write. */
+double bsrg_sampled_cover_bytes(const bsrg_sampled_args *args, const bsrg_regrouped *cover);
+bsrg_status bsrg_sampled_launch_cover(const bsrg_sampled_args *args, const bsrg_regrouped *cover,
+                                      bsrg_gpu gpu, bsrg_error *error);
+
+/* ---- which of them (sampled_predict.c) ------------------------------------------------------------ */
+
+/* How a sampled product is computed: the plan is a bsrg_regrouped for BSRG_COVER, else a bsrg_sampled_plan. */
+typedef struct bsrg_sampled_way {
+  bsrg_family family;
+  const void *plan;
+} bsrg_sampled_way;
+
+/* The way that args name or, where they name none, Hopper's kernels, else the fastest by prediction. There is at least one
+ * block. */
+bsrg_status bsrg_sampled_choose(const bsrg_sampled_args *args, const bsrg_chip *chip, bsrg_sampled_way *way,
+                                bsrg_error *error);
+
 /* Which of the portable kernels' tiles such blocks get, of the list of their dtype, and the rows that it has. */
 enum { BSRG_SAMPLED_TILES = 3 };
 int bsrg_sampled_choose_tile(const bsrg_structure_view *view, bsrg_dtype dtype, const bsrg_sampled_plan *plan,

@@ -73,8 +73,8 @@ static bsrg_status encode(const bsrg_order *order, bool by_k, uint32_t part, bsr
   return bsrg_encode_map(gpu.api, dtype, rows->data, &shape, map, error);
 }
 
-static bsrg_status launch_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
-                                 bsrg_error *error) {
+bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
+                                       bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->pattern->view;
   const bsrg_order a = order_of(&args->a), b = order_of(&args->b);
   const CUdeviceptr *uploads;
@@ -227,28 +227,27 @@ static bsrg_status launch_whole(const bsrg_sampled_args *args, const bsrg_sample
 
 /* ---- entry ------------------------------------------------------------------------------------ */
 
-static bsrg_status choose(const bsrg_sampled_args *args, const bsrg_gpu_info *info,
-                          const bsrg_sampled_plan **out, bsrg_family *family, bsrg_error *error) {
-  const void *memory;
-  bsrg_status status = bsrg_check_arch(info, error);
-  if (status == BSRG_OK) status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, false, &memory, error);
-  if (status != BSRG_OK) return status;
-  const bsrg_sampled_plan *plan = *out = memory;
-  const char *why_not = bsrg_sampled_obstacle(args, plan, info->sm_arch);
-  if (why_not && args->family == BSRG_SAMPLED)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "family 'sampled' cannot compute this product on %s: it %s",
-                     info->name, why_not);
-  *family = why_not || args->family == BSRG_PORTABLE ? BSRG_PORTABLE : BSRG_SAMPLED;
-  return BSRG_OK;
+static bsrg_status launch_portable_plan(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const void *plan;
+  const bsrg_status status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, false, &plan, error);
+  return status == BSRG_OK ? launch_whole(args, plan, gpu, error) : status;
 }
 
 static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_sampled_plan *plan = NULL;
-  bsrg_family family = BSRG_AUTO;
-  bsrg_status status = choose(args, &gpu.device->info, &plan, &family, error);
+  const bsrg_chip chip = bsrg_chip_of(gpu);
+  bsrg_sampled_way way;
+  bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
+  if (status == BSRG_OK) status = bsrg_sampled_choose(args, &chip, &way, error);
   if (status != BSRG_OK) return status;
-  status =
-      family == BSRG_SAMPLED ? launch_hopper(args, plan, gpu, error) : launch_whole(args, plan, gpu, error);
+  if (way.family == BSRG_SAMPLED)
+    status = bsrg_sampled_launch_hopper(args, way.plan, gpu, error);
+  else if (way.family == BSRG_COVER)
+    status = bsrg_sampled_launch_cover(args, way.plan, gpu, error);
+  else
+    status = launch_portable_plan(args, gpu, error);
+  /* Nothing is written to out before the larger blocks have had their memory. */
+  if (status == BSRG_ERR_MEMORY && way.family == BSRG_COVER && args->family == BSRG_AUTO)
+    status = launch_portable_plan(args, gpu, error);
   /* Zeros have met an infinity or NaN there. */
   if (status != BSRG_OK) return status;
   return bsrg_gpu_clear_edges(&args->pattern->view, args->out, args->dtype, gpu, (CUstream)args->stream,
@@ -257,8 +256,11 @@ static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_er
 
 static bsrg_status answer(const bsrg_sampled_args *args, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(args->question);
-  const bsrg_sampled_plan *plan = NULL;
-  return choose(args, &info, &plan, &args->question->family, error);
+  bsrg_sampled_way way;
+  bsrg_status status = bsrg_check_arch(&info, error);
+  if (status == BSRG_OK) status = bsrg_sampled_choose(args, args->question->chip, &way, error);
+  if (status == BSRG_OK) args->question->family = way.family;
+  return status;
 }
 
 bsrg_status bsrg_gpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {

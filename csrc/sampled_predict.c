@@ -1,4 +1,4 @@
-/* What sampled products cost: predictions alone, since which kernels compute one does not depend on them. */
+/* What sampled products cost, and how they are computed. */
 #include "dense.h"
 #include "edges.h"
 #include "sampled.h"
@@ -43,6 +43,8 @@ static void predict_hopper(const bsrg_sampled_args *args, const bsrg_sampled_pla
  * fitted on an H200 to 32x32 blocks; the others, and those of the other dtypes, not fitted. */
 static const double half_cost[BSRG_SAMPLED_TILES] = {5.5, 5, 2};
 static const double simt_cost[BSRG_SAMPLED_TILES] = {2, 1.5, 1.1};
+/* Of blocks less than 16 wide, whose columns are looked up one by one: 1.6 to 2.2 of 8 x 8 on an H100. */
+static const double narrow_cost = 1.7;
 static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.042;
 
 static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
@@ -56,7 +58,8 @@ static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_p
   c->mma_flops = 2 * tiles * (double)rows * (double)plan->item_columns * k;
   c->l2_bytes = (double)bsrg_dtype_size(args->dtype) * tiles * k * (double)(rows + plan->item_columns);
   const double share = half ? half_share : args->dtype == BSRG_F32 ? f32_share : f64_share;
-  const double work = c->mma_flops * (half ? half_cost : simt_cost)[tile] / (chip->mma_flops_per_s * share);
+  const double cost = (half ? half_cost[tile] : simt_cost[tile]) * (v->block_width < 16 ? narrow_cost : 1);
+  const double work = c->mma_flops * cost / (chip->mma_flops_per_s * share);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(work, memory);
   snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > work ? "memory" : "its tiles");
@@ -108,6 +111,84 @@ static bsrg_status check(bsrg_dtype dtype, int64_t k, const bsrg_chip *chip, bsr
   return BSRG_OK;
 }
 
+/* At larger blocks, and what copies from them take. */
+static void predict_cover(const bsrg_sampled_args *args, const bsrg_regrouped *cover, const bsrg_chip *chip,
+                          bsrg_candidate *c) {
+  const bsrg_sampled_args child = bsrg_sampled_of_cover(args, cover);
+  bsrg_candidate product = {.hbm_bytes = bytes_of(&child)};
+  predict_hopper(&child, cover->child_plan, chip, &product);
+  const double bytes = bsrg_sampled_cover_bytes(args, cover);
+  c->seconds =
+      product.seconds + (args->beta != 0 ? 2 : 1) * BSRG_LAUNCH_SECONDS + bytes / chip->hbm_bytes_per_s;
+  c->mma_flops = product.mma_flops;
+  c->l2_bytes = product.l2_bytes;
+  c->hbm_bytes = product.hbm_bytes + bytes;
+  snprintf(c->reason, sizeof(c->reason), "at %dx%d blocks; %.100s", cover->shape.height, cover->shape.width,
+           product.reason);
+}
+
+enum { HOPPER, COVER, PORTABLE, WAYS };
+static const bsrg_family families[WAYS] = {BSRG_SAMPLED, BSRG_COVER, BSRG_PORTABLE};
+
+/* All ways with what they need or take, and their plans; the index of the chosen one, of those that args admit, or -1. A cover
+ * is planned where nothing else of Hopper's computes the product, or where it is named. all: predicts even so. */
+static bsrg_status consider(const bsrg_sampled_args *args, bool turned, bool all, const bsrg_chip *chip,
+                            bsrg_candidate found[WAYS], const void *plans[WAYS], int *chosen,
+                            bsrg_error *error) {
+  memset(found, 0, WAYS * sizeof(*found));
+  for (int i = 0; i < WAYS; ++i) {
+    found[i].family = families[i];
+    found[i].hbm_bytes = bytes_of(args);
+  }
+  bsrg_status status = bsrg_plan_get(args->pattern, &bsrg_sampled_lists, false, &plans[HOPPER], error);
+  if (status != BSRG_OK) return status;
+  plans[PORTABLE] = plans[HOPPER];
+  const char *of_hopper = bsrg_sampled_obstacle(args, plans[HOPPER], chip->sm_arch);
+  const bool wants_cover = args->family == BSRG_COVER || (args->family == BSRG_AUTO && of_hopper);
+  const char *of_cover = bsrg_sampled_cover_obstacle(args, chip->sm_arch);
+  if (!of_cover && !wants_cover) of_cover = "is for blocks that the kernels of 'sampled' do not take";
+  if (!of_cover) {
+    status = bsrg_plan_get(args->pattern, &bsrg_sampled_covers, false, &plans[COVER], error);
+    if (status != BSRG_OK) return status;
+    const bsrg_regrouped *cover = plans[COVER];
+    const bsrg_sampled_args child = bsrg_sampled_of_cover(args, cover);
+    of_cover = bsrg_sampled_obstacle(&child, cover->child_plan, chip->sm_arch);
+  }
+  found[HOPPER].supported = !of_hopper;
+  found[COVER].supported = !of_cover;
+  found[PORTABLE].supported = 1;
+  if (of_hopper) snprintf(found[HOPPER].reason, sizeof(found[HOPPER].reason), "%s", of_hopper);
+  if (of_cover) snprintf(found[COVER].reason, sizeof(found[COVER].reason), "%s", of_cover);
+  if (all && !of_hopper) predict_hopper(args, plans[HOPPER], chip, &found[HOPPER]);
+  if (!of_cover) predict_cover(args, plans[COVER], chip, &found[COVER]);
+  if (all || !of_cover) predict_portable(args, plans[PORTABLE], chip, &found[PORTABLE]);
+  for (int i = 0; i < WAYS; ++i)
+    if (found[i].supported) predict_edges(args, turned, chip, &found[i]);
+  *chosen = -1;
+  for (int i = 0; i < WAYS; ++i) {
+    if (!found[i].supported || (args->family != BSRG_AUTO && args->family != families[i])) continue;
+    /* Whatever the predictions: where Hopper's kernels take the blocks as they are, they compute it. */
+    if (*chosen == HOPPER || (*chosen >= 0 && found[i].seconds >= found[*chosen].seconds)) continue;
+    *chosen = i;
+  }
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_sampled_choose(const bsrg_sampled_args *args, const bsrg_chip *chip, bsrg_sampled_way *way,
+                                bsrg_error *error) {
+  bsrg_candidate found[WAYS];
+  const void *plans[WAYS] = {NULL};
+  int chosen;
+  const bsrg_status status = consider(args, false, false, chip, found, plans, &chosen, error);
+  if (status != BSRG_OK) return status;
+  for (int i = 0; chosen < 0 && i < WAYS; ++i)
+    if (args->family == families[i])
+      return bsrg_fail(error, BSRG_ERR_VALUE, "family '%s' cannot compute this product on %s: it %s",
+                       bsrg_family_name(args->family), chip->name, found[i].reason);
+  *way = (bsrg_sampled_way){families[chosen], plans[chosen]};
+  return BSRG_OK;
+}
+
 bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int64_t k, const bsrg_chip *chip,
                                  bsrg_plan_info *out, bsrg_error *error) {
   bsrg_status status = check(dtype, k, chip, error);
@@ -125,32 +206,19 @@ bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int6
   }
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * bsrg_stored_elements(v) * (double)k;
-  out->count = 2;
-  bsrg_candidate *hopper = &out->candidates[0], *portable = &out->candidates[1];
-  hopper->family = BSRG_SAMPLED;
-  portable->family = BSRG_PORTABLE;
-  portable->supported = 1;
-  portable->hbm_bytes = bytes_of(&args);
-  out->chosen = 1;
-  if (v->nnzb == 0) {
-    snprintf(hopper->reason, sizeof(hopper->reason), "needs at least one block");
-    snprintf(portable->reason, sizeof(portable->reason), "without blocks nothing is launched");
-    return BSRG_OK;
+  out->count = WAYS;
+  out->chosen = PORTABLE;
+  if (v->nnzb > 0) {
+    const void *plans[WAYS];
+    return consider(&args, v->order != NULL, true, chip, out->candidates, plans, &out->chosen, error);
   }
-  const void *plan;
-  status = bsrg_plan_get(args.pattern, &bsrg_sampled_lists, false, &plan, error);
-  if (status != BSRG_OK) return status;
-  predict_portable(&args, plan, chip, portable);
-  predict_edges(&args, v->order != NULL, chip, portable);
-  const char *obstacle = bsrg_sampled_obstacle(&args, plan, chip->sm_arch);
-  if (obstacle) {
-    snprintf(hopper->reason, sizeof(hopper->reason), "%s", obstacle);
-    return BSRG_OK;
+  for (int i = 0; i < WAYS; ++i) {
+    bsrg_candidate *c = &out->candidates[i];
+    c->family = families[i];
+    snprintf(c->reason, sizeof(c->reason), "%s",
+             i == PORTABLE ? "without blocks nothing is launched" : "needs at least one block");
   }
-  hopper->supported = 1;
-  hopper->hbm_bytes = bytes_of(&args);
-  predict_hopper(&args, plan, chip, hopper);
-  predict_edges(&args, v->order != NULL, chip, hopper);
-  out->chosen = 0; /* whatever the predictions: as the launches choose */
+  out->candidates[PORTABLE].supported = 1;
+  out->candidates[PORTABLE].hbm_bytes = bytes_of(&args);
   return BSRG_OK;
 }

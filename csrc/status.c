@@ -79,6 +79,10 @@ const char *bsrg_family_name(bsrg_family family) {
       return "widen";
     case BSRG_KSTREAM:
       return "kstream";
+    case BSRG_COVER:
+      return "cover";
+    case BSRG_SPREAD:
+      return "spread";
     case BSRG_FAMILY_COUNT:
       break;
   }

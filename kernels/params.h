@@ -314,6 +314,7 @@ typedef struct bsrg_regroup_piece {
 
 typedef struct bsrg_regroup_params {
   const void *values;
+  void *stored;              /* ungroup: what is written, in place of values */
   void *regrouped;           /* blocks one after another, seen as tiles */
   const int64_t *tile_begin; /* pieces of tile t: tile_begin[t] to tile_begin[t + 1] - 1 */
   const bsrg_regroup_piece *pieces;

@@ -75,4 +75,20 @@ typedef struct bsrg_pairs_portable_params {
   X(32, 32, 2, 1, 8, 4, 6)      \
   X(64, 64, 2, 2, 8, 3, 2)
 
+/* ---- sm80/spread.cu --------------------------------------------------------------------------- */
+
+/* Writes stored blocks to where they are in a dense matrix. Everything counts chunks of an element or, where rows of blocks and
+ * of the matrix are whole ones at aligned addresses, of 16 bytes. */
+typedef struct bsrg_spread_params {
+  const void *values;
+  const int64_t *indptr, *order; /* order: as in bsrg_portable_params, or NULL */
+  const int32_t *indices;
+  void *target;
+  int64_t rows, cols, target_row_stride; /* of the matrix, in which the last blocks may be partial */
+  int64_t row_stride, col_stride;        /* in a stored block */
+  int32_t block_height, block_width;
+} bsrg_spread_params;
+
+enum { BSRG_SPREAD_THREADS = 256, BSRG_SPREAD_MOST_CTAS = 16 /* of a block row */ };
+
 #endif

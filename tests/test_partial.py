@@ -257,13 +257,15 @@ def test_plans_of_sampled_products(rng: np.random.Generator) -> None:
         partial = matrix(NUMPY, p).plan_sampled(256)
         assert partial.useful_flops == 2 * 256 * elements(p).sum() < whole.useful_flops
         for before, after in zip(whole.candidates, partial.candidates, strict=True):
+            if after["family"] == "cover":  # for other blocks
+                continue
             assert before["supported"] == after["supported"] == 1
             assert before["seconds"] < after["seconds"]
             assert "zeros beyond the matrix" in after["reason"]
             portable = after["family"] == "portable"
             assert (f"with copies of {copied}, and zeros" in after["reason"]) == portable
         turned = {"a": "b", "b": "a"}.get(copied, copied)
-        reason = matrix(NUMPY, p).T.plan_sampled(256).candidates[1]["reason"]
+        reason = matrix(NUMPY, p).T.plan_sampled(256).candidates[2]["reason"]
         assert f"with copies of {turned}, and zeros" in reason
 
 

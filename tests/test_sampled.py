@@ -281,5 +281,7 @@ def test_family_is_refused_on_the_cpu() -> None:
 
     with pytest.raises(ValueError, match="family is 'sampled', but the operands are on cpu"):
         sampled(left(), right(), small(), family="sampled")
-    with pytest.raises(ValueError, match="family is 'tall' .*'auto', 'sampled', 'portable' and"):
+    with pytest.raises(
+        ValueError, match="family is 'tall' .*'auto', 'sampled', 'cover', 'portable' and"
+    ):
         sampled(left(), right(), small(), family="tall")

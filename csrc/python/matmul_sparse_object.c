@@ -101,5 +101,5 @@ const char bsrg_matmul_sparse_doc[] =
     "out        [M, N], writable, any strides, sharing memory with no operand unless it is c\n"
     "c          [M, N] or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of the library of values\n"
-    "family     'auto', 'pairs', 'portable' (GPU) or 'cpu'\n\n"
+    "family     'auto', 'pairs', 'spread', 'portable' (GPU) or 'cpu'\n\n"
     "All else is as in matmul.";

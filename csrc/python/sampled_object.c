@@ -92,7 +92,7 @@ const char bsrg_sampled_matmul_doc[] =
     "           values; with a transposed structure laid out as the one that it is the transposed of has it\n"
     "values     as out, or None; not read when beta is 0\n"
     "stream     CUDA stream handle; None takes the current stream of a's library\n"
-    "family     'auto', 'sampled' or 'portable' (GPU), or 'cpu'\n"
+    "family     'auto', 'sampled', 'cover' or 'portable' (GPU), or 'cpu'\n"
     "chip       as in matmul\n\n"
     "Operands are of one dtype (float16, bfloat16, float32, float64) and on one device; 16-bit dtypes are\n"
     "accumulated in float32. On a GPU the call returns once the work is on the stream, behind what the\n"

@@ -1,4 +1,4 @@
-// Copies the stored blocks into larger ones, whose other elements become zero, for the regroup family.
+// Copies the stored blocks into larger ones, whose other elements become zero, for the regroup family, and back.
 //
 // A CTA writes one tile of the regrouped values once: it clears the tile in shared memory, copies the pieces of
 // stored blocks that lie in it there, and stores the whole. Nothing is written twice and stores are always full
@@ -73,6 +73,30 @@ __device__ __forceinline__ void run(const bsrg_regroup_params &p) {
     store_rows(reinterpret_cast<const uint4 *>(tile), out, bytes / 16);
 }
 
+// The other way: pieces of stored blocks from those that hold them.
+template <typename Chunk>
+__device__ __forceinline__ void copy_back(const bsrg_regroup_params &p) {
+  constexpr int kElements = sizeof(Chunk) / 2;
+  const int lanes = 1 << p.lanes_log2, groups = BSRG_REGROUP_THREADS >> p.lanes_log2;
+  const int lane = threadIdx.x & (lanes - 1), group = threadIdx.x >> p.lanes_log2;
+  const int stored_pitch = p.block_width / kElements, pitch = p.child_width / kElements;
+  const auto *tile = static_cast<const uint16_t *>(p.regrouped) + blockIdx.x * int64_t{p.tile_elements};
+  const int64_t end = __ldg(p.tile_begin + blockIdx.x + 1);
+  for (int64_t i = __ldg(p.tile_begin + blockIdx.x) + group; i < end; i += groups) {
+    const int4 piece = __ldg(reinterpret_cast<const int4 *>(p.pieces) + i);
+    const int rows = piece.w & 0xffff, across = (static_cast<uint32_t>(piece.w) >> 16) / kElements;
+    auto *stored =
+        reinterpret_cast<Chunk *>(static_cast<uint16_t *>(p.stored) + piece.x * p.block_elements + piece.y);
+    const auto *from = reinterpret_cast<const Chunk *>(tile + piece.z);
+    const uint32_t reciprocal = BSRG_REGROUP_RECIPROCAL(across);
+#pragma unroll 4
+    for (int chunk = lane; chunk < rows * across; chunk += lanes) {
+      const int row = BSRG_REGROUP_ROW(chunk, reciprocal), column = chunk - row * across;
+      stored[row * stored_pitch + column] = from[row * pitch + column];
+    }
+  }
+}
+
 }  // namespace bsrg::regroup
 
 #define BSRG_REGROUP_KERNEL(elements, Chunk)                               \
@@ -80,6 +104,11 @@ __device__ __forceinline__ void run(const bsrg_regroup_params &p) {
       regroup_v##elements(const __grid_constant__ bsrg_regroup_params p) { \
     bsrg::ptx::follow_grid_before();                                       \
     bsrg::regroup::run<Chunk>(p);                                          \
+  }                                                                        \
+  extern "C" __global__ void __launch_bounds__(BSRG_REGROUP_THREADS, 8)    \
+      ungroup_v##elements(const __grid_constant__ bsrg_regroup_params p) { \
+    bsrg::ptx::follow_grid_before();                                       \
+    bsrg::regroup::copy_back<Chunk>(p);                                    \
   }
 BSRG_REGROUP_KERNEL(8, uint4)
 BSRG_REGROUP_KERNEL(4, uint2)

@@ -73,10 +73,12 @@ def matmul(
     as zeros, so an infinity or NaN there may turn rows (of ``a @ b``; columns where ``b`` is the
     block-sparse one) whose blocks do not meet it into NaN, as it does in a dense product.
 
-    Of two block-sparse operands only blocks that meet are multiplied: 2 * bh * bk * bw FLOP for
-    each stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of
-    ``b`` must be as high as those of ``a`` are wide. Such a product needs no scratch memory, unless
-    blocks reach beyond the matrices.
+    Of two block-sparse operands blocks that meet are multiplied: 2 * bh * bk * bw FLOP for each
+    stored block of ``a`` in block column k and each of ``b`` in block row k. The blocks of ``b``
+    must be as high as those of ``a`` are wide. With the choice ``'spread'``, for low blocks of
+    which many meet on a GPU, ``b`` is written out as a dense matrix first, up to four times the
+    memory of operands and result, and all of ``a`` is multiplied: then an infinity or NaN in ``a``
+    reaches its row. Others need no scratch memory, unless blocks reach beyond the matrices.
 
     Parameters
     ----------
@@ -122,8 +124,8 @@ def matmul(
     precision : str
         Of float32 operands. ``"tf32"`` permits to round them to the 10 bits of TensorFloat-32
         before they are multiplied, for tensor cores; sums remain float32. It is used on a GPU where
-        it gains time, which it does most on Hopper in blocks whose height is a multiple of 64 and
-        whose width is one of 8; products of two bsr_arrays and the CPU compute as ``"ieee"`` does.
+        it gains time, which it does most on Hopper in blocks whose sides are multiples of 8;
+        products of two bsr_arrays and the CPU compute as ``"ieee"`` does.
     out_dtype : dtype, optional
         Of the result and of ``c``, where the operands are float8_e4m3fn or float8_e5m2: float16,
         bfloat16 (the default) or float32, by name or as NumPy or torch writes it.

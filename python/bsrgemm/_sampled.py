@@ -43,8 +43,9 @@ def sampled_matmul(
     Operands have one dtype and live on one device, which computes the product: nothing is cast or
     moved silently. 16-bit floats and float32 accumulate in float32, float64 in float64. The first
     product of a pattern on a GPU brings the pattern there; the others never wait for the GPU and
-    allocate nothing but the result and, in stream order where blocks reach beyond the matrix,
-    memory for copies of ``a`` and ``b``. All can be captured in CUDA graphs.
+    allocate nothing but the result and, in stream order, scratch memory: where blocks reach beyond
+    the matrix, for copies of ``a`` and ``b``, and with the choice ``'cover'`` of the plan for
+    larger blocks that cover those of the pattern. All can be captured in CUDA graphs.
 
     Parameters
     ----------
@@ -94,7 +95,7 @@ def sampled(
     stream: Any = None,
     family: str = "auto",
 ) -> bsr_array:
-    """``sampled_matmul`` with the kernels of the caller's choice: "sampled" or "portable"."""
+    """``sampled_matmul`` with kernels of the caller's choice: "sampled", "cover", "portable"."""
     for name, matrix in (("pattern", pattern), ("out", out)):
         if not isinstance(matrix, BlockSparse) and not (name == "out" and out is None):
             raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")

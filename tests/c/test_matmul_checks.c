@@ -68,7 +68,7 @@ static void test_arguments(void) {
   REFUSE(args.device.kind = (bsrg_device_kind)9, BSRG_ERR_VALUE, "device is kind 9");
   REFUSE(args.device.index = -1, BSRG_ERR_VALUE, "index -1");
   REFUSE(args.family = (bsrg_family)-1, BSRG_ERR_VALUE, "family is -1");
-  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 14");
+  REFUSE(args.family = BSRG_FAMILY_COUNT, BSRG_ERR_VALUE, "families are numbered 0 to 16");
   REFUSE(args.family = BSRG_ATTENTION_HOPPER, BSRG_ERR_VALUE, "'hopper', which computes attention");
   REFUSE(args.family = BSRG_ATTENTION_DECODE, BSRG_ERR_VALUE, "'decode', which computes attention");
   REFUSE(args.family = BSRG_PAIRS, BSRG_ERR_VALUE, "'pairs', which computes products of two");

@@ -60,7 +60,7 @@ static void test_arguments(void) {
   REFUSE(args.dtype = BSRG_F8_E4M3, BSRG_ERR_TYPE, "dtype is 4");
   REFUSE(args.device.kind = (bsrg_device_kind)9, BSRG_ERR_VALUE, "device is kind 9");
   REFUSE(args.family = (bsrg_family)-1, BSRG_ERR_VALUE, "'unknown' (-1)");
-  REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "have 'auto', 'sampled', 'portable' and 'cpu'");
+  REFUSE(args.family = BSRG_TALL, BSRG_ERR_VALUE, "have 'auto', 'sampled', 'cover', 'portable' and 'cpu'");
   REFUSE(args.family = BSRG_SAMPLED, BSRG_ERR_VALUE, "family is 'sampled', but the operands are on cpu");
   REFUSE((args.family = BSRG_HOST, args.device.kind = BSRG_CUDA), BSRG_ERR_VALUE,
          "family is 'cpu', but the operands are on cuda:0");

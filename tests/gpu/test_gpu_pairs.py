@@ -206,6 +206,50 @@ def test_portable_layouts(torch: Any, layout: str, dtype: str, rng: Any) -> None
         check_pair(torch, operands, in_place=True, **scalars)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("blocks", PORTABLE_BLOCKS)
+def test_spread(
+    torch: Any, blocks: tuple[int, int, int], form: tuple[bool, bool], dtype: str, rng: Any
+) -> None:
+    """With b written out as a dense matrix."""
+    for grid in some(((5, 7, 6), (1, 1, 1), (3, 300, 2), (4, 3, 150))):
+        if max(blocks) > 100 and max(grid) > 100:
+            continue
+        for density in (0.0, 0.3, 1.1):
+            operands = pair(torch, masks(rng, grid, density), blocks, dtype, form)
+            check_pair(torch, operands, family="spread")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["rows", "columns", "elements"])
+def test_spread_layouts(torch: Any, layout: str, dtype: str, rng: Any) -> None:
+    for (blocks,) in combined(rng, PORTABLE_BLOCKS, drawn=3):
+        operands = pair(torch, masks(rng, (5, 6, 7), 0.4), blocks, dtype)
+        scalars = {"alpha": 1.5, "beta": -0.5, "layout": layout, "family": "spread"}
+        for c_layout in ("rows", "columns", "elements"):
+            check_pair(torch, operands, c_layout=c_layout, **scalars)
+        check_pair(torch, operands, in_place=True, **scalars)
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("block", [16, 32])
+def test_where_many_meet(torch: Any, block: int, rng: Any) -> None:
+    """Low blocks of which many meet are written out, and of few it is not worth it."""
+    count = 2048 // block
+    for density, family in ((0.5, "spread"), (0.02, "portable")):
+        operands = pair(torch, masks(rng, (count, count, count), density), (block,) * 3, "float16")
+        a, b = (p.matrix for p in operands)
+        assert a.plan(b).choice == family
+        check_pair(torch, operands)
+        expected = a @ b
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = a @ b
+        graph.replay()
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_one_matrix_twice(torch: Any, dtype: str, rng: Any) -> None:
     for block in (64, 128, 48):

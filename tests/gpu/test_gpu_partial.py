@@ -190,7 +190,7 @@ def test_tf32_and_8_bits(dtype: str, family: str, rng: np.random.Generator) -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("family", ["portable", "pairs"])
+@pytest.mark.parametrize("family", ["portable", "pairs", "spread"])
 def test_two_block_sparse_matrices(family: str, dtype: str, rng: np.random.Generator) -> None:
     numpy_dtype(dtype)
     if family == "pairs" and dtype not in HALVES:

@@ -175,6 +175,60 @@ def test_hopper(
         check_on_gpu(torch, mask, blocksize, 72, dtype, orders, beta=1.0, in_place=True)
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize(
+    "blocksize", [(16, 16), (8, 8), (24, 40), (5, 3), (48, 64), (2, 2), (130, 33), (16, 256)]
+)
+@pytest.mark.parametrize("orders", ORDERS, ids="-".join)
+def test_covers(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    orders: tuple[str, str],
+    blocksize: tuple[int, int],
+    dtype: str,
+) -> None:
+    """At larger blocks, of which those stored are copied: of few blocks others than of many."""
+    options: dict[str, Any] = {"family": "cover", "pad": 8}
+    for density in (0.02, 0.4, 1.1):
+        for rows, cols in ((1, 1), (3, 5), (reduced(60), 33)):
+            mask = cases.uniform(density)(rng, rows, cols)
+            mask[-1, -1] = True
+            for k in some((2, 64, 136, 520))[:2]:
+                check_on_gpu(torch, mask, blocksize, k, dtype, orders, **options)
+        form = (mask, blocksize, 136, dtype, orders)
+        check_on_gpu(torch, *form, alpha=-0.5, beta=2.0, **options)
+        check_on_gpu(torch, *form, transposed=True, **options)
+        check_on_gpu(torch, *form, beta=1.0, in_place=True, **options)
+
+
+@pytest.mark.parametrize("cut", [(0, 0), (7, 0), (0, 9), (15, 15)])
+def test_covers_beyond_the_matrix(
+    rng: np.random.Generator, hopper: None, cut: tuple[int, int]
+) -> None:
+    """The last block row and column are partial: what is beyond the matrix becomes zero."""
+    space = GPU_SPACES[-1]
+    space.check()
+    for blocksize in ((16, 16), (24, 16)):
+        mask = cases.uniform(0.5)(rng, 9, 11)
+        mask[-1], mask[:, -1] = True, True
+        p = problem(rng, mask, blocksize, 0, "float16", cut=cut)
+        if (p.shape[0] | p.shape[1]) % 8 == 0:
+            sampled_cases.check(space, p, 72, rng, Call(), "cover")
+        sampled_cases.check(space, p, 72, rng, Call(b="columns"), "cover")
+
+
+def test_which_are_covered(torch: Any, rng: np.random.Generator, hopper: None) -> None:
+    """Blocks that fill most of larger ones, by prediction."""
+    for density, family in ((0.5, "cover"), (0.005, "portable")):
+        p = random_problem(torch, cases.uniform(density)(rng, 256, 256), (16, 16), "float16")
+        plan = p.matrix.plan_sampled(2048)
+        assert plan.choice == family, plan.explain()
+        check_on_gpu(
+            torch, cases.uniform(density)(rng, 60, 64), (16, 16), 256, "float16", family="auto"
+        )
+
+
 @pytest.mark.parametrize("side", [32, 64, 128])
 @pytest.mark.parametrize("number", range(1, 18))
 def test_every_number_of_blocks(
