@@ -20,7 +20,7 @@ from .records import Results
 from .suite import TURNS, Suite, is_new
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
-FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable", "pairs")
+FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable", "pairs", "spread")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from bsrgemm import bsr_array
+from bsrgemm import Plan, bsr_array
 from bsrgemm._matmul import product
 
 from .cases import PairsCase
 from .patterns import Pattern
 from .peers import Problem, Product
-from .records import Row
-from .suite import ALLOWED, Reference, Suite, our_name, rates, relative_error
-
-FAMILIES = ("auto", "pairs", "portable")
+from .suite import Suite
 
 
 @dataclass
@@ -44,10 +40,10 @@ class PairsSuite(Suite):
         p.x.zero_().view(rows, depth, cols, width)[i, :, j, :] = values
         return PairsProblem(**vars(p), b_pattern=pattern, b_values=values)
 
-    def _possible_families(self, p: Problem) -> list[str]:
+    def _plan(self, p: Problem) -> Plan:
         if not isinstance(p, PairsProblem):
-            return super()._possible_families(p)
-        return [family for family in self.families if family in FAMILIES]
+            return super()._plan(p)
+        return self._matrix(p).plan(self._b_matrix(p), chip=self.chip)
 
     def _our_product(self, p: Problem, family: str) -> Product:
         if not isinstance(p, PairsProblem):
@@ -61,24 +57,3 @@ class PairsSuite(Suite):
         assert p.b_pattern is not None
         arrays = (p.b_values, p.b_pattern.indices, p.b_pattern.indptr)
         return bsr_array(arrays, (p.case.k, p.case.n))
-
-    def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
-        if not isinstance(p, PairsProblem):
-            return super()._ours(p, reference, family)
-        # The first product with any such matrices also loads the kernel: it is not timed.
-        self._our_product(p, family).call()
-        ours = self._our_product(p, family)
-        p.out.fill_(math.nan)
-        ours.call()
-        error = relative_error(self.torch, p.out, reference.expected)
-        plan_seconds = self._plan_seconds(lambda: self._our_product(p, family))
-        wrong = not error <= ALLOWED * reference.dense_error
-        extra = {
-            "rel_err": error,
-            "dense_rel_err": reference.dense_error,
-            "plan_us": plan_seconds * 1e6,
-        }
-        rows = self._time(
-            p, our_name(family), ours, extra, wrong, lambda q: self._our_product(q, family)
-        )
-        return rows, f"{rates(rows)}, plan {plan_seconds * 1e3:.2f} ms, error {error:.1e}"

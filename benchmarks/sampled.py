@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bsrgemm import bsr_array
+from bsrgemm import Plan, bsr_array
 from bsrgemm._sampled import sampled
 
 from .cases import Case, select
 from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .peers import Problem, Product
 from .records import Results, Row, make_row
-from .suite import ALLOWED, TURNS, Reference, Suite, our_name, rates, relative_error
+from .suite import TURNS, Reference, Suite, relative_error
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
-FAMILIES = ("auto", "sampled", "portable")
+FAMILIES = ("auto", "sampled", "cover", "portable")
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,19 @@ class SampledSuite(Suite):
         )
         return full.view(rows, height, cols, width)[i, :, j, :]
 
-    def _possible_families(self, p: Problem) -> list[str]:
-        return list(self.families)
+    def _plan(self, p: Problem) -> Plan:
+        return self._pattern(p).plan_sampled(p.case.k, chip=self.chip)
+
+    def _pattern(self, p: Problem) -> bsr_array:
+        """One of its own, whose values are ``out``."""
+        arrays = p.pattern.indices, p.pattern.indptr
+        return bsr_array((p.out, *arrays), (p.case.m, p.case.n))
+
+    def _our_product(self, p: Problem, family: str) -> Product:
+        pattern = self._pattern(p)
+        return Product(
+            lambda: sampled(p.dense, p.x, pattern, out=pattern, family=family), p.case.useful_flops
+        )
 
     def _time(self, p: Problem, who: str, what: Product, *more: Any) -> list[Row]:
         """Also "eager": calls one by one where the others are a graph's, since the host takes
@@ -174,32 +184,6 @@ class SampledSuite(Suite):
         rows = super()._time(p, who, what, *more)
         eager = self.timer.sustained(what.call, rows[0]["us"] * 1e-6)
         return [*rows, make_row(p.case, who, "eager", eager.seconds, what.flops)]
-
-    def _ours(self, p: Problem, reference: Reference, family: str) -> tuple[list[Row], str]:
-        # The first product with any such pattern also loads the kernel: it is not timed.
-        our_product(p, family).call()
-        ours = our_product(p, family)
-        p.out.fill_(math.nan)
-        ours.call()
-        error = relative_error(self.torch, p.out, reference.expected)
-        plan_seconds = self._plan_seconds(lambda: our_product(p, family))
-        extra = {
-            "rel_err": error,
-            "dense_rel_err": reference.dense_error,
-            "plan_us": plan_seconds * 1e6,
-        }
-        wrong = not error <= ALLOWED * reference.dense_error
-        rows = self._time(p, our_name(family), ours, extra, wrong, lambda q: our_product(q, family))
-        return rows, f"{rates(rows)}, plan {plan_seconds * 1e3:.2f} ms, error {error:.1e}"
-
-
-def our_product(p: Problem, family: str) -> Product:
-    """Ours, with a pattern of its own."""
-    arrays = p.pattern.indices, p.pattern.indptr
-    pattern = bsr_array((p.out, *arrays), (p.case.m, p.case.n))
-    return Product(
-        lambda: sampled(p.dense, p.x, pattern, out=pattern, family=family), p.case.useful_flops
-    )
 
 
 # ---- command -------------------------------------------------------------------------------------
@@ -225,7 +209,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> SampledSuite:
-        options = {"peers": args.peers, "families": args.families, "turns": TURNS}
+        chip = {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
+        options = {"chip": chip, "peers": args.peers, "families": args.families, "turns": TURNS}
         return SampledSuite(torch, "cuda:0", DeviceTimer(torch, *args.sustained), **options)
 
     return measure(args, cases, make_suite)
