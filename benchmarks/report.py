@@ -20,7 +20,15 @@ from .families import tally
 from .records import ROOT, Row
 from .report_cells import Made, Run, block_of, both_rates, number, obstacle, ours, rate, ratio
 from .report_host import host, training
-from .report_products import dynamic, fused, linear, portable_products, products, sizes
+from .report_products import (
+    dynamic,
+    fused,
+    linear,
+    low_products,
+    portable_products,
+    products,
+    sizes,
+)
 
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
@@ -350,6 +358,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
         NEWEST_SLUG,
         "precision --select ^fp8_columns",
     ),
+    "gpu-low": (low_products, NEWEST_SLUG, "gpu|sampled|precision"),
     "gpu-portable": (
         portable_products,
         GPU_SLUG,

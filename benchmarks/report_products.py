@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .cases import FEW_COLUMNS
@@ -19,7 +20,8 @@ _PRODUCTS = {
     "fp8": "A @ X, X column-major",
     "fp8_rows": "A @ X",
 }
-# Likewise, in a table of their own.
+# Likewise, in tables of their own.
+_LOW = {group: _PRODUCTS[group] for group in ("tf32", "tf32_rows", "sampled", "bsr_bsr")}
 _PORTABLE = {
     "fp8_small_rows": "A @ X",
     "float64_rows": "A @ X",
@@ -42,9 +44,19 @@ def _in_groups(runs: list[Run], groups: Any, timing: str) -> list[tuple[Run, dic
     ]
 
 
-def products(runs: list[Run], groups: dict[str, str] = _PRODUCTS) -> Made:
+def _is_low(row: dict[str, Any]) -> bool:
+    """Of a product for which low blocks have kernels of their own, in a table of their own."""
+    group, (height, _) = row["case"].split("/")[0], row["block"]
+    return group in _LOW and (height < 32 if group == "sampled" else height < 64)
+
+
+def products(
+    runs: list[Run],
+    groups: dict[str, str] = _PRODUCTS,
+    wanted: Callable[[dict[str, Any]], bool] = lambda row: not _is_low(row),
+) -> Made:
     """Rates of useful work, and over those of the rivals."""
-    found = _in_groups(runs, groups, "sustained")
+    found = [(run, row) for run, row in _in_groups(runs, groups, "sustained") if wanted(row)]
     header = [
         "product",
         "dtype",
@@ -80,6 +92,11 @@ def _one_by_one(run: Run, row: dict[str, Any], who: str) -> str:
     own = run.find("bsrgemm", "eager", case=row["case"])
     rival = run.rival(own, who) if own else None
     return f" ({ratio(own, rival)})" if own and rival else ""
+
+
+def low_products(runs: list[Run]) -> Made:
+    """The same of low blocks."""
+    return products(runs, _LOW, _is_low)
 
 
 def portable_products(runs: list[Run]) -> Made:
