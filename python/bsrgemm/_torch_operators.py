@@ -17,8 +17,8 @@ from . import _core
 from ._array import bsr_array
 from ._convert import Parts
 from ._forward_mode import check_tangent
+from ._interop import TORCH
 from ._matmul import matmul
-from ._sampled import sampled_matmul
 
 forward_ad = torch.autograd.forward_ad
 
@@ -231,6 +231,15 @@ def matmul_operator(
     indptr) of ``shape`` or its transpose. ``bias`` has an element for each of A's outer side."""
     if forward_ad._current_level >= 0:
         refuse_tangents({"values": values, "dense": dense, "bias": bias})
+    given_bias = bias if bias is None or dense_left else bias[:, None]
+    rows, cols = shape
+    structure = structure_of(indices, indptr, (rows, cols), (values.shape[1], values.shape[2]))
+    result = _core.try_matmul(
+        *(structure.transposed() if transposed else structure, values, dense, dense_left),
+        *(None, 1.0, None, given_bias, activation, None, None, None, "ieee"),
+    )
+    if result is not NotImplemented:
+        return result
     a = matrix_of(values.detach(), indices, indptr, shape, transposed)
     if bias is not None:
         bias = bias.detach() if dense_left else bias.detach()[:, None]
@@ -306,8 +315,8 @@ def sampled_operator(
     shape = (a.shape[0], b.shape[1])
     structure = structure_of(indices, indptr, shape, (height, width))
     values = a.new_empty((structure.nnzb, height, width))
-    out = bsr_array._from_parts(Parts(values, indices, indptr, shape, structure))
-    sampled_matmul(a.detach(), b.detach(), out, out=out)
+    left, right = TORCH.importable(a.detach(), "a"), TORCH.importable(b.detach(), "b")
+    _core.sampled_matmul(structure, left, right, values, None, 1.0, 0.0, TORCH.current_stream(a))
     return values
 
 
