@@ -91,17 +91,17 @@ static bsrg_status spread(const bsrg_matmul_sparse_args *args, const bsrg_dense 
                       (uintptr_t)args->b_values % 16 == 0;
   const int64_t of_chunk = chunks ? 16 / item : 1;
   bsrg_spread_params p = {.values = args->b_values,
-                                .indptr = uploads.indptr,
-                                .order = uploads.order,
-                                .indices = uploads.indices,
-                                .target = target->data,
-                                .rows = v->rows,
-                                .cols = v->cols / of_chunk,
-                                .target_row_stride = target->row_stride / of_chunk,
-                                .row_stride = turned ? 1 : v->block_width / of_chunk,
-                                .col_stride = turned ? v->block_height : 1,
-                                .block_height = (int32_t)v->block_height,
-                                .block_width = (int32_t)(v->block_width / of_chunk)};
+                          .indptr = uploads.indptr,
+                          .order = uploads.order,
+                          .indices = uploads.indices,
+                          .target = target->data,
+                          .rows = v->rows,
+                          .cols = v->cols / of_chunk,
+                          .target_row_stride = target->row_stride / of_chunk,
+                          .row_stride = turned ? 1 : v->block_width / of_chunk,
+                          .col_stride = turned ? v->block_height : 1,
+                          .block_height = (int32_t)v->block_height,
+                          .block_width = (int32_t)(v->block_width / of_chunk)};
   const bsrg_kernel_id kernel = chunks      ? BSRG_KERNEL_SPREAD_16
                                 : item == 2 ? BSRG_KERNEL_SPREAD_2
                                 : item == 4 ? BSRG_KERNEL_SPREAD_4

@@ -20,6 +20,7 @@ from ._torch_operators import (
     forward_ad,
     keep_structure,
     matmul_operator,
+    precision_of,
     refuse_tangents,
     sampled_operator,
 )
@@ -48,6 +49,15 @@ def is_plain(x: Any, values: Any, bias: Any) -> bool:
     )
 
 
+def try_linear(
+    structure: _core.Structure, values: Any, x: Any, bias: Any, activation: str | None
+) -> Any:
+    """``activation(x @ A.T + bias)`` by the short way, or NotImplemented."""
+    if x.dtype is torch.float32 and precision_of(x) != "ieee":
+        return NotImplemented
+    return _core.try_linear(structure, values, x, bias, activation)
+
+
 def general_linear(
     x: torch.Tensor,
     values: torch.Tensor,
@@ -59,7 +69,8 @@ def general_linear(
     that says what."""
     rows = x if x.ndim == 2 else x.reshape(-1, structure.shape[1])
     weight = _matrix(values, structure).T
-    y = matmul(rows.detach(), weight, bias=bias, activation=activation)
+    options: dict[str, Any] = {"bias": bias, "activation": activation}
+    y = matmul(rows.detach(), weight, precision=precision_of(x), **options)
     return y if x.ndim == 2 else y.view(*x.shape[:-1], structure.shape[0])
 
 
@@ -86,7 +97,7 @@ class RecordedLinear(torch.autograd.Function):
         relu: bool,
     ) -> torch.Tensor:
         activation = "relu" if relu else None
-        y = _core.try_linear(structure, values, x, bias, activation)
+        y = try_linear(structure, values, x, bias, activation)
         if y is NotImplemented:
             y = general_linear(x, values, bias, structure, activation)
         ctx.structure, ctx.relu = structure, relu
@@ -133,9 +144,10 @@ class RecordedLinear(torch.autograd.Function):
 def _times_matrix(
     dense: torch.Tensor, values: torch.Tensor, structure: _core.Structure
 ) -> torch.Tensor:
+    precision = precision_of(dense)
     result = _core.try_matmul(
-        structure, values, dense, True, None, 1.0, None, None, None, None, None, None, "ieee"
+        structure, values, dense, True, None, 1.0, None, None, None, None, None, None, precision
     )
     if result is NotImplemented:
-        result = matmul(dense.detach(), _matrix(values, structure))
+        result = matmul(dense.detach(), _matrix(values, structure), precision=precision)
     return result

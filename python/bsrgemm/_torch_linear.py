@@ -13,7 +13,7 @@ from ._batch import check_single
 from ._convert import grid_of, pair_of
 from ._matmul import real_number
 from ._stack import prune
-from ._torch_eager import RecordedLinear, general_linear, is_plain
+from ._torch_eager import RecordedLinear, general_linear, is_plain, try_linear
 from ._torch_operators import (
     check_tensor,
     forget_structure,
@@ -45,7 +45,9 @@ def linear(
 
     As ``torch.nn.functional.linear``. Gradients flow to ``input``, ``weight.data`` and ``bias``,
     all computed from the stored blocks. Under autocast all operands are cast to its dtype.
-    Without gradients, bias and activation are part of the product.
+    Without gradients, bias and activation are part of the product. On a GPU products of float32
+    with the weight use TensorFloat-32 where ``torch.backends.cuda.matmul`` permits it; gradients of
+    the blocks do not.
 
     Parameters
     ----------
@@ -78,7 +80,7 @@ def linear(
         refuse_tangents({"input": input, "weight.data": values, "bias": bias})
     plain = is_plain(input, values, bias)
     if plain and not _is_cast(input):
-        y = _core.try_linear(structure, values, input, bias, activation)
+        y = try_linear(structure, values, input, bias, activation)
         if y is not NotImplemented:
             return y
     if weight.is_transposed or not isinstance(values, torch.Tensor):
@@ -135,7 +137,7 @@ def _linear(
     if structure is None:
         return _by_operator(x, values, indices, indptr, shape, bias, activation, recorded)
     if not recorded:
-        y = _core.try_linear(structure, values, x, bias, activation)
+        y = try_linear(structure, values, x, bias, activation)
         if y is NotImplemented:
             y = general_linear(x, values, bias, structure, activation)
         return y
@@ -383,7 +385,7 @@ class BSRLinear(torch.nn.Module):
             blocksize = values.shape[1], values.shape[2]
             structure = structure_of(indices, indptr, shape, blocksize)
             if not _is_cast(input):
-                y = _core.try_linear(structure, values, input, bias, self.activation)
+                y = try_linear(structure, values, input, bias, self.activation)
                 if y is not NotImplemented:
                     return y
         return _linear(input, values, indices, indptr, shape, structure, bias, self.activation)

@@ -202,6 +202,17 @@ def check_tensor(x: Any, name: str, other: str = "") -> None:
         raise TypeError(f"{name} is a {type(x).__name__}; accepted: a torch.Tensor{other}")
 
 
+def precision_of(x: torch.Tensor) -> str:
+    """What torch's settings permit for products of ``x``: "tf32" of float32 on a GPU, or "ieee"."""
+    if x.dtype is not torch.float32 or not x.is_cuda:
+        return "ieee"
+    settings = torch.backends.cuda.matmul
+    allowed = getattr(settings, "fp32_precision", None)  # older than PyTorch 2.9: None
+    if allowed is None:
+        return "tf32" if settings.allow_tf32 else "ieee"
+    return "tf32" if allowed == "tf32" else "ieee"
+
+
 def refuse_tangents(tensors: dict[str, Any]) -> None:
     """Raise TypeError if one has a tangent.
 
@@ -236,7 +247,7 @@ def matmul_operator(
     structure = structure_of(indices, indptr, (rows, cols), (values.shape[1], values.shape[2]))
     result = _core.try_matmul(
         *(structure.transposed() if transposed else structure, values, dense, dense_left),
-        *(None, 1.0, None, given_bias, activation, None, None, None, "ieee"),
+        *(None, 1.0, None, given_bias, activation, None, None, None, precision_of(dense)),
     )
     if result is not NotImplemented:
         return result
@@ -244,7 +255,8 @@ def matmul_operator(
     if bias is not None:
         bias = bias.detach() if dense_left else bias.detach()[:, None]
     left, right = (dense.detach(), a) if dense_left else (a, dense.detach())
-    return matmul(left, right, bias=bias, activation=activation)
+    options: dict[str, Any] = {"bias": bias, "activation": activation}
+    return matmul(left, right, precision=precision_of(dense), **options)
 
 
 @matmul_operator.register_fake

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from device_cases import need_graph_trees, random_problem, relative_error, some
+from precision_cases import TF32_ERROR
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,6 +62,38 @@ def test_gradients_equal_those_of_the_dense_layer(
 def dense_mask(dense: Any, block: int) -> np.ndarray:
     tiles = dense.view(dense.shape[0] // block, block, dense.shape[1] // block, block)
     return (tiles != 0).any(dim=3).any(dim=1).cpu().numpy()
+
+
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_float32_follows_torch(torch: Any, rng: np.random.Generator, block: int) -> None:
+    """With TensorFloat-32 where torch's own products have it, eager, compiled and backwards."""
+    layer, dense = make_layer(torch, rng, block, "float32", activation="relu")
+    x = torch.randn(640, 512, device="cuda").requires_grad_()
+    expected = torch.relu(x.double() @ dense.T + layer.bias.double())
+    wanted = torch.randn(640, 640, device="cuda")
+    of_x = (wanted.double() * (expected > 0)) @ dense
+    setting = torch.backends.cuda.matmul
+    torch._dynamo.reset()
+    compiled = torch.compile(layer)
+
+    def errors() -> tuple[float, ...]:
+        y = layer(x)
+        (gradient,) = torch.autograd.grad(y, x, wanted)
+        with torch.no_grad():
+            found = (layer(x), compiled(x), y)
+        found_errors = [relative_error(torch, z, expected) for z in found]
+        return *found_errors, relative_error(torch, gradient, of_x)
+
+    assert max(errors()) < 1e-5
+    saved = setting.allow_tf32
+    setting.allow_tf32 = True
+    try:
+        assert all(2.0**-16 < error <= TF32_ERROR for error in errors()[:3])
+        assert 2.0**-16 < errors()[3] < 3e-2  # ReLU decides otherwise for some
+    finally:
+        setting.allow_tf32 = saved
+    assert max(errors()) < 1e-5
 
 
 # Eager steps on another stream than the capture are what the test compares with.
