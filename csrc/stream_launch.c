@@ -47,7 +47,8 @@ static bsrg_status prepare(const bsrg_matmul_args *args, const bsrg_stream_plan 
       [STAGES] = {stream->stages, sizeof(*stream->stages) * (size_t)stream->stage_count},
       [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
       [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
-      [SOURCE] = {stream->source, sizeof(*stream->source) * (size_t)stream->part_count}};
+      [SOURCE] = {stream->source,
+                  sizeof(*stream->source) * (size_t)(stream->part_count + BSRG_STREAM_SLOTS)}};
   return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_STREAM, stream->low), parts, PARTS, gpu, uploads,
                           error);
 }
@@ -88,16 +89,34 @@ static bsrg_map_shape shape_of(const bsrg_dense *d, bsrg_dtype dtype, bool trans
       2, {n, k, 0}, {(uint64_t)d->row_stride, 0}, {64, (uint32_t)rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
-/* Kernels of tf32 lie by height, then width. */
+#define BSRG_STREAM_ONE_MORE(height, width) +1
+enum { WIDE_SHAPES = 0 BSRG_STREAM_WIDE_SHAPES(BSRG_STREAM_ONE_MORE) };
+#undef BSRG_STREAM_ONE_MORE
+
 static int kernel_of(const bsrg_matmul_args *args, const bsrg_stream_shape *shape, bool transposed,
-                     bool fused) {
-  if (args->dtype == BSRG_F32)
-    return BSRG_KERNEL_STREAM_TF32_8X16 + shape->height / 8 * 2 - 2 + (shape->width == 32);
+                     bool fused, bool stored) {
+  const int wide = shape->height / 8 * 2 - 2 + (shape->width == 32); /* by height, then width */
+  if (args->dtype == BSRG_F32) return BSRG_KERNEL_STREAM_TF32_8X16 + wide;
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : fused ? 2 : 0);
+  if (stored) return BSRG_KERNEL_STREAM_STORED_F16_8X16 + group * WIDE_SHAPES + wide;
   return shape->kernel + group * BSRG_STREAM_SHAPE_COUNT;
 }
 
-/* The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
+/* Of stored blocks all parts, one below the other. */
+static bsrg_status describe_blocks(const bsrg_matmul_args *args, const bsrg_stream_shape *shape,
+                                   bsrg_tensor_map *map, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_map_shape blocks = {2,
+                                 {(uint64_t)shape->width, (uint64_t)(v->nnzb * v->block_height), 0},
+                                 {(uint64_t)shape->width, 0},
+                                 {(uint32_t)shape->width, (uint32_t)shape->height, 0},
+                                 bsrg_map_swizzle(2 * shape->width)};
+  return bsrg_encode_map(gpu.api, args->dtype, args->values, &blocks, map, error);
+}
+
+/* packed: 0 where the kernel reads blocks as they are stored.
+ *
+ * The structure may have more rows than Y and more columns than X has rows, as the regroup family's have in their
  * last blocks: the bounds of the maps are those of X and Y, where TMA clips and fills with zeros. */
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan *stream,
                             const CUdeviceptr *uploads, CUdeviceptr packed, bsrg_gpu gpu, bsrg_error *error) {
@@ -135,8 +154,12 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK && !tf32)
     status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
+  if (status == BSRG_OK && packed == 0) {
+    p.source = (const int32_t *)(uintptr_t)uploads[SOURCE];
+    status = describe_blocks(args, shape, &p.blocks, gpu, error);
+  }
   if (status != BSRG_OK) return status;
-  const int kernel = kernel_of(args, shape, transposed, p.output.given);
+  const int kernel = kernel_of(args, shape, transposed, p.output.given, packed == 0);
   return bsrg_launch_drawing(gpu.api, gpu.device, (bsrg_kernel_id)kernel, cluster, clusters * cluster,
                              (CUstream)args->stream, &p, &p.counter, tiles > clusters, error);
 }
@@ -154,6 +177,8 @@ bsrg_status bsrg_stream_launch(const bsrg_matmul_args *args, const void *plan, b
   const CUdeviceptr *uploads;
   bsrg_status status = prepare(args, stream, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
+  const bsrg_chip chip = bsrg_chip_of(gpu);
+  if (bsrg_stream_reads_stored(args, stream, &chip)) return multiply(args, stream, uploads, 0, gpu, error);
 
   const size_t bytes =
       2 * (size_t)stream->part_count * (size_t)stream->shape.height * (size_t)stream->shape.width;

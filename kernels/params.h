@@ -243,10 +243,13 @@ typedef struct bsrg_stream_params {
   /* Of float32, in place of the map. */
   void *y_data;
   int64_t y_row_stride, y_col_stride;
+  /* Of kernels that read blocks as they are stored, in place of `packed`: {width, all parts one below the other}, box a part, and
+   * which of these follow one another in packed order. */
+  bsrg_tensor_map blocks;
+  const int32_t *source;
 } bsrg_stream_params;
 
-/* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. Two elements of tf32 are one
- * of width; they have no kernels of width 8. */
+/* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */
 #define BSRG_STREAM_WIDTHS(X, height) X(height, 8) X(height, 16) X(height, 32)
 #define BSRG_STREAM_SHAPES(X) \
   X(8, 16)                    \
@@ -259,16 +262,17 @@ typedef struct bsrg_stream_params {
   BSRG_STREAM_WIDTHS(X, 56)   \
   BSRG_STREAM_WIDTHS(X, 64)
 
-#define BSRG_STREAM_TF32_WIDTHS(X, height) X(height, 16) X(height, 32)
-#define BSRG_STREAM_TF32_SHAPES(X) \
-  BSRG_STREAM_TF32_WIDTHS(X, 8)    \
-  BSRG_STREAM_TF32_WIDTHS(X, 16)   \
-  BSRG_STREAM_TF32_WIDTHS(X, 24)   \
-  BSRG_STREAM_TF32_WIDTHS(X, 32)   \
-  BSRG_STREAM_TF32_WIDTHS(X, 40)   \
-  BSRG_STREAM_TF32_WIDTHS(X, 48)   \
-  BSRG_STREAM_TF32_WIDTHS(X, 56)   \
-  BSRG_STREAM_TF32_WIDTHS(X, 64)
+/* Without those of width 8: of tf32, two elements of which are one of width, and of blocks that are read as they are stored. */
+#define BSRG_STREAM_WIDE_WIDTHS(X, height) X(height, 16) X(height, 32)
+#define BSRG_STREAM_WIDE_SHAPES(X) \
+  BSRG_STREAM_WIDE_WIDTHS(X, 8)    \
+  BSRG_STREAM_WIDE_WIDTHS(X, 16)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 24)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 32)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 40)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 48)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 56)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 64)
 
 /* ---- sm80/stream_pack.cu, sm80/stream_pack_transposed.cu ------------------------------------- */
 

@@ -34,7 +34,8 @@
 
 namespace bsrg::stream {
 
-template <typename T, int kHeight, int kWidth, bool kFused, bool kTransposedX>
+// kStored: blocks are read as they are stored, not packed.
+template <typename T, int kHeight, int kWidth, bool kFused, bool kTransposedX, bool kStored>
 struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   using Base = Output<T, kHeight, kFused, kTransposedX>;
   using Base::kRows;
@@ -49,6 +50,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static constexpr int kSlotBytes = 2 * kPanelBytes;
   static constexpr bool kPairs = BSRG_STREAM_PAIRS(kWidth);
   static_assert(kRows <= BSRG_STREAM_MOST_ROWS / (kPairs ? 2 : 1), "a stage's record has no more");
+  static_assert(!kStored || !kPairs, "rows of 32 or 64 bytes, as swizzles have them");
   static_assert(!kTf32 || (kTransposedX && !kPairs), "WGMMA of tf32 is K-major, and takes eight rows of X");
 
   using Base::lane;
@@ -163,35 +165,73 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     }
   }
 
-  // One lane. Stages are the same in both CTAs of a cluster, and so are slots; a copy to both has to wait until both are empty.
+  // Of blocks that are not packed one box each, by a warp. Their rows are swizzled like those of a transposed X.
+  // first: where the lane's first one is stored.
+  __device__ void load_stored(int stage, const bsrg_stream_stage *from, int begin, int count,
+                              int first) const {
+    const uint32_t target = stage_data(stage) + kStageBytes - count * kBlockBytes;
+    const int rank = p.cluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
+    constexpr uint16_t kBoth = 3;
+    if (lane == 0) {
+      if (p.cluster == 1)
+        ptx::bulk_load(record(stage), from, L::kRecordBytes, full(stage), p.blocks_policy);
+      else if (rank == 0)
+        ptx::bulk_load_multicast(record(stage), from, L::kRecordBytes, full(stage), kBoth, p.blocks_policy);
+    }
+    for (int i = lane; i < count; i += 32) {
+      const int row = (i < 32 ? first : __ldg(p.source + begin + i)) * kHeight;
+      if (p.cluster == 1)
+        ptx::tma_load_2d(target + i * kBlockBytes, p.blocks, 0, row, full(stage), p.blocks_policy);
+      else if (i % 2 == rank)
+        ptx::tma_load_2d_multicast(target + i * kBlockBytes, p.blocks, 0, row, full(stage), kBoth,
+                                   p.blocks_policy);
+    }
+  }
+
+  // One lane, or a warp where blocks are not packed. Stages are the same in both CTAs of a cluster, and so are slots; a copy to
+  // both has to wait until both are empty. Parts of a stage follow those of the one before it in p.source, which goes on for
+  // BSRG_STREAM_SLOTS behind the last.
   __device__ void load_blocks() const {
+    const bool leads = !kStored || lane == 0;
     Stage stage;
     stage.parity = 1;
     uint32_t turn = 0;
     for (Slot slot;; slot.advance()) {
-      const Message m = receive(slot);
+      const Message m = kStored ? receive_by_warp(slot) : receive(slot);
       if (m.last()) return;
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
       // One record ahead: a global load in this lane's path would cost 0.3 us a stage.
       int2 a = m.stage_count > 0 ? __ldg(reinterpret_cast<const int2 *>(next)) : make_int2(0, 0);
-      const bool draws = p.cluster == 1 || ptx::cluster_rank() == 0;
+      int source = kStored && m.stage_count > 0 ? __ldg(p.source + a.x + lane) : 0;
+      const bool draws = leads && (p.cluster == 1 || ptx::cluster_rank() == 0);
       if (m.stage_count == 0 && draws) ptx::barrier_arrive(wanted());
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
         if (i == max(m.stage_count - kDrawBefore, 0) && draws) ptx::barrier_arrive(wanted());
         const bsrg_stream_stage *current = next++;
-        const int bytes = a.y * kBlockBytes;
-        const char *source = static_cast<const char *>(p.packed) + static_cast<int64_t>(a.x) * kBlockBytes;
-        if (i + 1 < m.stage_count) a = __ldg(reinterpret_cast<const int2 *>(next));
+        const int begin = a.x, count = a.y, first = source;
+        if (i + 1 < m.stage_count) {
+          a = __ldg(reinterpret_cast<const int2 *>(next));
+          if constexpr (kStored) source = __ldg(p.source + begin + count + lane);
+        }
         ptx::barrier_wait(empty(stage.slot), stage.parity);
-        ptx::barrier_arrive_expect(full(stage.slot), bytes + L::kRecordBytes);
+        if (leads) ptx::barrier_arrive_expect(full(stage.slot), count * kBlockBytes + L::kRecordBytes);
         if (p.cluster > 1) {
           // Of this one, too: else a partner that is ahead could end two phases, and this lane wait for the first for ever.
-          ptx::barrier_arrive(both_ready());
-          ptx::barrier_arrive_cluster(ptx::map_to_rank(both_ready(), ptx::cluster_rank() ^ 1));
+          if (leads) {
+            ptx::barrier_arrive(both_ready());
+            ptx::barrier_arrive_cluster(ptx::map_to_rank(both_ready(), ptx::cluster_rank() ^ 1));
+          }
           ptx::barrier_wait(both_ready(), turn);
           turn ^= 1;
         }
-        load(stage.slot, current, source, bytes);
+        if constexpr (kStored) {
+          __syncwarp();  // what the barrier expects comes first
+          load_stored(stage.slot, current, begin, count, first);
+        } else {
+          load(stage.slot, current,
+               static_cast<const char *>(p.packed) + static_cast<int64_t>(begin) * kBlockBytes,
+               count * kBlockBytes);
+        }
       }
     }
   }
@@ -267,16 +307,16 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // One block times both panels of X.
   static __device__ void multiply(float (&d)[2][kSums], uint32_t slot, uint32_t block) {
-    // As in matrix_descriptor. Of a transposed X the next 16 rows are the next 32 bytes of each column.
-    constexpr ptx::Swizzle kSwizzle = !kTransposedX  ? ptx::Swizzle::k128
-                                      : kWidth == 32 ? ptx::Swizzle::k64
-                                                     : ptx::Swizzle::k32;
-    constexpr uint32_t kGroupBytes = kTransposedX ? 8 * kWidth * 2 : 1024;
+    // As in matrix_descriptor. Of a transposed X and of stored blocks the next 16 k are the next 32 bytes of each row, which is as
+    // long as a part is wide.
+    constexpr ptx::Swizzle kOfRows = kWidth == 32 ? ptx::Swizzle::k64 : ptx::Swizzle::k32;
+    constexpr uint64_t kInRows = 8 * kWidth * 2 >> 4 | static_cast<uint32_t>(kOfRows) << 30;
+    constexpr uint64_t kInPanel = 1024 >> 4 | static_cast<uint32_t>(ptx::Swizzle::k128) << 30;
+    constexpr uint64_t kXHigh = (kTransposedX ? kInRows : kInPanel) << 32;
     constexpr uint32_t k16Bytes = kTransposedX ? 32 : 16 * 128;
-    constexpr uint64_t kXHigh =
-        static_cast<uint64_t>(kGroupBytes >> 4 | static_cast<uint32_t>(kSwizzle) << 30) << 32;
-    // 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8.
-    constexpr uint64_t kBlockHigh = static_cast<uint64_t>(kWidth * 16 >> 4) << 32;
+    // Packed ones are 8 x 8 core matrices of 128 bytes, those of 8 rows before those of the next 8.
+    constexpr uint64_t kBlockHigh = (kStored ? kInRows : kWidth * 16 >> 4) << 32;
+    constexpr uint32_t kNextInBlock = (kStored ? 32 : 256) >> 4;
     ptx::warpgroup_fence();
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k)
@@ -284,7 +324,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       for (int panel = 0; panel < 2; ++panel)
         ptx::WgmmaSmall<T, kHeight, !kTransposedX>::run(
             d[panel], kXHigh | (slot + panel * (kPanelBytes >> 4) + k * (k16Bytes >> 4)),
-            kBlockHigh | (block + k * (256 >> 4)));
+            kBlockHigh | (block + k * kNextInBlock));
     ptx::warpgroup_commit();
   }
 
@@ -395,25 +435,29 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
       ptx::give_back_registers<kProducerRegisters>();
       const int role = warp - 4 * kGroups;
       if (role < kLoaders) load_x(role);
-      if (role == kLoaders && lane == 0) load_blocks();
+      if (role == kLoaders && (kStored || lane == 0)) load_blocks();
       if (role == kLoaders + 1 && lane == 0 && blockIdx.x % p.cluster == 0) schedule();
     }
   }
 };
 
-template <typename T, int kHeight, int kWidth, bool kFused, bool kTransposedX>
+template <typename T, int kHeight, int kWidth, bool kFused, bool kTransposedX, bool kStored>
 __device__ __forceinline__ void run(const bsrg_stream_params &params) {
   extern __shared__ char raw[];
   const uint32_t shared = (ptx::shared_address(raw) + 1023) & ~1023u;
-  const Kernel<T, kHeight, kWidth, kFused, kTransposedX> kernel{
+  const Kernel<T, kHeight, kWidth, kFused, kTransposedX, kStored> kernel{
       {params, shared, ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}};
   kernel.run();
 }
 
 }  // namespace bsrg::stream
 
-#define BSRG_STREAM_KERNEL(NAME, T, FUSED, TRANSPOSED_X, HEIGHT, WIDTH)         \
-  extern "C" __global__ void __launch_bounds__(BSRG_STREAM_THREADS, 1)          \
-      NAME##_##HEIGHT##x##WIDTH(const __grid_constant__ bsrg_stream_params p) { \
-    bsrg::stream::run<T, HEIGHT, WIDTH, FUSED, TRANSPOSED_X>(p);                \
+#define BSRG_STREAM_KERNEL_OF(NAME, T, FUSED, TRANSPOSED_X, STORED, HEIGHT, WIDTH) \
+  extern "C" __global__ void __launch_bounds__(BSRG_STREAM_THREADS, 1)             \
+      NAME##_##HEIGHT##x##WIDTH(const __grid_constant__ bsrg_stream_params p) {    \
+    bsrg::stream::run<T, HEIGHT, WIDTH, FUSED, TRANSPOSED_X, STORED>(p);           \
   }
+#define BSRG_STREAM_KERNEL(NAME, T, FUSED, TRANSPOSED_X, HEIGHT, WIDTH) \
+  BSRG_STREAM_KERNEL_OF(NAME, T, FUSED, TRANSPOSED_X, false, HEIGHT, WIDTH)
+#define BSRG_STREAM_STORED_KERNEL(NAME, T, FUSED, TRANSPOSED_X, HEIGHT, WIDTH) \
+  BSRG_STREAM_KERNEL_OF(NAME, T, FUSED, TRANSPOSED_X, true, HEIGHT, WIDTH)

@@ -2,4 +2,4 @@
 #include "sm90/stream.cuh"
 
 #define KERNEL(HEIGHT, WIDTH) BSRG_STREAM_KERNEL(stream_tf32, float, true, true, HEIGHT, WIDTH)
-BSRG_STREAM_TF32_SHAPES(KERNEL)
+BSRG_STREAM_WIDE_SHAPES(KERNEL)

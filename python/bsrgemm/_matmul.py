@@ -60,13 +60,13 @@ def matmul(
     on Hopper, in blocks whose height is a multiple of 64 and whose width is one of 32. The
     first product of a matrix on a GPU brings its pattern there, of small blocks also the first one
     of few columns; the others never wait for the GPU and allocate nothing but the result and, in
-    stream order, scratch memory: for a copy of the blocks where the plan's choice is ``'stream'``
-    or, in other blocks, ``'regroup'``, for copies of dense operands, and perhaps of the blocks,
-    where it is ``'align'`` or operands have 8 bits, and for partial sums of long rows where it is
-    ``'narrow'``; where blocks reach beyond the matrix, all choices but ``'tall'``, ``'stream'``
-    and ``'regroup'`` may copy the dense operands. All can be captured in CUDA graphs, where scratch
-    memory, and a counter from which tiles of unequal lengths are drawn, are memory nodes: CUDA lets
-    such a graph have one executable graph at a time.
+    stream order, scratch memory: mostly for a copy of the blocks where the plan's choice is
+    ``'stream'`` or, in other blocks, ``'regroup'``, for copies of dense operands, and perhaps of
+    the blocks, where it is ``'align'`` or operands have 8 bits or tf32, and for partial sums of
+    long rows where it is ``'narrow'``; where blocks reach beyond the matrix, all choices but
+    ``'tall'``, ``'stream'`` and ``'regroup'`` may copy the dense operands. All can be captured in
+    CUDA graphs, where scratch memory, and a counter from which tiles of unequal lengths are drawn,
+    are memory nodes: CUDA lets such a graph have one executable graph at a time.
 
     Blocks that are not stored contribute nothing, whatever the dense operand holds there, with one
     exception: with the choice ``'regroup'``, also within others, some of them are multiplied

@@ -196,6 +196,43 @@ def test_stream(
             check_form(torch, p, form, 200, alpha=3.0, family="stream")
 
 
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize("height", [8, 16, 24, 32, 40, 48, 56, 64, 96])
+def test_packed_and_stored_blocks(
+    torch: Any,
+    rng: np.random.Generator,
+    hopper: None,
+    height: int,
+    width: int,
+    right: bool,
+    dtype: str,
+) -> None:
+    """Blocks of a transposed view are packed, others 16 or 32 wide read as they are stored: both
+    give the same bits, for clusters of CTAs and single ones, with fused output and without."""
+    mask = cases.uniform(0.2)(rng, reduced(3072) // height, 1280 // width)
+    stored = random_problem(torch, mask, (height, width), dtype).matrix
+    packed = stored.T.copy().T
+    for n in some((128, 1024, 1096)):
+        x = torch.randn(1280, n, device="cuda").to(stored.dtype)
+        bias = torch.randn(stored.shape[0], device="cuda").to(stored.dtype)
+        for options in ({}, {"bias": bias, "activation": "relu"}):
+            if right:  # y = x @ A.T, in which X and Y lie by columns
+                given = x.T.contiguous()
+                found = [
+                    product(given, a.T, None, 1.0, None, None, None, "stream", **options)
+                    for a in (stored, packed)
+                ]
+            else:
+                options = {k: v[:, None] if k == "bias" else v for k, v in options.items()}
+                found = [
+                    product(a, x, None, 1.0, None, None, None, "stream", **options)
+                    for a in (stored, packed)
+                ]
+            assert found[0].isfinite().all() and torch.equal(*found)
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("form", ALL_FORMS, ids=repr)
 def test_stream_patterns(
