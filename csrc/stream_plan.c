@@ -434,9 +434,9 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
                                      : "shared memory");
 }
 
-/* What an SM takes longer for a part that is no part of a bulk copy, of more rows than 16 and of less: found on an H100, with
- * 32 x 32 blocks 3 to 7 ns, 64 x 32 and 16 x 32 2, 8 x 32 less. */
-static const double stored_part_seconds = 6e-9, low_stored_part_seconds = 2.5e-9;
+/* What an SM takes longer for a part that is no part of a bulk copy: 16 wide, else of more rows than 16 and of less. Found on an
+ * H100: 16 x 16 9 ns, which is how fast a warp asks for boxes, 32 x 32 4 to 7, 64 x 32 2, 16 x 32 2 to 4, 8 x 32 less. */
+static const double narrow_part_seconds = 9e-9, high_part_seconds = 6e-9, low_part_seconds = 3.5e-9;
 
 static double packing_bytes(const bsrg_stream_plan *plan) { /* read and written */
   return 4.0 * (double)plan->part_count * plan->shape.height * plan->shape.width;
@@ -447,7 +447,9 @@ static double packing_seconds(const bsrg_stream_plan *plan, const bsrg_chip *chi
 }
 
 static double stored_seconds(const bsrg_stream_plan *plan, int64_t n, const bsrg_chip *chip) {
-  const double of_part = plan->shape.height > 16 ? stored_part_seconds : low_stored_part_seconds;
+  const double of_part = plan->shape.width < 32    ? narrow_part_seconds
+                         : plan->shape.height > 16 ? high_part_seconds
+                                                   : low_part_seconds;
   return (double)plan->part_count * (double)bsrg_ceil_div(n, BSRG_STREAM_TILE_N) * of_part / chip->sm_count;
 }
 
