@@ -52,7 +52,7 @@ extern const bsrg_family_ops bsrg_kmajor_family;   /* kmajor_plan.c, kmajor_laun
 extern const bsrg_family_ops bsrg_widen_family;    /* widen.c */
 extern const bsrg_family_ops bsrg_kstream_family;  /* kstream.c */
 
-/* Sampled products have kernels of their own but plan like families (sampled_plan.c, sampled_regroup.c): make_plan and
+/* Sampled products have kernels of their own but plan like families (sampled_plan.c, sampled_cover.c): make_plan and
  * free_plan only. The second's plan is a bsrg_regrouped. */
 extern const bsrg_family_ops bsrg_sampled_lists, bsrg_sampled_covers;
 

@@ -92,8 +92,8 @@ static bsrg_status compute(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bs
   if (status == BSRG_OK) status = launch_whole(backend, args, gpu, error);
   /* The portable kernels need less. Not where C is overwritten, of which a launch that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
-  if (status != BSRG_ERR_MEMORY || args->family != BSRG_AUTO || backend->family != BSRG_SPREAD || !repeatable)
-    return status;
+  const bool again = args->family == BSRG_AUTO && backend && backend->family == BSRG_SPREAD && repeatable;
+  if (status != BSRG_ERR_MEMORY || !again) return status;
   return launch_whole(&backends[BACKENDS - 1], args, gpu, error);
 }
 

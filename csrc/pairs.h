@@ -40,6 +40,7 @@ const char *bsrg_pairs_spread_obstacle(const bsrg_matmul_sparse_args *args, cons
 /* Whether that is little memory beside the operands and the result. */
 bool bsrg_pairs_spread_has_room(const bsrg_matmul_sparse_args *args);
 double bsrg_pairs_spread_copy_seconds(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip);
+/* Says also whether some family can compute the product. */
 bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
                                       bsrg_candidate *candidate, bsrg_error *error);
 /* Blocks may be partial. */

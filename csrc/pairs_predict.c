@@ -133,7 +133,7 @@ bsrg_status bsrg_pairs_choose_other(const bsrg_matmul_sparse_args *args, const b
     portable.seconds = INFINITY;
   }
   const bsrg_status status = bsrg_pairs_spread_predict(args, chip, &spread, error);
-  if (status == BSRG_OK && spread.seconds < portable.seconds) *family = BSRG_SPREAD;
+  if (status == BSRG_OK && spread.supported && spread.seconds < portable.seconds) *family = BSRG_SPREAD;
   return status;
 }
 

@@ -62,6 +62,11 @@ bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *args, const
   const void *plan;
   bsrg_candidate best;
   const bsrg_status status = bsrg_choose_candidate(&product, chip, true, &ops, &plan, &best, error);
+  c->supported = status == BSRG_OK;
+  if (status == BSRG_ERR_VALUE && error) {
+    snprintf(c->reason, sizeof(c->reason), "with b as a dense matrix: %.100s", error->message);
+    return BSRG_OK;
+  }
   if (status != BSRG_OK) return status;
   c->seconds = best.seconds + bsrg_pairs_spread_copy_seconds(args, chip);
   c->mma_flops = best.mma_flops;

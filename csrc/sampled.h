@@ -32,7 +32,7 @@ const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_samp
 bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                                        bsrg_gpu gpu, bsrg_error *error);
 
-/* ---- at larger blocks that cover those stored (sampled_regroup.c) --------------------------------- */
+/* ---- at larger blocks that cover those stored (sampled_cover.c) --------------------------------- */
 
 /* NULL where there can be a plan of these. */
 const char *bsrg_sampled_cover_obstacle(const bsrg_sampled_args *args, int sm_arch);

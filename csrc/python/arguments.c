@@ -167,8 +167,7 @@ int bsrg_parse_family(PyObject *obj, bsrg_family *out) {
   PyErr_Format(PyExc_ValueError,
                "family is %R, but must be 'auto', 'tall', 'stream', 'regroup', 'align', 'narrow', "
                "'portable', 'hopper', 'decode', 'sampled', 'cover', 'pairs', 'spread', 'kmajor', 'widen', "
-               "'kstream' or "
-               "'cpu'",
+               "'kstream' or 'cpu'",
                obj);
   return -1;
 }
