@@ -78,7 +78,7 @@ const operation kOperations[] = {
     {"sampled", SAMPLED, BSRG_SAMPLED, BSRG_F16, ON_GPU, 9, 12, 64, 64, 6, 128},
     {"cover", SAMPLED, BSRG_COVER, BSRG_F16, ON_GPU, 30, 30, 16, 8, 9, 128},
     {"cover partial", SAMPLED, BSRG_COVER, BSRG_BF16, ON_GPU | PARTIAL, 9, 12, 16, 48, 6, 64},
-    {"sampled auto", SAMPLED, BSRG_AUTO, BSRG_F16, ON_GPU, 30, 30, 16, 16, 20, 512},
+    {"sampled auto", SAMPLED, BSRG_AUTO, BSRG_F16, ON_GPU, 48, 48, 8, 8, 40, 2048},
     {"sampled portable", SAMPLED, BSRG_PORTABLE, BSRG_F32, ON_GPU, 9, 12, 16, 8, 6, 40},
     {"sampled partial", SAMPLED, BSRG_SAMPLED, BSRG_F16, ON_GPU | PARTIAL, 3, 4, 64, 64, 4, 128},
     {"sampled portable partial", SAMPLED, BSRG_PORTABLE, BSRG_F32, ON_GPU | PARTIAL, 4, 5, 16, 8, 6, 40},
