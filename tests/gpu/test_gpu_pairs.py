@@ -181,52 +181,37 @@ def test_hopper_large(torch: Any, block: int, dtype: str, rng: Any) -> None:
             assert torch.equal(out, expected)
 
 
+# "spread": with b written out as a dense matrix.
+ANY_BLOCKS = ("portable", "spread")
+
+
+@pytest.mark.parametrize("family", ANY_BLOCKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("blocks", PORTABLE_BLOCKS)
-def test_portable(
-    torch: Any, blocks: tuple[int, int, int], form: tuple[bool, bool], dtype: str, rng: Any
+def test_any_blocks(
+    torch: Any,
+    blocks: tuple[int, int, int],
+    form: tuple[bool, bool],
+    dtype: str,
+    family: str,
+    rng: Any,
 ) -> None:
-    for grid in some(((5, 7, 6), (1, 1, 1), (3, 300, 2))):
-        if max(blocks) > 100 and max(grid) > 100:
-            continue
-        for density in (0.0, 0.3, 1.1):
-            operands = pair(torch, masks(rng, grid, density), blocks, dtype, form)
-            check_pair(torch, operands, family="portable")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", ["rows", "columns", "elements"])
-def test_portable_layouts(torch: Any, layout: str, dtype: str, rng: Any) -> None:
-    for (blocks,) in combined(rng, PORTABLE_BLOCKS, drawn=3):
-        operands = pair(torch, masks(rng, (5, 6, 7), 0.4), blocks, dtype)
-        scalars = {"alpha": 1.5, "beta": -0.5, "layout": layout, "family": "portable"}
-        for c_layout in ("rows", "columns", "elements"):
-            check_pair(torch, operands, c_layout=c_layout, **scalars)
-        check_pair(torch, operands, in_place=True, **scalars)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("blocks", PORTABLE_BLOCKS)
-def test_spread(
-    torch: Any, blocks: tuple[int, int, int], form: tuple[bool, bool], dtype: str, rng: Any
-) -> None:
-    """With b written out as a dense matrix."""
     for grid in some(((5, 7, 6), (1, 1, 1), (3, 300, 2), (4, 3, 150))):
         if max(blocks) > 100 and max(grid) > 100:
             continue
         for density in (0.0, 0.3, 1.1):
             operands = pair(torch, masks(rng, grid, density), blocks, dtype, form)
-            check_pair(torch, operands, family="spread")
+            check_pair(torch, operands, family=family)
 
 
+@pytest.mark.parametrize("family", ANY_BLOCKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["rows", "columns", "elements"])
-def test_spread_layouts(torch: Any, layout: str, dtype: str, rng: Any) -> None:
+def test_any_blocks_in_layouts(torch: Any, layout: str, dtype: str, family: str, rng: Any) -> None:
     for (blocks,) in combined(rng, PORTABLE_BLOCKS, drawn=3):
         operands = pair(torch, masks(rng, (5, 6, 7), 0.4), blocks, dtype)
-        scalars = {"alpha": 1.5, "beta": -0.5, "layout": layout, "family": "spread"}
+        scalars = {"alpha": 1.5, "beta": -0.5, "layout": layout, "family": family}
         for c_layout in ("rows", "columns", "elements"):
             check_pair(torch, operands, c_layout=c_layout, **scalars)
         check_pair(torch, operands, in_place=True, **scalars)
