@@ -3,7 +3,6 @@
  *
  * WGMMA reads tf32 K-major alone, as the stream kernels read 16-bit floats of a transposed X, and takes the same bytes of k:
  * everything but the instructions and the output is as for 16-bit floats in a matrix twice as wide. */
-#include "dense.h"
 #include "kmajor.h"
 #include "stream.h"
 #include "tensor_map.h"

@@ -56,6 +56,9 @@ typedef struct bsrg_sampled_way {
 bsrg_status bsrg_sampled_choose(const bsrg_sampled_args *args, const bsrg_chip *chip, bsrg_sampled_way *way,
                                 bsrg_error *error);
 
+/* What tiles of so many strips cost the tensor cores, relative to two. */
+double bsrg_sampled_strip_overhead(int32_t strips);
+
 /* Which of the portable kernels' tiles such blocks get, of the list of their dtype, and the rows that it has. */
 enum { BSRG_SAMPLED_TILES = 3 };
 int bsrg_sampled_choose_tile(const bsrg_structure_view *view, bsrg_dtype dtype, const bsrg_sampled_plan *plan,

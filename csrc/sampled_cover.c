@@ -1,20 +1,16 @@
 /* Sampled products at blocks that Hopper's kernels do not take: at larger blocks that cover them, in scratch memory, from
  * which the stored ones are copied. */
 #include "sampled.h"
-#include "tensor_map.h"
-#include "uploads.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 /* ---- which larger blocks ------------------------------------------------------------------------ */
 
-/* Strips are of 64 rows, which low blocks fill by two, or of 128. What they cost the tensor cores against the latter is that of
- * sampled_predict.c. */
+/* Strips of tiles are 64 rows, which low blocks fill by two, or 128. */
 static const struct cover {
   bsrg_block_shape shape, strip;
-  double overhead;
-} covers[] = {{{32, 32}, {64, 32}, 1.18}, {{64, 64}, {64, 64}, 1.18}, {{128, 64}, {128, 64}, 1}};
+} covers[] = {{{32, 32}, {64, 32}}, {{64, 64}, {64, 64}}, {{128, 64}, {128, 64}}};
 enum { COVERS = sizeof(covers) / sizeof(covers[0]), TYPICAL_K = 2048 };
 
 static double copy_bytes(const bsrg_structure_view *v, double elements) {
@@ -32,7 +28,8 @@ static bsrg_block_shape choose_shape(const bsrg_structure_view *v) {
     const struct cover *c = &covers[i];
     const double strips = bsrg_regroup_estimate_blocks(v, c->strip, LOOK_AT, marks, &stamp);
     const double elements = strips * c->strip.height * c->strip.width;
-    const double seconds = 2.0 * TYPICAL_K * elements * c->overhead / chip.mma_flops_per_s +
+    const double overhead = bsrg_sampled_strip_overhead(c->strip.height / BSRG_SAMPLED_STRIP);
+    const double seconds = 2.0 * TYPICAL_K * elements * overhead / chip.mma_flops_per_s +
                            copy_bytes(v, elements) / chip.hbm_bytes_per_s;
     if (seconds >= least) continue;
     least = seconds;

@@ -13,6 +13,8 @@
  * rows (64x64 blocks at densities .05 to .5 took 1.13 to 1.29 times that of two). */
 static const double tile_seconds = 3e-6, one_strip_overhead = 1.18;
 
+double bsrg_sampled_strip_overhead(int32_t strips) { return strips == 1 ? one_strip_overhead : 1; }
+
 static void predict_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                            const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->pattern->view;
@@ -24,7 +26,7 @@ static void predict_hopper(const bsrg_sampled_args *args, const bsrg_sampled_pla
   const double tiles = (double)plan->tile_count;
   c->mma_flops = 2 * panels * height * part * k;
   c->l2_bytes = 2 * k * (panels * part + tiles * height);
-  const double cores = c->mma_flops / chip->mma_flops_per_s * (plan->strips == 1 ? one_strip_overhead : 1);
+  const double cores = c->mma_flops / chip->mma_flops_per_s * bsrg_sampled_strip_overhead(plan->strips);
   /* Tiles are about equal, so that they end in rounds. */
   const double rounds = ceil(tiles / chip->sm_count);
   const double busy = rounds * (cores * chip->sm_count / tiles + tile_seconds);

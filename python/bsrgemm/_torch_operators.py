@@ -242,21 +242,20 @@ def matmul_operator(
     indptr) of ``shape`` or its transpose. ``bias`` has an element for each of A's outer side."""
     if forward_ad._current_level >= 0:
         refuse_tangents({"values": values, "dense": dense, "bias": bias})
-    given_bias = bias if bias is None or dense_left else bias[:, None]
+    if bias is not None and not dense_left:
+        bias = bias[:, None]
     rows, cols = shape
     structure = structure_of(indices, indptr, (rows, cols), (values.shape[1], values.shape[2]))
     result = _core.try_matmul(
         *(structure.transposed() if transposed else structure, values, dense, dense_left),
-        *(None, 1.0, None, given_bias, activation, None, None, None, precision_of(dense)),
+        *(None, 1.0, None, bias, activation, None, None, None, precision_of(dense)),
     )
     if result is not NotImplemented:
         return result
     a = matrix_of(values.detach(), indices, indptr, shape, transposed)
-    if bias is not None:
-        bias = bias.detach() if dense_left else bias.detach()[:, None]
     left, right = (dense.detach(), a) if dense_left else (a, dense.detach())
-    options: dict[str, Any] = {"bias": bias, "activation": activation}
-    return matmul(left, right, precision=precision_of(dense), **options)
+    options: dict[str, Any] = {"activation": activation, "precision": precision_of(dense)}
+    return matmul(left, right, bias=None if bias is None else bias.detach(), **options)
 
 
 @matmul_operator.register_fake
