@@ -1,4 +1,4 @@
-/* The narrow family: up to 64 columns, or 512 of an aligned X, float16 and bfloat16 from sm_80 up, 8-bit floats on
+/* The narrow family: up to 64 columns, or 512 of an aligned X, float16 and bfloat16 from sm_80 up, 8-bit floats and float32 on
  * Hopper. Kernels in kernels/sm80/narrow.cuh. */
 #ifndef BSRG_NARROW_H
 #define BSRG_NARROW_H
@@ -46,8 +46,9 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 /* The kernels that compute a product. X waits in Hopper's larger shared memory where it can be copied or described by a tensor
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
  * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
- * 32 columns, where L2 would be the limit of low blocks. 8-bit floats always go by TMA, and so do more than 64 columns, which
- * bsrg_narrow_panel gives no other kernel. */
+ * 32 columns, where L2 would be the limit of low blocks. More than 64 columns, which bsrg_narrow_panel gives no other kernel,
+ * go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Float32 has kernels of its own, by
+ * ring. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
@@ -56,8 +57,12 @@ typedef enum bsrg_narrow_kind {
 } bsrg_narrow_kind;
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
-bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *view, const bsrg_narrow_plan *plan,
-                                     int sm_arch, bsrg_dtype dtype, const bsrg_dense *x);
+/* Of one panel of X: args are as for a launch. */
+bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch);
+/* Whether the kernels by TMA take 8-bit floats in such blocks: strips of 32 or 64 rows in whole instructions along k. */
+bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *view);
+/* Whether the kernels that do not go by TMA get 8-bit floats of X in chunks of 16 k of all columns, which takes a copy. */
+bool bsrg_narrow_packs_x(const bsrg_matmul_args *args);
 static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan,
                                                           bsrg_narrow_kind kind) {
   return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;
@@ -85,8 +90,7 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
 /* The columns that a kernel is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
 /* How many columns of X a launch multiplies; the rest follows, up to BSRG_NARROW_MOST_N. */
-int64_t bsrg_narrow_panel(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int sm_arch,
-                          bsrg_dtype dtype, const bsrg_dense *x);
+int64_t bsrg_narrow_panel(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch);
 enum { BSRG_NARROW_MOST_N = 2 * BSRG_NARROW_TMA_MAX_N };
 
 #endif

@@ -2,49 +2,75 @@
 #include "epilogue.h"
 #include "kmajor.h"
 #include "narrow.h"
+#include "portable.h"
 #include "tensor_map.h"
 #include "uploads.h"
 
 static bool aligned(const void *pointer, uintptr_t bytes) { return (uintptr_t)pointer % bytes == 0; }
 
-/* By TMA alone, in strips of 32 or 64 rows, in whole instructions of K-major operands. */
 static const char *obstacle_of_8_bits(const bsrg_structure_view *v, int sm_arch) {
   int64_t rows;
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0) for 8-bit floats";
   if (v->order) return "needs blocks as they are stored for 8-bit floats, not those of a transposed view";
   if (v->nnzb == 0) return "needs at least one block for 8-bit floats";
-  if (v->block_width % 32) return "needs a block width that is a multiple of 32 for 8-bit floats";
-  if (v->block_height <= 16) return "needs a block height of more than 16 for 8-bit floats";
+  if (v->block_width % 16) return "needs a block width that is a multiple of 16 for 8-bit floats";
   if (!bsrg_mul_ok(v->nnzb, v->block_height, &rows) || rows > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX)
     return "needs fewer than 2^31 columns and stored block rows for 8-bit floats";
   return NULL;
 }
 
+static const char *obstacle_of_f32(const bsrg_structure_view *v, int sm_arch) {
+  if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0) for float32";
+  if (v->order) return "needs blocks as they are stored for float32, not those of a transposed view";
+  if (v->block_width % 4) return "needs a block width that is a multiple of 4";
+  if (v->block_width > BSRG_NARROW_MAX_WIDTH / 2) return "needs a block width of at most 32768 for float32";
+  if (v->block_height * v->block_width > INT32_MAX / 2)
+    return "needs fewer than 2^30 elements in a block of float32";
+  return NULL;
+}
+
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
-  const bool eight = bsrg_is_8_bit(dtype);
-  if (dtype != BSRG_F16 && dtype != BSRG_BF16 && !eight) return "needs float16, bfloat16 or 8-bit floats";
-  if (v->block_width % BSRG_NARROW_CHUNK) return "needs a block width that is a multiple of 8";
+  if (dtype == BSRG_F64) return "needs float32, float16, bfloat16 or 8-bit floats";
+  if (dtype == BSRG_F32) {
+    const char *const needed = obstacle_of_f32(v, sm_arch);
+    if (needed) return needed;
+  } else if (v->block_width % BSRG_NARROW_CHUNK) {
+    return "needs a block width that is a multiple of 8";
+  }
   if (v->order && v->block_height % BSRG_NARROW_CHUNK)
     return "needs block sides of a transposed view that are multiples of 8";
   if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
   if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";
   if (bsrg_whole_rows(v) > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
-  return eight ? obstacle_of_8_bits(v, sm_arch) : NULL;
+  return bsrg_is_8_bit(dtype) ? obstacle_of_8_bits(v, sm_arch) : NULL;
 }
 
 static const char *columns_obstacle(int64_t n) {
   return n > BSRG_NARROW_MOST_N ? "needs at most 512 columns" : NULL;
 }
 
+static const char *layout_obstacle_of_8_bits(const bsrg_matmul_args *args) {
+  if (args->x.cols > BSRG_NARROW_TMA_MAX_N) return "needs at most 256 columns of 8-bit floats";
+  if (args->values_scale_count > 1 && !bsrg_narrow_tma_takes_8_bits(&args->a->view))
+    return "needs one factor for all blocks of 8-bit floats, or more than 16 rows and a multiple of 32 "
+           "columns";
+  return NULL;
+}
+
+/* Rows or columns of adjacent elements that begin at multiples of 16 bytes. A single column has no stride to another one. */
+static bool f32_suits(const bsrg_dense *x) {
+  const bool by_columns = x->row_stride == 1 && (x->cols == 1 || x->col_stride % 4 == 0);
+  return (by_columns || (x->col_stride == 1 && x->row_stride % 4 == 0)) && aligned(x->data, 16);
+}
+
 /* Of 16 bits: elements of X would come one by one, which for so many was not measured beside the align family. */
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
-  if (bsrg_is_8_bit(args->dtype) && args->x.cols > BSRG_NARROW_TMA_MAX_N)
-    return "needs at most 256 columns of 8-bit floats";
-
-  const bool in_panels = args->x.cols > BSRG_NARROW_MAX_N && !bsrg_is_8_bit(args->dtype);
-  if (in_panels && !bsrg_narrow_x_is_aligned(&args->x))
+  if (bsrg_is_8_bit(args->dtype)) return layout_obstacle_of_8_bits(args);
+  if (args->dtype == BSRG_F32)
+    return f32_suits(&args->x) ? NULL : "needs rows or columns of b that begin at multiples of 16 bytes";
+  if (args->x.cols > BSRG_NARROW_MAX_N && !bsrg_narrow_x_is_aligned(&args->x))
     return "needs rows or columns of b that begin at multiples of 16 bytes, for more than 64 columns";
   return NULL;
 }
@@ -63,18 +89,24 @@ static int32_t x_layout(const bsrg_dense *x, int64_t run) {
 /* The kernel's row in the table: tiles in their order, each with all warps, fewer and fewest. Few items keep an SM busy
  * with many warps each, many items side by side. */
 static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, bool transposed, int32_t columns,
-                                    const bsrg_narrow_list *list, bool sm90, int sm_count) {
-  static const bsrg_kernel_id plain[2][2] = {
-      {BSRG_KERNEL_NARROW_F16_N8_R16, BSRG_KERNEL_NARROW_BF16_N8_R16},
-      {BSRG_KERNEL_NARROW_TA_F16_N8_R16, BSRG_KERNEL_NARROW_TA_BF16_N8_R16}};
-  static const bsrg_kernel_id by_ring[2][2] = {
-      {BSRG_KERNEL_NARROW_SM90_F16_N32_R16, BSRG_KERNEL_NARROW_SM90_BF16_N32_R16},
-      {BSRG_KERNEL_NARROW_SM90_TA_F16_N32_R16, BSRG_KERNEL_NARROW_SM90_TA_BF16_N32_R16}};
-  int first = (int)plain[transposed][dtype == BSRG_BF16];
+                                    const bsrg_narrow_list *list, bool by_ring, int sm_count) {
+  /* Of float16, bfloat16 and those of a transposed view, of e4m3 and e5m2. */
+  static const bsrg_kernel_id plain[] = {BSRG_KERNEL_NARROW_F16_N8_R16,    BSRG_KERNEL_NARROW_BF16_N8_R16,
+                                         BSRG_KERNEL_NARROW_TA_F16_N8_R16, BSRG_KERNEL_NARROW_TA_BF16_N8_R16,
+                                         BSRG_KERNEL_NARROW_E4M3_N8_R16,   BSRG_KERNEL_NARROW_E5M2_N8_R16};
+  static const bsrg_kernel_id ring[] = {
+      BSRG_KERNEL_NARROW_SM90_F16_N32_R16,    BSRG_KERNEL_NARROW_SM90_BF16_N32_R16,
+      BSRG_KERNEL_NARROW_SM90_TA_F16_N32_R16, BSRG_KERNEL_NARROW_SM90_TA_BF16_N32_R16,
+      BSRG_KERNEL_NARROW_E4M3_N32_R16,        BSRG_KERNEL_NARROW_E5M2_N32_R16};
+  const int of = bsrg_is_8_bit(dtype) ? 4 + (dtype == BSRG_F8_E5M2) : 2 * transposed + (dtype == BSRG_BF16);
+  int first = (int)plain[of];
   int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
   int at_once = 2 * sm_count; /* CTAs of all warps */
-  if (sm90) {
-    first = (int)by_ring[transposed][dtype == BSRG_BF16];
+  if (dtype == BSRG_F32) {
+    first = (int)BSRG_KERNEL_NARROW_F32_N8_R16;
+    at_once = sm_count;
+  } else if (by_ring) {
+    first = (int)ring[of];
     tile = 2 * (columns == 64) + (list->strip == 32);
     at_once = sm_count;
   }
@@ -119,12 +151,30 @@ static void ask_ahead(const bsrg_structure_view *v, bsrg_dtype dtype, int64_t ct
   p->ahead_bytes = (int32_t)bsrg_min(p->share_bytes, ahead / bsrg_max(1, ctas));
 }
 
-/* args: of 8 bits with X by columns. */
-static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan *narrow, bsrg_gpu gpu,
-                            bsrg_error *error) {
+static void describe_8_bits(const bsrg_matmul_args *args, bsrg_narrow_params *p) {
+  p->out = bsrg_kmajor_out(args);
+  p->a_scale = args->values_scale_count > 1 ? NULL : args->values_scale;
+  p->x_scale = args->x_scale;
+}
+
+/* For kernels that see all blocks as those of 16-bit floats. */
+static void describe_as_16_bits(const bsrg_matmul_args *args, bool packed, bsrg_narrow_params *p) {
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), width = args->a->view.block_width * size / 2;
+  const int64_t chunk = 8, tiles = p->padded_n / 8;
+  p->block_width = (int32_t)width;
+  p->chunks_reciprocal = (uint32_t)(((uint64_t)1 << 32) / (uint64_t)(2 * width / BSRG_NARROW_CHUNK)) + 1;
+  if (size > 1) return;
+  /* Packed, the columns that lanes read together are neighbours. */
+  p->x_col_stride = packed ? 8 * chunk : p->x_col_stride / 2;
+  p->x_group_stride = packed ? chunk : tiles * p->x_col_stride;
+  p->x_chunk_stride = packed ? p->padded_n * chunk : chunk;
+}
+
+/* args: of 8 bits with X by columns, or packed. */
+static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan *narrow, bool packed,
+                            bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_narrow_kind kind =
-      bsrg_narrow_kind_of(v, narrow, gpu.device->info.sm_arch, args->dtype, &args->x);
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(args, narrow, gpu.device->info.sm_arch);
   const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high,
                          *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
@@ -175,16 +225,16 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
       .strip = list->strip,
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
-      .chunks_reciprocal =
-          (uint32_t)(((uint64_t)1 << 32) / (uint64_t)(2 * v->block_width / BSRG_NARROW_CHUNK)) + 1,
       .x_layout = kind == BSRG_NARROW_PLAIN ? x_layout(&args->x, run)
-                  : args->x.col_stride == 1 ? BSRG_NARROW_X_ROWS
-                                            : BSRG_NARROW_X_COLUMNS,
+                  : args->x.row_stride == 1 ? BSRG_NARROW_X_COLUMNS
+                                            : BSRG_NARROW_X_ROWS,
       .vector_y = has_runs(&args->y, run) && (args->beta == 0 || has_runs(&args->c, run)),
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
       .output = bsrg_output_of(args),
   };
+  if (bsrg_is_8_bit(args->dtype)) describe_8_bits(args, &p);
+  if (kind == BSRG_NARROW_PLAIN || kind == BSRG_NARROW_BY_RING) describe_as_16_bits(args, packed, &p);
   if (kind != BSRG_NARROW_BY_CLUSTER)
     ask_ahead(v, args->dtype, list->item_count, gpu.device->info.sm_count, &p);
   if (kind == BSRG_NARROW_BY_TMA) {
@@ -206,18 +256,36 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   return partial ? bsrg_scratch_free(gpu.api, partial, stream, status, error) : status;
 }
 
+/* With X copied first, if need be. */
+static bsrg_status launch_8_bits(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, bsrg_gpu gpu,
+                                 bsrg_error *error) {
+  const bool by_tma = bsrg_narrow_kind_of(args, plan, gpu.device->info.sm_arch) == BSRG_NARROW_BY_TMA;
+  const bool copies = by_tma ? bsrg_kmajor_copies_for(args).x : bsrg_narrow_packs_x(args);
+  if (!copies) return multiply(args, plan, false, gpu, error);
+  const CUstream stream = (CUstream)args->stream;
+  const int32_t columns = bsrg_narrow_columns(args->x.cols);
+  const size_t bytes = by_tma ? bsrg_kmajor_x_bytes(args) : (size_t)bsrg_eight_x_bytes(args, columns);
+  bsrg_matmul_args copied = *args;
+  CUdeviceptr scratch;
+  bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  if (by_tma) {
+    status = bsrg_kmajor_turn_x(args, scratch, gpu, &copied.x, error);
+  } else {
+    int32_t tile_bits = 0;
+    while (8 << tile_bits < columns) ++tile_bits;
+    status = bsrg_eight_copy_x(args, columns, tile_bits, scratch, gpu, error);
+    copied.x.data = (void *)(uintptr_t)scratch;
+    copied.x.row_stride = 1;
+  }
+  if (status == BSRG_OK) status = multiply(&copied, plan, !by_tma, gpu, error);
+  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+}
+
 static bsrg_status launch_panel(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
                                 bsrg_error *error) {
-  if (!bsrg_is_8_bit(args->dtype) || !bsrg_kmajor_copies_for(args).x) return multiply(args, plan, gpu, error);
-  bsrg_matmul_args turned = *args;
-  const CUstream stream = (CUstream)args->stream;
-  CUdeviceptr scratch;
-  bsrg_status status =
-      bsrg_scratch_alloc(gpu.api, gpu.device, bsrg_kmajor_x_bytes(args), stream, &scratch, error);
-  if (status != BSRG_OK) return status;
-  status = bsrg_kmajor_turn_x(args, scratch, gpu, &turned.x, error);
-  if (status == BSRG_OK) status = multiply(&turned, plan, gpu, error);
-  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+  return bsrg_is_8_bit(args->dtype) ? launch_8_bits(args, plan, gpu, error)
+                                    : multiply(args, plan, false, gpu, error);
 }
 
 static void take_columns(bsrg_dense *dense, bsrg_dtype dtype, int64_t first, int64_t count) {
@@ -239,10 +307,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   bsrg_status status = BSRG_OK;
   int64_t count;
   for (int64_t first = 0; first < args->x.cols && status == BSRG_OK; first += count) {
-    bsrg_dense rest = args->x;
-    rest.cols = args->x.cols - first;
-    count = bsrg_narrow_panel(&args->a->view, plan, gpu.device->info.sm_arch, args->dtype, &rest);
     bsrg_matmul_args panel = *args;
+    panel.x.cols = args->x.cols - first;
+    count = bsrg_narrow_panel(&panel, plan, gpu.device->info.sm_arch);
     take_columns(&panel.x, args->dtype, first, count);
     take_columns(&panel.c, bsrg_out_dtype(args), first, count);
     take_columns(&panel.y, bsrg_out_dtype(args), first, count);

@@ -20,7 +20,7 @@ static int64_t most_blocks(const bsrg_structure_view *v, int64_t strip) {
   const int64_t shares = EVEN_SHARES * 32 / strip;
   const int64_t even = bsrg_ceil_div(v->nnzb * bsrg_ceil_div(v->block_height, strip), shares);
   const int64_t least = bsrg_ceil_div(LEAST_PIECE_BYTES, 2 * rows * v->block_width);
-  const int64_t chunks = v->block_width / BSRG_NARROW_CHUNK;
+  const int64_t chunks = bsrg_ceil_div(v->block_width, BSRG_NARROW_CHUNK / 2); /* of float32 */
   const int64_t fit = bsrg_min(BSRG_NARROW_MAX_BLOCKS, bsrg_max(1, BSRG_NARROW_MAX_CHUNKS / chunks));
   return bsrg_min(fit, 2 * bsrg_max(even, least));
 }
@@ -172,9 +172,36 @@ bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
   return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
 }
 
-bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
-                                     bsrg_dtype dtype, const bsrg_dense *x) {
-  if (bsrg_is_8_bit(dtype)) return BSRG_NARROW_BY_TMA;
+bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *v) {
+  return v->block_width % 32 == 0 && v->block_height > 16;
+}
+
+/* Up to so many columns of 8-bit floats come through registers, by those kernels that do not go by TMA. */
+enum { FEW_COLUMNS = 16 };
+
+bool bsrg_narrow_packs_x(const bsrg_matmul_args *args) {
+  return args->x.cols > FEW_COLUMNS || bsrg_kmajor_copies_for(args).x ||
+         args->x.rows < bsrg_whole_cols(&args->a->view);
+}
+
+/* Blocks of more than 32 rows by TMA, but for so few columns that it takes longer and that need not be copied. */
+enum { FEWEST_COLUMNS = 8 };
+
+static bsrg_narrow_kind kind_of_8_bits(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan) {
+  const int64_t n = args->x.cols;
+  const bool high = plan->high.strip && (n > FEWEST_COLUMNS || bsrg_narrow_packs_x(args));
+  if (bsrg_narrow_tma_takes_8_bits(&args->a->view) &&
+      (high || n > BSRG_NARROW_MAX_N || args->values_scale_count > 1))
+    return BSRG_NARROW_BY_TMA;
+  return n <= FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
+}
+
+bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan,
+                                     int sm_arch) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_dense *x = &args->x;
+  if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
+  if (args->dtype == BSRG_F32) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool by_columns = x->row_stride == 1;
@@ -194,10 +221,12 @@ static bool takes_panels(const bsrg_structure_view *v, const bsrg_narrow_plan *p
   return sm_arch == 90 && bsrg_narrow_x_is_aligned(x) && suits && suits_maps(v) && map_has_x(x);
 }
 
-int64_t bsrg_narrow_panel(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
-                          bsrg_dtype dtype, const bsrg_dense *x) {
-  if (bsrg_is_8_bit(dtype)) return bsrg_min(x->cols, BSRG_NARROW_TMA_MAX_N);
-  if (x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, x))
+int64_t bsrg_narrow_panel(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_dense *x = &args->x;
+  if (bsrg_is_8_bit(args->dtype))
+    return bsrg_min(x->cols, bsrg_narrow_tma_takes_8_bits(v) ? BSRG_NARROW_TMA_MAX_N : BSRG_NARROW_MAX_N);
+  if (args->dtype == BSRG_F32 || x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, x))
     return bsrg_min(x->cols, BSRG_NARROW_MAX_N);
   /* Of X by columns several tiles would have to have whole panels; of transposed views, where items differ in length, they
    * took longer than tall blocks. */
@@ -304,10 +333,26 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
   return tma_launch_seconds + output + fmax(fmax(memory, l2), work);
 }
 
-/* X through L2 and the rings, of k rows of it in all, and what comes before and beside. */
-static double ring_x_seconds(const bsrg_narrow_list *list, double k, int64_t n, bool by_columns) {
+/* X through L2 and the rings, of k rows of it in all of two bytes a column, and what comes before and beside. packed: of 8
+ * bits. */
+static double ring_x_seconds(const bsrg_narrow_list *list, double k, int64_t n, bool by_columns,
+                             bool packed) {
   if (list->strip > 16) return 2 * k * (double)n / ring_x_bytes_per_s;
+  if (packed) return k * (n > 32 ? low_ring_half_seconds : low_ring_row_seconds);
   return k * (!by_columns ? low_ring_row_seconds : n > 32 ? low_ring_column_seconds : low_ring_half_seconds);
+}
+
+/* Of float32, fitted on an H100: a launch, multiplications of an SM, of 64 columns of strips of 32 rows more, and what a row of
+ * X takes. */
+static const double f32_launch_seconds = 5e-6, f32_fmas_per_s = 128 * 0.92e9,
+                    f32_wide_fmas_per_s = 128 * 1.12e9;
+static const double f32_row_seconds = 20e-12;
+static double f32_seconds(const bsrg_narrow_list *list, double k, int64_t n, const bsrg_chip *chip,
+                          double work) {
+  const bool wide = list->strip == 32 && n > 32;
+  const double fmas = k * list->strip * (double)bsrg_narrow_columns(n);
+  const double multiply = fmas / ((wide ? f32_wide_fmas_per_s : f32_fmas_per_s) * chip->sm_count);
+  return f32_launch_seconds + fmax(work, fmax(multiply, k * f32_row_seconds));
 }
 
 static double ring_launch(const bsrg_narrow_list *list, const bsrg_chip *chip) {
@@ -320,13 +365,14 @@ static double ring_launch(const bsrg_narrow_list *list, const bsrg_chip *chip) {
 static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsrg_narrow_kind kind,
                  bsrg_dtype dtype, int64_t n, bool by_columns, const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_narrow_list *list = bsrg_narrow_list_of(plan, kind);
+  const double item = (double)bsrg_dtype_size(dtype);
   const double k = list->item_blocks * (double)v->block_width; /* over all items */
   const double rows = (double)bsrg_min(list->strip, v->block_height);
   c->mma_flops = 2 * k * list->strip * (double)bsrg_narrow_columns(n);
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double of_x = kind == BSRG_NARROW_BY_TMA ? loaded_columns(n, by_columns) : (double)n;
   const bool in_pairs = bsrg_narrow_in_pairs(list, dtype, n, by_columns);
-  c->l2_bytes = (double)bsrg_dtype_size(dtype) * k * (of_x / (in_pairs ? 2 : 1) + rows * column_tiles(n));
+  c->l2_bytes = item * k * (of_x / (in_pairs ? 2 : 1) + rows * column_tiles(n));
   if (kind == BSRG_NARROW_BY_CLUSTER) {
     c->l2_bytes = bsrg_narrow_cluster_l2_bytes(v, &plan->cluster);
     c->seconds = bsrg_narrow_cluster_seconds(v, &plan->cluster, c->hbm_bytes, chip);
@@ -335,20 +381,32 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const bool plain = kind == BSRG_NARROW_PLAIN;
   const double share = plain && list->strip == 16 ? share_16 : share_32;
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);
-  const double x = plain ? 2 * k * (double)n / (chip->l2_bytes_per_s * shared_l2_gain)
-                         : ring_x_seconds(list, k, n, by_columns);
+  const double x = plain ? item * k * (double)n / (chip->l2_bytes_per_s * shared_l2_gain)
+                         : ring_x_seconds(list, item * k / 2, n, by_columns, item < 2);
   const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
-  const double longest = 2 * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
+  const double longest = item * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
-  c->seconds = kind == BSRG_NARROW_BY_TMA
-                   ? tma_seconds(v, list, dtype, n, by_columns, chip, c)
-                   : (plain ? launch_seconds : ring_launch(list, chip)) + hypot(work, x);
+  if (dtype == BSRG_F32)
+    c->seconds = f32_seconds(list, k, n, chip, work);
+  else
+    c->seconds = kind == BSRG_NARROW_BY_TMA
+                     ? tma_seconds(v, list, dtype, n, by_columns, chip, c)
+                     : (plain ? launch_seconds : ring_launch(list, chip)) + hypot(work, x);
   if (list->split_count) c->seconds += second_pass_seconds;
   return x > memory;
 }
 
 /* What transposed views take beside blocks as they are stored: 1.0 to 1.4 on an H200. */
 static const double turned_cost = 1.12;
+
+/* The first panel of X. */
+static bool copies_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch) {
+  if (!bsrg_is_8_bit(args->dtype)) return false;
+  bsrg_matmul_args panel = *args;
+  panel.x.cols = bsrg_narrow_panel(args, plan, sm_arch);
+  return bsrg_narrow_kind_of(&panel, plan, sm_arch) == BSRG_NARROW_BY_TMA ? bsrg_kmajor_copies_for(args).x
+                                                                          : bsrg_narrow_packs_x(&panel);
+}
 
 /* Not fitted: panels behind the first find A in L2, if it fits there, but take as long here. */
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
@@ -358,12 +416,12 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   bsrg_candidate sum = *c;
   sum.mma_flops = sum.l2_bytes = sum.seconds = 0;
   bool by_l2 = false;
-  bsrg_dense x = args->x;
-  for (int64_t first = 0; first < args->x.cols; first += x.cols) {
-    x.cols = args->x.cols - first;
-    x.cols = bsrg_narrow_panel(v, plan, chip->sm_arch, args->dtype, &x);
-    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(v, plan, chip->sm_arch, args->dtype, &x);
-    by_l2 |= cost(v, plan, kind, args->dtype, x.cols, by_columns, chip, c);
+  bsrg_matmul_args panel = *args;
+  for (int64_t first = 0; first < args->x.cols; first += panel.x.cols) {
+    panel.x.cols = args->x.cols - first;
+    panel.x.cols = bsrg_narrow_panel(&panel, plan, chip->sm_arch);
+    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&panel, plan, chip->sm_arch);
+    by_l2 |= cost(v, plan, kind, args->dtype, panel.x.cols, by_columns, chip, c);
     sum.mma_flops += c->mma_flops;
     sum.l2_bytes += c->l2_bytes;
     sum.seconds += c->seconds;
@@ -371,14 +429,14 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   sum.hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, args->x.cols);
   *c = sum;
   if (v->order) c->seconds *= turned_cost;
-  const bool copied = bsrg_is_8_bit(args->dtype) && bsrg_kmajor_copies_for(args).x;
+  const bool copied = copies_x(args, plan, chip->sm_arch);
   if (copied) {
     const double bytes = 2 * (double)args->x.rows * (double)args->x.cols;
     c->hbm_bytes += bytes;
     c->seconds += bsrg_kmajor_copy_seconds((bsrg_kmajor_copies){.x = true}, bytes, chip);
   }
   bsrg_set_reason(c, "%s%s", by_l2 ? "limited by L2 traffic" : "limited by memory",
-                  copied ? ", after a transposed copy of the dense operand" : "");
+                  copied ? ", after a copy of the dense operand" : "");
 }
 
 /* ---- plan ------------------------------------------------------------------------------------- */

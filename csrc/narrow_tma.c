@@ -17,14 +17,6 @@ static bsrg_status encode_blocks(const bsrg_matmul_args *args, int32_t elements,
   return bsrg_encode_map(gpu.api, args->dtype, args->values, &shape, map, error);
 }
 
-static void describe_scales(const bsrg_matmul_args *args, bsrg_narrow_tma_params *p) {
-  const bool per_block = args->values_scale_count == args->a->view.nnzb;
-  p->out = bsrg_kmajor_out(args);
-  p->block_scales = per_block ? args->values_scale : NULL;
-  p->a_scale = per_block ? NULL : args->values_scale;
-  p->x_scale = args->x_scale;
-}
-
 enum { PANEL = 64 };
 
 /* How a launch divides its work. */
@@ -133,7 +125,7 @@ bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narr
                               .x_columns = d.boxes * d.of_box,
                               .x_boxes = d.boxes,
                               .cluster = d.in_pairs ? 2 : 1};
-  if (bsrg_is_8_bit(args->dtype)) describe_scales(args, &p);
+  if (args->values_scale_count > 1) p.block_scales = args->values_scale;
   const bool turned = args->a->view.order != NULL;
   bsrg_status status = turned ? encode_blocks(args, strip, d.step_k, gpu, &p.a, error)
                               : encode_blocks(args, d.step_k, strip, gpu, &p.a, error);

@@ -27,6 +27,11 @@ bsrg_scaling bsrg_scaling_of(const bsrg_matmul_args *args);
 /* Blocks are filled up to whole chunks: not those of which little is left then. */
 bool bsrg_eight_suits(const bsrg_structure_view *view);
 void bsrg_eight_predict(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *candidate);
+/* X in chunks of 16 k, those of a block's rows filled up with zeros: of `columns` one, then the next. They come in groups of
+ * 1 << tile_bits, each with places eight apart. */
+int64_t bsrg_eight_x_bytes(const bsrg_matmul_args *args, int64_t columns);
+bsrg_status bsrg_eight_copy_x(const bsrg_matmul_args *args, int64_t columns, int32_t tile_bits,
+                              CUdeviceptr target, bsrg_gpu gpu, bsrg_error *error);
 /* portable: all but the row tiles. */
 bsrg_status bsrg_eight_launch(const bsrg_matmul_args *args, const bsrg_portable_params *portable,
                               bsrg_gpu gpu, bsrg_error *error);

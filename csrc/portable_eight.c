@@ -59,9 +59,9 @@ static int64_t value_bytes(const bsrg_structure_view *v) {
   return v->nnzb * v->block_height * chunks_of_block(v) * CHUNK;
 }
 
-static int64_t x_bytes(const bsrg_matmul_args *args) {
+int64_t bsrg_eight_x_bytes(const bsrg_matmul_args *args, int64_t columns) {
   const bsrg_structure_view *v = &args->a->view;
-  return v->block_cols * chunks_of_block(v) * CHUNK * args->x.cols;
+  return v->block_cols * chunks_of_block(v) * CHUNK * columns;
 }
 
 /* Columns that lie so, and rows of them in blocks of a width. */
@@ -70,6 +70,7 @@ static bsrg_status copy_chunks(bsrg_panels_params p, int64_t matrices, int64_t b
   p.chunks_of_block = (int32_t)bsrg_ceil_div(p.width, CHUNK);
   p.chunks = blocks * p.chunks_of_block;
   p.all_cols = matrices * p.cols;
+  if (p.target_cols == 0) p.target_cols = p.all_cols;
   if (p.chunks == 0 || p.all_cols == 0) return BSRG_OK;
   /* Up to 16 chunks of as many columns as are left of a tile. */
   while (p.chunk_bits < 4 && (int64_t)1 << p.chunk_bits < p.chunks) ++p.chunk_bits;
@@ -99,7 +100,8 @@ static bsrg_status copy_values(const bsrg_matmul_args *args, CUdeviceptr target,
   return copy_chunks(p, v->nnzb, 1, gpu, (CUstream)args->stream, error);
 }
 
-static bsrg_status copy_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_error *error) {
+bsrg_status bsrg_eight_copy_x(const bsrg_matmul_args *args, int64_t columns, int32_t tile_bits,
+                              CUdeviceptr target, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_panels_params p = {.source = args->x.data,
                                 .target = (void *)(uintptr_t)target,
@@ -107,7 +109,9 @@ static bsrg_status copy_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg
                                 .source_col_stride = args->x.col_stride,
                                 .rows = args->x.rows,
                                 .width = v->block_width,
-                                .cols = args->x.cols};
+                                .cols = args->x.cols,
+                                .target_cols = columns,
+                                .tile_bits = tile_bits};
   return copy_chunks(p, 1, v->block_cols, gpu, (CUstream)args->stream, error);
 }
 
@@ -197,14 +201,14 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_portable_pa
 bsrg_status bsrg_eight_launch(const bsrg_matmul_args *args, const bsrg_portable_params *portable,
                               bsrg_gpu gpu, bsrg_error *error) {
   const size_t for_values = copies_values(args) ? (size_t)value_bytes(&args->a->view) : 0;
-  const size_t bytes = for_values + (size_t)x_bytes(args);
+  const size_t bytes = for_values + (size_t)bsrg_eight_x_bytes(args, args->x.cols);
   if (bytes == 0) return multiply(args, portable, 0, 0, gpu, error); /* nothing to read */
   CUdeviceptr scratch;
   bsrg_status status =
       bsrg_scratch_alloc(gpu.api, gpu.device, bytes, (CUstream)args->stream, &scratch, error);
   if (status != BSRG_OK) return status;
   if (for_values) status = copy_values(args, scratch, gpu, error);
-  if (status == BSRG_OK) status = copy_x(args, scratch + for_values, gpu, error);
+  if (status == BSRG_OK) status = bsrg_eight_copy_x(args, args->x.cols, 0, scratch + for_values, gpu, error);
   if (status == BSRG_OK)
     status = multiply(args, portable, for_values ? scratch : 0, scratch + for_values, gpu, error);
   return bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error);

@@ -116,16 +116,18 @@ enum {
   BSRG_PANELS_CHUNK = 16
 };
 
-/* Copies matrices of 8-bit elements with `cols` columns each to [chunks][columns of all][16]. The rows of a matrix go in
- * blocks of `width`, each filled up with zeros to whole chunks, as is what lies beyond `rows`. */
+/* Copies matrices of 8-bit elements with `cols` columns each to [chunks][target_cols][16]. The rows of a matrix go in blocks of
+ * `width`, each filled up with zeros to whole chunks, as is what lies beyond `rows`. Of t = 1 << tile_bits columns in a row the
+ * target has eight times as many places, column c at c % t * 8 + c / t: as they come if that is one. */
 typedef struct bsrg_panels_params {
   const void *source;
   void *target;
   int64_t source_row_stride, source_col_stride, source_matrix_stride;
   int64_t rows, width, cols, all_cols; /* all_cols: of all matrices */
-  int64_t chunks;                      /* of all blocks */
+  int64_t target_cols;
+  int64_t chunks; /* of all blocks */
   int64_t col_tiles;
-  int32_t chunks_of_block, chunk_bits;
+  int32_t chunks_of_block, chunk_bits, tile_bits;
   int32_t fours; /* four neighbours of a row start at multiples of 4 bytes */
   int32_t whole; /* chunks along a column start at multiples of 16, and blocks have whole ones */
 } bsrg_panels_params;

@@ -1,4 +1,4 @@
-// BSR x few dense columns (up to 64), float16 and bfloat16, on tensor cores of sm_80 and up.
+// BSR x few dense columns (up to 64), float16, bfloat16 and 8-bit floats, on tensor cores of sm_80 and up.
 //
 // Each element of A is needed by one warp only, so A goes from device memory to the lane that multiplies it, and
 // the kernel is a race to keep enough of A in flight. A CTA computes an item: a strip of 16 or 32 rows of a block
@@ -20,12 +20,17 @@
 // A waits in a ring of cp.async copies a warp (sm80/narrow_a.cuh). A lane reads only what it copied itself, so no barrier is
 // needed, but for blocks of 16 columns and those of transposed views.
 //
+// 8-bit floats, of an X that is column-major or, in the ring, lies in chunks of 16 k of all columns, are copied and loaded two at a time, as if they were 16-bit floats of blocks half as wide.
+// Only in front of the instructions, of which there are two for each of those above, are they made float16, the lower ones of
+// all pairs of twos for the first and the upper ones for the second, in A and X alike.
+//
 // On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
 // L2 at every round was what such products took their time for. Where tensor maps can describe the operands, blocks of
 // more than 32 rows have kernels of their own there (sm90/narrow_tma.cuh).
 #pragma once
 
 #include "params.h"
+#include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
@@ -51,43 +56,23 @@ __device__ __forceinline__ void load(uint32_t *words, const void *source) {
   }
 }
 
-// What a CTA begins with. Where block columns have places of their own, each thread asks for one and need not wait for the item.
-struct Start {
-  const int32_t *columns;
-  bool has_column;
-  int32_t column;
-  bsrg_narrow_item item;
-};
-
-__device__ __forceinline__ Start load_start(const bsrg_narrow_params &p) {
-  Start start;
-  start.columns = columns_of_item(p);
-  start.has_column = static_cast<int>(threadIdx.x) < p.columns_stride;
-  start.column = start.has_column ? ptx::load_uploaded(start.columns + threadIdx.x) : 0;
-  start.item = load_item(p);
-  return start;
-}
-
 template <typename T, int kColumns, int kStrip, bool kRingX, Copies kCopies>
-class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
-  using Base = RingOfA<kColumns, kStrip, kRingX, kCopies>;
+class Kernel : RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStrip, kCopies> {
+  using Base = RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStrip, kCopies>;
   using typename Base::Position;
 
  public:
   __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
       : Base(p, shared),
         ring_x_(ring_ + kBytesOfA),
-        x_(static_cast<const uint16_t *>(p.x) + g_ * kTiles * p.x_col_stride) {}
+        x_(static_cast<const uint16_t *>(p.x) + g_ * (kEight ? p.x_group_stride : kTiles * p.x_col_stride)) {}
 
   __device__ __forceinline__ void run(const Start &start) {
     const bsrg_narrow_item &item = start.item;
     this->begin(item);
     // A needs no block columns, so it sets out first, but for transposed views, whose blocks lie anywhere.
     if constexpr (!kTransposed) set_out();
-    if (start.has_column) block_columns_[threadIdx.x] = start.column;
-    const int32_t *const rest = p_.columns_stride > 0 ? start.columns : start.columns + item.first_block;
-    for (int i = threadIdx.x + (start.has_column ? blockDim.x : 0); i < item.block_count; i += blockDim.x)
-      block_columns_[i] = __ldg(rest + i);
+    keep_columns(p_, start, block_columns_);
     if constexpr (kTransposed)
       for (int i = threadIdx.x; i < item.block_count; i += blockDim.x)
         this->block_places()[i] = __ldg(p_.places + item.first_block + i);
@@ -95,7 +80,11 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
     if constexpr (kTransposed) set_out();
 
     float sums[kStrip / 16][kTiles][4] = {};
-    if constexpr (kRingX) {
+    if constexpr (kEight && kRingX) {
+      accumulate_from_ring<BSRG_NARROW_X_COLUMNS>(sums);
+    } else if constexpr (kEight) {
+      accumulate<BSRG_NARROW_X_COLUMNS>(sums);
+    } else if constexpr (kRingX) {
       if (p_.x_layout == BSRG_NARROW_X_ROWS)
         accumulate_from_ring<BSRG_NARROW_X_ROWS>(sums);
       else
@@ -134,6 +123,7 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
   using Base::shared_;
   using Base::warp_;
   using Base::warps_;
+  static constexpr bool kEight = sizeof(T) == 1;
   static constexpr int kTiles = kColumns / 8;
   static constexpr int kHalves = 2 * kRoundSteps;  // instructions along k
   // That X is ahead in registers, where there is no ring of it.
@@ -172,14 +162,20 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
     return r * 512 + (q + 4 * h) * 64 + ((chunk ^ (q & 2)) << 4);
   }
 
+  // By columns, chunk q of column c of a tile: as lanes copy it, so that writes meet no bank twice.
+  __device__ __forceinline__ static uint32_t place_in_tile(int q, int c) {
+    return kEight ? q * 128 + ((c ^ 2 * q) << 4) : c * 64 + q * 16;
+  }
+
   // Round t, in which the lane's first chunk of A is `chunk`.
   template <int kLayout>
   __device__ __forceinline__ void copy_x(int t, int chunk) const {
     constexpr bool kByRows = kLayout == BSRG_NARROW_X_ROWS;
     const uint32_t to = ptx::shared_address(round_of_x(t));
-    // What the lane copies, of rows 8q, 8q + 1, ... and columns 8c, 8c + 1, ...
-    const int c = kByRows ? lane_ % (kColumns / 8) : g_, line = lane_ / (kColumns / 8);
-    const int q = kByRows ? line % 4 : q_, h = kByRows ? line / 4 : 0;
+    // What the lane copies, of rows 8q, 8q + 1, ... and by rows columns 8c, 8c + 1, ...; by columns c tells which lanes
+    // multiply it. Of 8 bits neighbours in memory are columns.
+    const int c = kByRows ? lane_ % (kColumns / 8) : kEight ? lane_ % 8 : g_, line = lane_ / (kColumns / 8);
+    const int q = kByRows ? line % 4 : kEight ? lane_ / 8 : q_, h = kByRows ? line / 4 : 0;
     chunk += q - q_;
     const bool there = chunk < chunks_;
     int64_t row = 0;
@@ -196,10 +192,11 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
       for (int i = 0; i < kCopiesOfX; ++i, from += p_.x_row_stride)
         ptx::cp_async_part(to + place_in_x(q, kColumns == 64 ? i / 4 : h, i % 4, c), from, bytes);
     } else {
-      const uint16_t *from = x + g_ * kTiles * p_.x_col_stride + row;
+      const uint16_t *from = x + c * (kEight ? p_.x_group_stride : kTiles * p_.x_col_stride) +
+                             (kEight ? row / 8 * p_.x_chunk_stride : row);
 #pragma unroll
       for (int i = 0; i < kCopiesOfX; ++i, from += p_.x_col_stride)
-        ptx::cp_async<16>(to + i * 512 + lane_ * 16, from, there && g_ * kTiles + i < p_.n);
+        ptx::cp_async<16>(to + i * 512 + place_in_tile(q, c), from, there && c * kTiles + i < p_.n);
     }
   }
 
@@ -220,7 +217,7 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
     } else {
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        const uint2 v = *reinterpret_cast<const uint2 *>(from + j * 512 + lane_ * 16 + h * 8);
+        const uint2 v = *reinterpret_cast<const uint2 *>(from + j * 512 + place_in_tile(q_, g_) + h * 8);
         words[2 * j] = v.x, words[2 * j + 1] = v.y;
       }
     }
@@ -271,7 +268,7 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
       if (chunk >= chunks_) continue;
       const Position at = position(chunk);
       const int64_t row = static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k + h % 2 * 4;
-      const uint16_t *x = x_ + row * p_.x_row_stride;
+      const uint16_t *x = x_ + (kEight ? row / 8 * p_.x_chunk_stride + row % 8 : row * p_.x_row_stride);
 #pragma unroll
       for (int i = 0; i < kHalvesAtOnce; ++i, x += 4 * p_.x_row_stride) fetch_half<kLayout>(words[h + i], x);
     }
@@ -347,10 +344,33 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
     uint32_t a[kStrip / 16][4];
 #pragma unroll
     for (int r = 0; r < kStrip / 16; ++r) this->load_fragment(a[r], t, h / 2, h % 2, r);
+    if constexpr (kEight) {
+      multiply_widened<false>(a, b, sums);
+      multiply_widened<true>(a, b, sums);
+    } else {
+#pragma unroll
+      for (int r = 0; r < kStrip / 16; ++r)
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], a[r], b[j][0], b[j][1]);
+    }
+  }
+
+  // The lower or the upper two of every four.
+  template <bool kUpper>
+  __device__ __forceinline__ void multiply_widened(const uint32_t (&a)[kStrip / 16][4],
+                                                   const uint32_t (&b)[kTiles][2],
+                                                   float (&sums)[kStrip / 16][kTiles][4]) const {
+    uint32_t wide[kStrip / 16][4];
 #pragma unroll
     for (int r = 0; r < kStrip / 16; ++r)
 #pragma unroll
-      for (int j = 0; j < kTiles; ++j) ptx::mma_m16n8k16<T>(sums[r][j], a[r], b[j][0], b[j][1]);
+      for (int i = 0; i < 4; ++i) wide[r][i] = ptx::widen<T>(a[r][i], kUpper);
+#pragma unroll
+    for (int j = 0; j < kTiles; ++j) {
+      const uint32_t low = ptx::widen<T>(b[j][0], kUpper), high = ptx::widen<T>(b[j][1], kUpper);
+#pragma unroll
+      for (int r = 0; r < kStrip / 16; ++r) ptx::mma_m16n8k16<__half>(sums[r][j], wide[r], low, high);
+    }
   }
 
   // ---- output -----------------------------------------------------------------------------------
@@ -368,71 +388,73 @@ class Kernel : RingOfA<kColumns, kStrip, kRingX, kCopies> {
   }
 
   __device__ __forceinline__ void finish() const {
+    if constexpr (!kEight)
+      finish_as<T>();
+    else if (p_.out == BSRG_KMAJOR_F32)
+      finish_as<float>();
+    else if (p_.out == BSRG_KMAJOR_F16)
+      finish_as<__half>();
+    else
+      finish_as<__nv_bfloat16>();
+  }
+
+  template <typename Out>
+  __device__ __forceinline__ void finish_as() const {
     const bsrg_narrow_item item = p_.items[blockIdx.x];  // again, rather than in registers all the time
+    float scale = 1.f;
+    if (kEight && p_.a_scale != nullptr) scale *= __ldg(p_.a_scale);
+    if (kEight && p_.x_scale != nullptr) scale *= __ldg(p_.x_scale);
     for (int unit = warp_; unit < kUnits; unit += warps_) {
       const int row = unit / 2 * 8 + g_, column = (2 * q_ + unit % 2) * kTiles;
       if (row >= item.rows) continue;
       if (item.slot < 0 && p_.output.given) {
-        store_fused(static_cast<int64_t>(item.y_row) + row, column, unit);
+        store_fused<Out>(static_cast<int64_t>(item.y_row) + row, column, unit, scale);
         continue;
       }
       float total[kTiles] = {};
       for (int w = 0; w < warps_; ++w)
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) total[j] += shared_sums(w, unit)[j * 32];
+      if constexpr (kEight)
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) total[j] *= scale;
       if (item.slot >= 0) {
         float *const partial = p_.partial + (static_cast<int64_t>(item.slot) * kStrip + row) * kColumns;
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) partial[column + j] = total[j];
       } else {
-        store(static_cast<int64_t>(item.y_row) + row, column, total);
+        store<Out>(static_cast<int64_t>(item.y_row) + row, column, total);
       }
     }
   }
 
   // Element by element in a loop: its code is long, and unrolled it would take registers from the rest.
-  __device__ __forceinline__ void store_fused(int64_t row, int column, int unit) const {
+  template <typename Out>
+  __device__ __forceinline__ void store_fused(int64_t row, int column, int unit, float scale) const {
 #pragma unroll 1
     for (int j = 0; j < kTiles && column + j < p_.n; ++j) {
       float total = 0;
       for (int w = 0; w < warps_; ++w) total += shared_sums(w, unit)[j * 32];
-      store_element<T, true>(p_, row, column + j, total);
+      store_element<Out, true>(p_, row, column + j, kEight ? total * scale : total);
     }
   }
 
+  template <typename Out>
   __device__ __forceinline__ void store(int64_t row, int column, const float (&total)[kTiles]) const {
-    if constexpr (kTiles > 1) {
+    if constexpr (kTiles > 1 && sizeof(Out) == 2) {
       if (p_.vector_y && column + kTiles <= p_.n) {
-        store_run<T, kTiles>(p_, row, column, total);
+        store_run<Out, kTiles>(p_, row, column, total);
         return;
       }
     }
 #pragma unroll
     for (int j = 0; j < kTiles; ++j)
-      if (column + j < p_.n) store_element<T, false>(p_, row, column + j, total[j]);
+      if (column + j < p_.n) store_element<Out, false>(p_, row, column + j, total[j]);
   }
 
   unsigned char *const ring_x_;  // of the warps that take a turn together
   const uint16_t *const x_;      // with the lane's columns
 };
-
-// Second pass: adds the pieces of a split strip in their order. As many CTAs a strip as let a thread have one element: to add
-// one after the other takes L2's time for each.
-template <typename T>
-__device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
-  const bsrg_narrow_split split = p.splits[blockIdx.x];
-  const int64_t slot = static_cast<int64_t>(p.strip) * p.padded_n;
-  for (int e = blockIdx.y * blockDim.x + threadIdx.x; e < split.rows * p.n; e += gridDim.y * blockDim.x) {
-    const int row = e / p.n, column = e % p.n;
-    const float *partial = p.partial + split.first_slot * slot + row * p.padded_n + column;
-    float sum = 0;
-    for (int i = 0; i < split.slot_count; ++i) sum += partial[i * slot];
-    if (p.output.given)
-      store_element<T, true>(p, static_cast<int64_t>(split.y_row) + row, column, sum);
-    else
-      store_element<T, false>(p, static_cast<int64_t>(split.y_row) + row, column, sum);
-  }
-}
 
 template <typename T, int kColumns, int kStrip, bool kRingX, bool kTransposed>
 __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
@@ -444,7 +466,13 @@ __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
   if constexpr (kTransposed) {
     Kernel<T, kColumns, kStrip, kRingX, Copies::kTransposed>(p, shared_memory).run(start);
     return;
-  } else if constexpr (kColumns < 64 || kRingX) {  // otherwise registers do not suffice
+  } else if constexpr (sizeof(T) == 1) {
+    if (p.block_width == 8 && p.block_height > 8) {
+      Kernel<T, kColumns, kStrip, kRingX, Copies::kEight>(p, shared_memory).run(start);
+      return;
+    }
+  }
+  if constexpr (!kTransposed && (kColumns < 64 || kRingX)) {  // otherwise registers do not suffice
     if (p.block_width == 16) {
       Kernel<T, kColumns, kStrip, kRingX, Copies::kSixteen>(p, shared_memory).run(start);
       return;
@@ -466,10 +494,4 @@ __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
   extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                                 \
       prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {       \
     bsrg::narrow::run<type, columns, strip, true, transposed>(params);                          \
-  }
-#define BSRG_PIECES_KERNEL(name, type)                              \
-  extern "C" __global__ void __launch_bounds__(BSRG_PIECES_THREADS) \
-      name(const __grid_constant__ bsrg_narrow_params params) {     \
-    bsrg::ptx::wait_for_grid_before();                              \
-    bsrg::narrow::add_pieces<type>(params);                         \
   }

@@ -17,11 +17,29 @@ namespace bsrg::narrow {
 // kSixteen: of 16 columns. Their rows of 32 bytes would make a copy two pieces of 256 bytes that lie a block apart, and device
 // memory gives 3.4 TB/s of such. Lanes copy neighbours, 512 bytes of a block at a time: 4.2 TB/s.
 //
+// kEight: of 8 columns and more than 8 rows, likewise, of which it would be four pieces of 128 bytes.
+//
 // kTransposed: those of a transposed view, where the elements of a strip's rows are neighbours, and those of k rows of memory.
 // Lanes copy neighbours, eight rows of the strip for one k each, and `ldmatrix` turns them.
-enum class Copies { kChunks, kSixteen, kTransposed };
+enum class Copies { kChunks, kSixteen, kEight, kTransposed };
 
-template <int kColumns, int kStrip, bool kRingX, Copies kCopies>
+// What a warp's ring is, for so many columns and rows of a strip.
+//
+// A round is what a warp does between two waits. It is long where X has few bytes, so that the time X takes from L2 is shared
+// by more of A.
+template <int kColumns, int kStrip, bool kRingX, bool kEight>
+struct RingShape {
+  static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
+  static constexpr int kRing =
+      kRingX ? BSRG_NARROW_SM90_ROUNDS : BSRG_NARROW_WARP_BYTES / (kRoundSteps * kStrip * 64);
+  static constexpr int kWarpBytes =
+      kRingX ? BSRG_NARROW_SM90_WARP_BYTES(kColumns, kStrip) : BSRG_NARROW_WARP_BYTES;
+  // A is read once, X again and again. For strips of 32 rows and 32 columns ptxas makes illegal instructions of that, of 8 bits
+  // for 16, too.
+  static constexpr bool kEvictsFirst = kStrip != 32 || (kColumns != 32 && !(kEight && kColumns == 16));
+};
+
+template <typename Shape, int kStrip, Copies kCopies>
 class RingOfA {
  protected:
   __device__ __forceinline__ RingOfA(const bsrg_narrow_params &p, unsigned char *shared)
@@ -37,18 +55,18 @@ class RingOfA {
 
   static constexpr bool kTransposed = kCopies == Copies::kTransposed;
   static constexpr int kRowParts = kStrip / 8;  // 16-byte copies of A a lane and step
-  // A round is what a warp does between two waits. It is long where X has few bytes, so that the time X takes
-  // from L2 is shared by more of A.
-  static constexpr int kRoundSteps = kStrip == 16 && kColumns <= 16 ? 2 : 1;
+  static constexpr int kRoundSteps = Shape::kRoundSteps;
   static constexpr int kRoundChunks = 4 * kRoundSteps;
   static constexpr int kRoundBytes = kRoundSteps * kRowParts * 32 * 16;
-  static constexpr int kRing = kRingX ? BSRG_NARROW_SM90_ROUNDS : BSRG_NARROW_WARP_BYTES / kRoundBytes;
+  static constexpr int kRing = Shape::kRing;
   static constexpr int kBytesOfA = kRing * kRoundBytes;
-  static constexpr int kWarpBytes =
-      kRingX ? BSRG_NARROW_SM90_WARP_BYTES(kColumns, kStrip) : BSRG_NARROW_WARP_BYTES;
+  static constexpr int kWarpBytes = Shape::kWarpBytes;
   static_assert(kStrip == 16 || kStrip == 32, "one or two fragments");
   static_assert(kRing >= 4 && (kRing & (kRing - 1)) == 0, "three rounds of A in flight");
 
+  // Of so many chunks a row.
+  static constexpr bool kInBlocks = kCopies == Copies::kSixteen || kCopies == Copies::kEight;
+  static constexpr int kBlockChunks = kCopies == Copies::kEight ? 1 : 2;
   // Whether lanes read what others have copied.
   static constexpr bool kShares = kCopies != Copies::kChunks;
 
@@ -60,7 +78,7 @@ class RingOfA {
       a_ += item.row_in_block;
     else
       a_ += (static_cast<int64_t>(item.first_block) * p_.block_height + item.row_in_block) * p_.block_width +
-            (kCopies == Copies::kSixteen ? 8 * lane_ : g_ * p_.block_width);
+            (kInBlocks ? 8 * lane_ : g_ * p_.block_width);
   }
 
   // Where the blocks of a transposed view lie, in shared memory behind their columns.
@@ -75,7 +93,7 @@ class RingOfA {
   // Exact for chunk < 2^16 and widths up to BSRG_NARROW_MAX_WIDTH: 2 * chunk times the reciprocal's error, which
   // is at most the divisor, stays below 2^32.
   __device__ __forceinline__ Position position(int chunk) const {
-    if constexpr (kCopies == Copies::kSixteen) return {chunk / 2, chunk % 2 * 8};
+    if constexpr (kInBlocks) return {chunk / kBlockChunks, chunk % kBlockChunks * 8};
     const int block = static_cast<int>(__umulhi(2 * chunk, p_.chunks_reciprocal));
     return {block, chunk * BSRG_NARROW_CHUNK - block * p_.block_width};
   }
@@ -86,8 +104,8 @@ class RingOfA {
     const uint32_t round = ptx::shared_address(ring_) + t % kRing * kRoundBytes;
     if constexpr (kTransposed)
       copy_rows_of_k(round, chunk - q_);
-    else if constexpr (kCopies == Copies::kSixteen)
-      copy_blocks(round, (chunk - q_) / 2);
+    else if constexpr (kInBlocks)
+      copy_blocks(round, (chunk - q_) / kBlockChunks);
     else
       copy_chunks(round, chunk);
   }
@@ -105,13 +123,19 @@ class RingOfA {
     }
   }
 
+  // Of chunk q of a step, in a row of the strip.
+  __device__ __forceinline__ static int place_of_chunk(int step, int row, int q) {
+    if constexpr (kInBlocks)
+      return place_in_block(4 / kBlockChunks * step + q / kBlockChunks, row, q % kBlockChunks);
+    return (step * kRowParts + row / 8) * 512 + row % 8 * 64 + q * 16;
+  }
+
  private:
-  // A is read once, X again and again. For strips of 32 rows and 32 columns ptxas makes illegal instructions of that.
   static __device__ __forceinline__ void copy(uint32_t destination, const void *source, bool read) {
-    if constexpr (kStrip == 32 && kColumns == 32)
-      ptx::cp_async_stream(destination, source, read);
-    else
+    if constexpr (Shape::kEvictsFirst)
       ptx::cp_async_evict_first(destination, source, read);
+    else
+      ptx::cp_async_stream(destination, source, read);
   }
 
   __device__ __forceinline__ void copy_chunks(uint32_t round, int chunk) const {
@@ -127,21 +151,33 @@ class RingOfA {
     }
   }
 
-  // Of blocks of 16 columns the strip's rows, one after the other. Every second block has its units of 16 bytes elsewhere, so
-  // that reads meet no bank twice.
-  __device__ __forceinline__ static int place_in_block(int block, int row, int half) {
-    return block * (kStrip * 32) + ((row * 32 + half * 16) ^ (block % 2 * 64));
+  // The strip's rows of a block, one after the other. Every second block, or of every four all but the first, has its units of
+  // 16 bytes elsewhere, so that reads of eight bytes meet no bank more often than in chunks.
+  __device__ __forceinline__ static int place_in_block(int block, int row, int chunk) {
+    constexpr int kTurns = kCopies == Copies::kEight ? 4 : 2;
+    return block * (kStrip * 16 * kBlockChunks) +
+           ((row * (16 * kBlockChunks) + chunk * 16) ^ (block % kTurns * 64));
   }
 
   __device__ __forceinline__ void copy_blocks(uint32_t round, int block) const {
-    const int block_elements = p_.block_height * 16;
+    constexpr int kUnits = kStrip * kBlockChunks;  // of 16 bytes, of a block
+    const int block_elements = p_.block_height * (8 * kBlockChunks);
     const uint16_t *source = a_ + static_cast<int64_t>(block) * block_elements;
+    if constexpr (kUnits == 16) {  // two blocks a copy
+      const int row = lane_ % 16, second = lane_ / 16;
+      source += second * (block_elements - 128);
 #pragma unroll
-    for (int i = 0; i < 2 * kRoundSteps; ++i, source += block_elements)
+      for (int i = 0; i < 2 * kRoundSteps; ++i, source += 2 * block_elements)
+        copy(round + place_in_block(2 * i + second, row, 0), source,
+             block + 2 * i + second < chunks_ && row < rows_);
+    } else {
 #pragma unroll
-      for (int row = lane_ / 2, part = 0; part < kStrip / 16; ++part, row += 16)
-        copy(round + place_in_block(i, row, lane_ % 2), source + part * 256,
-             2 * (block + i) < chunks_ && row < rows_);
+      for (int i = 0; i < 4 / kBlockChunks * kRoundSteps; ++i, source += block_elements)
+#pragma unroll
+        for (int row = lane_ / kBlockChunks, part = 0; part < kUnits / 32; ++part, row += 32 / kBlockChunks)
+          copy(round + place_in_block(i, row, lane_ % kBlockChunks), source + part * 256,
+               kBlockChunks * (block + i) < chunks_ && row < rows_);
+    }
   }
 
   // Eight rows of a step's line: lines are k in the order in which instructions take them, and rotated so that the eight
@@ -168,8 +204,8 @@ class RingOfA {
 
   // Row part i of the chunk that the lane has in a step, the half that instruction m uses.
   __device__ __forceinline__ uint2 read(const unsigned char *round, int step, int i, int m) const {
-    const int place = kCopies == Copies::kSixteen ? place_in_block(2 * step + q_ / 2, g_ + 8 * i, q_ % 2)
-                                                  : (step * kRowParts + i) * 512 + lane_ * 16;
+    const int place =
+        kInBlocks ? place_of_chunk(step, g_ + 8 * i, q_) : (step * kRowParts + i) * 512 + lane_ * 16;
     return *reinterpret_cast<const uint2 *>(round + place + m * 8);
   }
 

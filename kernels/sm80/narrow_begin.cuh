@@ -28,4 +28,31 @@ __device__ __forceinline__ bsrg_narrow_item load_item(const bsrg_narrow_params &
   return {blocks.x, blocks.y, rows.x, rows.y, rest.x, rest.y};
 }
 
+// What a CTA begins with. Where block columns have places of their own, each thread asks for one and need not wait for the item.
+struct Start {
+  const int32_t *columns;
+  bool has_column;
+  int32_t column;
+  bsrg_narrow_item item;
+};
+
+__device__ __forceinline__ Start load_start(const bsrg_narrow_params &p) {
+  Start start;
+  start.columns = columns_of_item(p);
+  start.has_column = static_cast<int>(threadIdx.x) < p.columns_stride;
+  start.column = start.has_column ? ptx::load_uploaded(start.columns + threadIdx.x) : 0;
+  start.item = load_item(p);
+  return start;
+}
+
+// Of all blocks of the item, in shared memory.
+__device__ __forceinline__ void keep_columns(const bsrg_narrow_params &p, const Start &start,
+                                             int32_t *block_columns) {
+  const bsrg_narrow_item &item = start.item;
+  if (start.has_column) block_columns[threadIdx.x] = start.column;
+  const int32_t *const rest = p.columns_stride > 0 ? start.columns : start.columns + item.first_block;
+  for (int i = threadIdx.x + (start.has_column ? blockDim.x : 0); i < item.block_count; i += blockDim.x)
+    block_columns[i] = __ldg(rest + i);
+}
+
 }  // namespace bsrg::narrow

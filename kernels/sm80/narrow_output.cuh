@@ -7,8 +7,8 @@
 
 namespace bsrg::narrow {
 
-// One element: where neighbours cannot be stored together, and in the second pass. kFused: with
-// the rest of the output's description.
+// One element: where neighbours cannot be stored together, and in the second pass. kFused: with the rest of the output's
+// description, of which activations are as exact as T.
 template <typename T, bool kFused>
 __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
                                               float sum) {
@@ -19,7 +19,11 @@ __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64
         fmaf(p.beta,
              static_cast<float>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
              value);
-  if (kFused) value = output::finish<T>(p.output, row, column, value);
+  if constexpr (kFused && sizeof(T) == 4)
+    value =
+        output::activate_exactly(p.output.activation, value + output::bias<T, float>(p.output, row, column));
+  else if constexpr (kFused)
+    value = output::finish<T>(p.output, row, column, value);
   static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
 }
 

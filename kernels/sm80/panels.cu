@@ -1,5 +1,5 @@
-// Copies of matrices of 8-bit elements in chunks of 16 neighbours along k, for portable_eight.cuh: a chunk of all columns, then
-// the next chunk.
+// Copies of matrices of 8-bit elements in chunks of 16 neighbours along k, for portable_eight.cuh and narrow.cuh: a chunk of all
+// columns, then the next chunk.
 //
 // A CTA's tile is 1024 chunks. Where rows are contiguous, a thread reads a chunk's rows of four columns and turns them in
 // registers; else neighbouring threads have neighbouring chunks of a column.
@@ -30,7 +30,8 @@ __device__ __forceinline__ const uint8_t *column_at(const bsrg_panels_params &p,
 }
 
 __device__ __forceinline__ uint4 *target_at(const bsrg_panels_params &p, int64_t number, int64_t column) {
-  return static_cast<uint4 *>(p.target) + number * p.all_cols + column;
+  const int64_t in_group = column & ((1 << p.tile_bits) - 1);
+  return static_cast<uint4 *>(p.target) + number * p.target_cols + in_group * 8 + (column >> p.tile_bits);
 }
 
 __device__ __forceinline__ void copy_chunk(const bsrg_panels_params &p, int64_t number, int64_t column) {
@@ -68,7 +69,7 @@ __device__ __forceinline__ void turn_fours(const bsrg_panels_params &p, int64_t 
   }
 #pragma unroll
   for (int c = 0; c < 4; ++c)
-    target_at(p, number, column)[c] = make_uint4(words[c][0], words[c][1], words[c][2], words[c][3]);
+    *target_at(p, number, column + c) = make_uint4(words[c][0], words[c][1], words[c][2], words[c][3]);
 }
 
 }  // namespace

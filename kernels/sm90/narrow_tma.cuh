@@ -346,8 +346,8 @@ struct Kernel : Output<T, kPanels, kStrip> {
   // What all sums are multiplied by, pieces' as well.
   __device__ float scale_of_all() const {
     float scale = 1.f;
-    if (p.a_scale != nullptr) scale *= __ldg(p.a_scale);
-    if (p.x_scale != nullptr) scale *= __ldg(p.x_scale);
+    if (p.narrow.a_scale != nullptr) scale *= __ldg(p.narrow.a_scale);
+    if (p.narrow.x_scale != nullptr) scale *= __ldg(p.narrow.x_scale);
     return scale;
   }
 

@@ -110,9 +110,9 @@ struct Output {
   __device__ void write(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     if constexpr (!kEight)
       write_as<T>(item, memory, by_columns);
-    else if (p.out == BSRG_KMAJOR_F32)
+    else if (p.narrow.out == BSRG_KMAJOR_F32)
       write_as<float>(item, memory, by_columns);
-    else if (p.out == BSRG_KMAJOR_F16)
+    else if (p.narrow.out == BSRG_KMAJOR_F16)
       write_as<__half>(item, memory, by_columns);
     else
       write_as<__nv_bfloat16>(item, memory, by_columns);

@@ -137,8 +137,7 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       const bool high = (many || (cases[i].mapped && cases[i].by_columns)) && plan->high.strip &&
                         view->nnzb > 0 && view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
-      const bsrg_narrow_kind kind =
-          bsrg_narrow_kind_of(view, plan, cases[i].chip->sm_arch, BSRG_F16, &cases[i].x);
+      const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&args, plan, cases[i].chip->sm_arch);
       CHECK(bsrg_narrow_list_of(plan, kind) == list);
       CHECK((kind == BSRG_NARROW_PLAIN) == !(many || high));
       const bool by_cluster =
@@ -152,28 +151,74 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
   }
 }
 
-/* 8-bit floats go by TMA alone, and those by rows are copied first, which takes time. */
+/* 8-bit floats go by TMA where strips have 64 rows, unless columns are few and lie as they should, and where blocks have a scale
+ * each, if they suit it. X by rows is copied first, which takes time. */
 static void check_eight_bits(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
   const bsrg_structure_view *view = &structure->view;
   const bsrg_chip hopper = bsrg_chip_h200();
-  const bool suits = !view->order && view->nnzb > 0 && view->block_width % 32 == 0 && view->block_height > 16;
+  const bool suits = !view->order && view->nnzb > 0 && view->block_width % 16 == 0;
   CHECK((bsrg_narrow_family.obstacle(view, BSRG_F8_E4M3, 90) == NULL) == suits);
   CHECK(bsrg_narrow_family.obstacle(view, BSRG_F8_E5M2, 80) != NULL);
+  const bool by_tma = view->block_width % 32 == 0 && view->block_height > 16;
+  CHECK(bsrg_narrow_tma_takes_8_bits(view) == by_tma);
+  const int64_t k = bsrg_whole_cols(view);
   for (int64_t n = 1; suits && n <= BSRG_NARROW_MAX_N; n += 9) {
     bsrg_candidate by_columns = {0}, by_rows = {0};
-    bsrg_matmul_args args = {
-        .a = structure, .dtype = BSRG_F8_E4M3, .x = {NULL, view->cols, n, 1, view->cols}};
-    CHECK(bsrg_narrow_kind_of(view, plan, 90, args.dtype, &args.x) == BSRG_NARROW_BY_TMA);
-    args.x.col_stride = bsrg_ceil_div(view->cols, 16) * 16;
+    bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F8_E4M3, .x = {NULL, k, n, 1, k}};
+    const bsrg_narrow_kind own = n <= 16 ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
+    CHECK(bsrg_narrow_packs_x(&args) == (n > 16));
+    CHECK(bsrg_narrow_kind_of(&args, plan, 90) ==
+          (by_tma && plan->high.strip && n > 8 ? BSRG_NARROW_BY_TMA : own));
+    CHECK(bsrg_narrow_family.layout_obstacle(&args) == NULL);
+    args.values_scale_count = view->nnzb + 1; /* more than one */
+    CHECK(bsrg_narrow_kind_of(&args, plan, 90) == (by_tma ? BSRG_NARROW_BY_TMA : own));
+    CHECK((bsrg_narrow_family.layout_obstacle(&args) == NULL) == by_tma);
+    args.values_scale_count = 1;
+    args.x.rows = k - 1;
+    CHECK(bsrg_narrow_packs_x(&args) && bsrg_narrow_family.layout_obstacle(&args) == NULL);
+    CHECK(bsrg_narrow_kind_of(&args, plan, 90) == (by_tma && plan->high.strip ? BSRG_NARROW_BY_TMA : own));
+    args.x = (bsrg_dense){NULL, k, n, 1, k};
+    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&args, plan, 90);
     bsrg_narrow_predict(&args, plan, &hopper, &by_columns);
-    args.x = (bsrg_dense){NULL, view->cols, n, n + 1, 1};
+    args.x = (bsrg_dense){NULL, k, n, n + 1, 1};
     bsrg_narrow_predict(&args, plan, &hopper, &by_rows);
-    CHECK(by_columns.seconds > 0 && by_rows.seconds > by_columns.seconds && by_rows.seconds < 1);
-    CHECK(by_rows.hbm_bytes - by_columns.hbm_bytes == 2.0 * (double)(view->cols * n));
+    CHECK(by_columns.seconds > 0 && by_rows.seconds > 0 && by_rows.seconds < 1);
+    if (kind != bsrg_narrow_kind_of(&args, plan, 90)) continue;
+    const double copied = kind == BSRG_NARROW_BY_RING ? 0 : 2.0 * (double)(k * n); /* by ring always */
+    CHECK(by_rows.hbm_bytes - by_columns.hbm_bytes == copied);
+    CHECK(copied > 0 ? by_rows.seconds > by_columns.seconds : by_rows.seconds == by_columns.seconds);
   }
 }
 
-/* Returns how many strips are cut. */
+/* Float32: stored blocks of whole chunks, and X whose rows or columns can be copied 16 bytes at a time. */
+static void check_float32(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
+  const bsrg_structure_view *view = &structure->view;
+  const bsrg_chip hopper = bsrg_chip_h200();
+  const bool suits = !view->order && view->block_width % 4 == 0 && view->block_width <= 32768 &&
+                     view->block_height * view->block_width <= INT32_MAX / 2;
+  CHECK((bsrg_narrow_family.obstacle(view, BSRG_F32, 90) == NULL) == suits);
+  CHECK(bsrg_narrow_family.obstacle(view, BSRG_F32, 80) != NULL);
+  CHECK(bsrg_narrow_family.obstacle(view, BSRG_F64, 90) != NULL);
+  double last = 0;
+  for (int64_t n = 1; suits && n <= 256; n *= 2) {
+    bsrg_candidate candidate = {0};
+    const int64_t k = bsrg_whole_cols(view), pitch = bsrg_ceil_div(n, 4) * 4;
+    bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F32, .x = {NULL, k, n, pitch, 1}};
+    CHECK(bsrg_narrow_kind_of(&args, plan, 90) == BSRG_NARROW_BY_RING);
+    CHECK(bsrg_narrow_panel(&args, plan, 90) == bsrg_min(n, BSRG_NARROW_MAX_N));
+    CHECK(bsrg_narrow_family.layout_obstacle(&args) == NULL);
+    bsrg_narrow_predict(&args, plan, &hopper, &candidate);
+    CHECK(candidate.seconds >= last && candidate.seconds > 0 && candidate.seconds < 1);
+    last = candidate.seconds;
+    args.x.row_stride = pitch + 1;
+    CHECK(bsrg_narrow_family.layout_obstacle(&args) != NULL);
+    args.x = (bsrg_dense){NULL, k, n, 1, bsrg_ceil_div(k, 4) * 4};
+    CHECK(bsrg_narrow_family.layout_obstacle(&args) == NULL);
+    args.x.data = (void *)4;
+    CHECK(bsrg_narrow_family.layout_obstacle(&args) != NULL);
+  }
+}
+
 static int32_t check_plan(bsrg_structure *structure) {
   const bsrg_structure_view view = bsrg_structure_get(structure);
   const int64_t height = view.block_height;
@@ -194,6 +239,7 @@ static int32_t check_plan(bsrg_structure *structure) {
   for (int64_t b = 0; view.order && b < view.nnzb; ++b) CHECK(plan->places[b] == view.order[b]);
   check_predictions(structure, plan);
   check_eight_bits(structure, plan);
+  check_float32(structure, plan);
   const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
   return splits;

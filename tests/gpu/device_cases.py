@@ -59,7 +59,7 @@ def least_growth(
 ) -> int:
     """In one of some windows: pools and other processes take memory in some, a leak in all."""
     found = []
-    for _ in range(4):
+    for _ in range(12):
         before = in_use()
         for _ in range(rounds):
             one_round()

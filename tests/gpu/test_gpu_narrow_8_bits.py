@@ -45,6 +45,32 @@ def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -
             compute(rng, mask, (height, width), int(n), dtype, **forms(rng))
 
 
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("width", [16, 32, 48, 64, 80, 128, 144])
+@pytest.mark.parametrize("height", [1, 8, 13, 16, 24, 32])
+def test_low_blocks(rng: np.random.Generator, height: int, width: int, dtype: str) -> None:
+    """Those that WGMMA does not take, or not with so few rows: made float16 in registers."""
+    for rows, cols in ((1, 1), (3, 5), (6, 13)):
+        mask = cases.uniform(0.5)(rng, rows, cols)
+        mask[-1, -1] = True
+        for n in (*rng.permutation(COLUMNS)[:5], *rng.permutation(MANY_COLUMNS)[:2]):
+            options = forms(rng, scales=("none", "numbers", "one"))
+            compute(rng, mask, (height, width), int(n), dtype, **options)
+
+
+@pytest.mark.parametrize("dtype", EIGHT)
+@pytest.mark.parametrize("height", [8, 16, 32])
+def test_low_crowds(torch: Any, rng: np.random.Generator, height: int, dtype: str) -> None:
+    """Every number of warps of a CTA, strips in pieces, and every ring again."""
+    sms = torch.cuda.get_device_properties(0).multi_processor_count
+    for mask in (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm):
+        width = int(rng.choice((16, 32, 48)))
+        for n in rng.permutation(COLUMNS)[:4]:
+            options = forms(rng, scales=("none", "numbers", "one"))
+            made = mask(rng, (height, width), sms)
+            compute(rng, made, (height, width), int(n), dtype, **options)
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("dtype", EIGHT)
 def test_patterns(rng: np.random.Generator, dtype: str, pattern: str) -> None:
@@ -54,6 +80,8 @@ def test_patterns(rng: np.random.Generator, dtype: str, pattern: str) -> None:
     for blocksize in ((32, 32), (64, 64), (128, 128), (64, 160)):
         for n in (*rng.permutation(COLUMNS)[:3], *rng.permutation(MANY_COLUMNS)[:2]):
             compute(rng, mask, blocksize, int(n), dtype, **forms(rng))
+    for n in rng.permutation(COLUMNS)[:4]:
+        compute(rng, mask, (16, 16), int(n), dtype, **forms(rng, scales=("none", "one")))
 
 
 @pytest.mark.parametrize("dtype", EIGHT)
@@ -84,7 +112,8 @@ def test_crowds(torch: Any, rng: np.random.Generator, height: int, dtype: str) -
 def test_edges(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     """Matrices that end within a block, X in no layout that maps describe, memory around Y."""
     kind = getattr(torch, dtype)
-    for shape, block in (((300, 500), (128, 128)), ((95, 130), (32, 64)), ((1, 33), (64, 32))):
+    blocks = (((300, 500), (128, 128)), ((95, 130), (32, 64)), ((1, 33), (64, 32)))
+    for shape, block in (*blocks, ((95, 130), (16, 16)), ((13, 33), (8, 48))):
         dense = torch.randn(*shape, device="cuda").to(kind)
         a = bsrgemm.bsr_array(dense, blocksize=block)
         for n in (1, 5, 64, 100, 192):
@@ -135,16 +164,21 @@ def test_same_bits(torch: Any, rng: np.random.Generator) -> None:
 
 def test_says_what_it_needs(torch: Any) -> None:
     def refuse(
-        blocksize: tuple[int, int], message: str, transposed: bool = False, n: int = 4
+        blocksize: tuple[int, int],
+        message: str,
+        transposed: bool = False,
+        n: int = 4,
+        scales: Any = None,
     ) -> None:
         data = torch.ones(1, *blocksize, device="cuda").to(torch.float8_e5m2)
-        a = bsrgemm.bsr_array((data, np.zeros(1, np.int32), np.arange(2)))
+        data = data.expand(2, *blocksize).contiguous()
+        a = bsrgemm.bsr_array((data, np.arange(2, dtype=np.int32), np.array([0, 2])))
         a = a.T if transposed else a
         x = torch.ones(a.shape[1], n, device="cuda").to(torch.float8_e5m2)
         with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
-            product(a, x, None, 1.0, None, None, None, "narrow")
+            product(a, x, None, 1.0, None, None, None, "narrow", a_scale=scales)
 
-    refuse((64, 48), "multiple of 32 for 8-bit floats")
-    refuse((16, 32), "height of more than 16")
+    refuse((64, 40), "multiple of 16 for 8-bit floats")
+    refuse((16, 32), "one factor for all blocks", scales=torch.ones(2, device="cuda"))
     refuse((64, 64), "not those of a transposed view", transposed=True)
     refuse((64, 64), "at most 256 columns of 8-bit floats", n=257)

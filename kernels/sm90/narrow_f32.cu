@@ -1,0 +1,3 @@
+#include "sm90/narrow_f32.cuh"
+
+BSRG_NARROW_F32_TILES(BSRG_NARROW_F32_KERNEL)

@@ -1,0 +1,272 @@
+// BSR x few dense columns (up to 64) of float32, with fused multiply-adds, on Hopper.
+//
+// Items, their blocks' way through rings of cp.async copies and the turns that warps take along k are those of
+// sm80/narrow.cuh, which sees two halves in every element here: a chunk has four k. X comes through a ring of its own.
+//
+// A warp computes its strip of 16 or 32 rows and all columns, a lane a quarter or an eighth of the strip's rows and four or
+// eight columns, so that what it reads of shared memory serves several multiply-adds. Up to 16 columns leave lanes over,
+// which share the k of a round, and add their sums in the end.
+//
+//   lane   8 g + s * kColumnGroups + h: rows g, g + 4, ..., columns of group h, chunks s * kChunks, ... of a round
+//   group  by rows of X four neighbours, and four more 32 columns further; by columns every kColumnGroups-th column
+#pragma once
+
+#include "params.h"
+#include "ptx/cp_async.cuh"
+#include "ptx/sync.cuh"
+#include "sm80/narrow_a.cuh"
+#include "sm80/narrow_begin.cuh"
+#include "sm80/narrow_output.cuh"
+
+namespace bsrg::narrow_f32 {
+
+using narrow::Copies;
+using narrow::Start;
+
+template <int kColumns, int kStrip>
+struct RingShape {
+  static constexpr int kRoundSteps = 1;
+  static constexpr int kRing = BSRG_NARROW_F32_ROUNDS(kColumns);
+  static constexpr int kWarpBytes = BSRG_NARROW_F32_WARP_BYTES(kColumns, kStrip);
+  static constexpr bool kEvictsFirst = false;  // as for some of narrow.cuh's
+};
+
+template <int kColumns, int kStrip, Copies kCopies>
+class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
+  using Base = narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies>;
+  using typename Base::Position;
+
+ public:
+  __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
+      : Base(p, shared), ring_x_(ring_ + kBytesOfA), x_(static_cast<const float *>(p.x)) {}
+
+  __device__ __forceinline__ void run(const Start &start) {
+    this->begin(start.item);
+#pragma unroll
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_a(t, first_chunk() + t * chunk_stride());
+      ptx::cp_async_commit();
+    }
+    narrow::keep_columns(p_, start, block_columns_);
+    __syncthreads();
+
+    float sums[kRows][kOfLane] = {};
+    const bool by_rows = p_.x_layout == BSRG_NARROW_X_ROWS;
+    if (by_rows)
+      accumulate<true>(sums);
+    else
+      accumulate<false>(sums);
+    // The ring now gets the sums.
+    ptx::cp_async_wait<0>();
+    __syncwarp();
+    share(sums, by_rows);
+    __syncthreads();
+    finish(start.item);
+  }
+
+ private:
+  using Base::block_columns_;
+  using Base::chunk_stride;
+  using Base::chunks_;
+  using Base::copy_a;
+  using Base::first_chunk;
+  using Base::kBytesOfA;
+  using Base::kRing;
+  using Base::kRoundBytes;
+  using Base::kWarpBytes;
+  using Base::lane_;
+  using Base::p_;
+  using Base::position;
+  using Base::q_;
+  using Base::ring_;
+  using Base::shared_;
+  using Base::warp_;
+  using Base::warps_;
+  static constexpr int kRoundChunks = 4;
+  static constexpr int kOfLane = kColumns == 64 ? 8 : 4;           // columns
+  static constexpr int kColumnGroups = kColumns / kOfLane;         // of lanes
+  static constexpr int kParts = 8 / kColumnGroups;                 // of a round's k
+  static constexpr int kChunks = kRoundChunks / kParts;            // of a part
+  static constexpr int kRows = kStrip / 4;                         // of a lane
+  static constexpr int kBytesOfX = 16 * kColumns * sizeof(float);  // of a round
+  static constexpr int kPitch = kColumns + 1;                      // of the sums of a row
+
+  static_assert(kBytesOfA + kRing * kBytesOfX == kWarpBytes, "rings of A and X");
+  static_assert(kStrip * kPitch * sizeof(float) <= kWarpBytes, "sums fit in the ring");
+
+  // ---- X --------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ unsigned char *round_of_x(int t) const {
+    return ring_x_ + t % kRing * kBytesOfX;
+  }
+
+  // By rows, row r of chunk q: those that the parts read at a time are neighbours.
+  __device__ __forceinline__ static int place_of_row(int q, int r) {
+    return (4 * r + q % kChunks * kParts + q / kChunks) * (kColumns * 4);
+  }
+  // By columns, chunk q of a column: eight neighbouring columns do not meet in a bank.
+  __device__ __forceinline__ static int place_in_column(int column, int q) {
+    return column * 64 + ((q ^ column / 2 % 4) << 4);
+  }
+
+  // Of round t, in which the lane's first chunk of A is `chunk`. By rows four columns of a row a copy, by columns four k of a
+  // column.
+  template <bool kByRows>
+  __device__ __forceinline__ void copy_x(int t, int chunk) const {
+    const uint32_t to = ptx::shared_address(round_of_x(t));
+    const int q = kByRows ? lane_ / 8 : q_;
+    chunk += q - q_;
+    const bool there = chunk < chunks_;
+    int64_t row = 0;
+    if (there) {
+      const Position at = position(chunk);
+      row = (static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k) / 2;
+    }
+    if constexpr (kByRows) {
+      constexpr int kUnits = kColumns / 4 < 8 ? kColumns / 4 : 8;  // of a row that a copy of the warp has
+      const int unit = lane_ % 8 % kUnits, r = lane_ % 8 / kUnits;
+      const float *from = x_ + (row + r) * p_.x_row_stride + 4 * unit;
+#pragma unroll
+      for (int i = 0; i < kUnits / 2; ++i, from += 8 / kUnits * p_.x_row_stride)
+#pragma unroll
+        for (int half = 0; half < kColumns; half += 32) {
+          const int bytes = there ? min(16, max(0, 4 * (p_.n - 4 * unit - half))) : 0;
+          ptx::cp_async_part(to + place_of_row(q, r + i * (8 / kUnits)) + unit * 16 + half * 4, from + half,
+                             bytes);
+        }
+    } else {
+      const float *from = x_ + lane_ / 4 * p_.x_col_stride + row;
+#pragma unroll
+      for (int column = lane_ / 4, i = 0; i < kColumns / 8; ++i, column += 8, from += 8 * p_.x_col_stride)
+        ptx::cp_async<16>(to + place_in_column(column, q), from, there && column < p_.n);
+    }
+  }
+
+  __device__ __forceinline__ int group_of_rows() const { return lane_ / 8; }
+  __device__ __forceinline__ int part() const { return lane_ % 8 / kColumnGroups; }
+  __device__ __forceinline__ int column_group() const { return lane_ % kColumnGroups; }
+  __device__ __forceinline__ int column(int i, bool by_rows) const {
+    return by_rows ? i / 4 * 32 + 4 * column_group() + i % 4 : column_group() + i * kColumnGroups;
+  }
+
+  // Four rows of X, those of a chunk.
+  template <bool kByRows>
+  __device__ __forceinline__ void read_x(float (&x)[4][kOfLane], int t, int q) const {
+    const unsigned char *const from = round_of_x(t);
+    if constexpr (kByRows) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int i = 0; i < kOfLane; i += 4) {
+          const float4 v = *reinterpret_cast<const float4 *>(from + place_of_row(q, r) + column(i, true) * 4);
+          x[r][i] = v.x, x[r][i + 1] = v.y, x[r][i + 2] = v.z, x[r][i + 3] = v.w;
+        }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kOfLane; ++i) {
+        const float4 v = *reinterpret_cast<const float4 *>(from + place_in_column(column(i, false), q));
+        x[0][i] = v.x, x[1][i] = v.y, x[2][i] = v.z, x[3][i] = v.w;
+      }
+    }
+  }
+
+  // ---- the product ----------------------------------------------------------------------------------
+
+  template <bool kByRows>
+  __device__ __forceinline__ void accumulate(float (&sums)[kRows][kOfLane]) const {
+    const int stride = chunk_stride();
+    int chunk = first_chunk();
+#pragma unroll
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_x<kByRows>(t, chunk + t * stride);
+      ptx::cp_async_commit();
+    }
+#pragma unroll 1
+    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
+      ptx::cp_async_wait<kRing - 2>();
+      __syncwarp();  // all have copied their part, and read what this round's copies replace
+      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);
+      copy_x<kByRows>(t + kRing - 1, chunk + (kRing - 1) * stride);
+      ptx::cp_async_commit();
+      const unsigned char *const round = ring_ + t % kRing * kRoundBytes;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int q = part() * kChunks + c;
+        float x[4][kOfLane];
+        read_x<kByRows>(x, t, q);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          const float4 a =
+              *reinterpret_cast<const float4 *>(round + Base::place_of_chunk(0, group_of_rows() + 4 * i, q));
+#pragma unroll
+          for (int j = 0; j < kOfLane; ++j) {
+            float sum = fmaf(a.x, x[0][j], sums[i][j]);
+            sum = fmaf(a.y, x[1][j], sum);
+            sum = fmaf(a.z, x[2][j], sum);
+            sums[i][j] = fmaf(a.w, x[3][j], sum);
+          }
+        }
+      }
+    }
+  }
+
+  // ---- output ---------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ float *sums_of(int warp) const {
+    return reinterpret_cast<float *>(shared_ + warp * kWarpBytes);
+  }
+
+  __device__ __forceinline__ void share(float (&sums)[kRows][kOfLane], bool by_rows) const {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+      for (int j = 0; j < kOfLane; ++j) {
+#pragma unroll
+        for (int other = kColumnGroups; other < 8; other *= 2)
+          sums[i][j] += __shfl_xor_sync(0xffffffffu, sums[i][j], other);
+        if (part() == 0) sums_of(warp_)[(group_of_rows() + 4 * i) * kPitch + column(j, by_rows)] = sums[i][j];
+      }
+  }
+
+  // Neighbours in Y by neighbouring threads.
+  __device__ __forceinline__ void finish(const bsrg_narrow_item &item) const {
+    const bool by_columns = p_.y_row_stride == 1;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < kStrip * kColumns; i += blockDim.x) {
+      const int row = by_columns ? i % kStrip : i / kColumns, column = by_columns ? i / kStrip : i % kColumns;
+      if (row >= item.rows || column >= p_.n) continue;
+      float total = 0;
+      for (int w = 0; w < warps_; ++w) total += sums_of(w)[row * kPitch + column];
+      const int64_t of_y = static_cast<int64_t>(item.y_row) + row;
+      if (item.slot >= 0)
+        p_.partial[(static_cast<int64_t>(item.slot) * kStrip + row) * kColumns + column] = total;
+      else if (p_.output.given)
+        narrow::store_element<float, true>(p_, of_y, column, total);
+      else
+        narrow::store_element<float, false>(p_, of_y, column, total);
+    }
+  }
+
+  unsigned char *const ring_x_;
+  const float *const x_;
+};
+
+template <int kColumns, int kStrip>
+__device__ __forceinline__ void run(const bsrg_narrow_params &p) {
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  narrow::ask_for_blocks(p);
+  const Start start = narrow::load_start(p);
+  ptx::wait_for_grid_before();
+  if (p.block_width == 16)
+    Kernel<kColumns, kStrip, Copies::kSixteen>(p, shared_memory).run(start);
+  else
+    Kernel<kColumns, kStrip, Copies::kChunks>(p, shared_memory).run(start);
+}
+
+}  // namespace bsrg::narrow_f32
+
+#define BSRG_NARROW_F32_KERNEL(columns, strip, warps, fewer, fewest)                        \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                             \
+      narrow_f32_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
+    bsrg::narrow_f32::run<columns, strip>(params);                                          \
+  }
