@@ -1,8 +1,8 @@
-"""Products of tf32, 8-bit floats and float64 on a GPU, beside cuBLAS's dense ones and our own of
-float16.
+"""Products of tf32, 8-bit floats, float64 and few columns of float32 on a GPU, beside cuBLAS's
+dense ones, our own of float16 and, of float32, cuSPARSE's.
 
 The dense operand is column-major, as Hopper's kernels of the first two read it; in the groups that
-end in ``_rows`` it is row-major, which these copy at each product.
+end in ``_rows`` it is row-major, which these copy at each product, and of few columns of float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bsrgemm._matmul import product
 from .cases import Case, select
 from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
 from .patterns import Pattern
-from .peers import Problem, Product
+from .peers import Problem, Product, torch_bsr
 from .records import Results
 from .suite import TURNS, Reference, Suite, multiply
 from .timing import DeviceTimer
@@ -50,10 +50,11 @@ def precision_cases() -> Iterator[Case]:
     ):
         for side in sides:
             yield Case(group, dtype, (side, side), ORDER // side // 8, ORDER, ORDER, ORDER)
-    for side in (128, 64, 32):
-        for n in (1, 16, 64):
-            few = ("fp8_columns", EIGHT[0], (side, side), ORDER // side // 4)
-            yield Case(*few, ORDER, n, ORDER, timings=("cold",))
+    for group, dtype in (("fp8_columns", EIGHT[0]), ("float32_columns", "float32")):
+        for side in (128, 64, 32, 16):
+            for n in (1, 16, 64):
+                few = (group, dtype, (side, side), ORDER // side // 4)
+                yield Case(*few, ORDER, n, ORDER, timings=("cold",))
 
 
 # ---- rivals -------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ def own_float16(p: Problem) -> Product:
     return Product(lambda: product(a, x, None, 1.0, None, out, None), p.case.useful_flops, expected)
 
 
-RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, own_float16)}
+RIVALS = {f.__name__: f for f in (cublas_dense, cublas_equal_flop, own_float16, torch_bsr)}
 
 
 def wanted(case: Case) -> list[str]:
@@ -104,6 +105,8 @@ def wanted(case: Case) -> list[str]:
         return []
     if case.group == "fp8_columns":
         return ["own_float16"]
+    if case.group == "float32_columns":
+        return ["torch_bsr"]
     names = ["cublas_dense", "cublas_equal_flop", "own_float16"]
     if case.group.endswith("_rows"):
         return names[:2]
@@ -128,7 +131,7 @@ class PrecisionSuite(Suite):
             case=case,
             values=p.values.to(kind),
             dense=p.dense.to(kind),
-            x=x if case.group.endswith("_rows") else column_major(x),
+            x=x if case.group.endswith("_rows") or is_few_float32(case) else column_major(x),
             out=p.out.to(self.torch.bfloat16 if case.dtype in EIGHT else kind),
         )
 
@@ -155,8 +158,12 @@ class PrecisionSuite(Suite):
         )
 
 
+def is_few_float32(case: Case) -> bool:
+    return case.group == "float32_columns"
+
+
 def precision_of(case: Case) -> str:
-    return "tf32" if case.dtype == "float32" else "ieee"
+    return "tf32" if case.dtype == "float32" and not is_few_float32(case) else "ieee"
 
 
 def column_major(x: Any) -> Any:
@@ -172,8 +179,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "precision",
         RIVALS,
         select="^(tf32|fp8)/",
-        groups="tf32, fp8, tf32_rows, fp8_rows, fp8_small_rows, float64_rows, "
-        "fp8_columns (default: the first two)",
+        groups="tf32, fp8, tf32_rows, fp8_rows, fp8_small_rows, float64_rows, fp8_columns, "
+        "float32_columns (default: the first two)",
     )
     add_sustained_argument(parser)
 

@@ -199,14 +199,23 @@ def _nearest_density(density: float) -> float:
     return min(CROSSOVER_DENSITIES, key=lambda nominal: abs(math.log(nominal / density)))
 
 
-def _gpu_few(runs: list[Run], group: str, slug: str, dtype: str = "float16", size: int = 2) -> Made:
-    """A line for each matrix, a column for each N, and the time to read the blocks once."""
+def _gpu_few(
+    runs: list[Run],
+    group: str,
+    slug: str,
+    dtype: str = "float16",
+    size: int = 2,
+    rival: str = "",
+) -> Made:
+    """A line for each matrix, a column for each N, and the time to read the blocks once. Behind
+    ours the time of the rival in the same run."""
     found = [
         (run, row)
         for run, row in ours(runs, "cold", dtype=dtype)
         if row["case"].startswith(f"{group}/")
     ]
     matrices: dict[tuple[Any, ...], dict[int, Row]] = {}
+    rivals = {row["case"]: run.rival(row, rival) for run, row in found if rival}
     for _, row in found:
         key = (row["M"], row["K"], row["nnzb"], *row["block"])
         matrices.setdefault(key, {})[row["N"]] = row
@@ -220,7 +229,9 @@ def _gpu_few(runs: list[Run], group: str, slug: str, dtype: str = "float16", siz
         cells = [f"{m} × {k}", f"{some['density']:.3g}", block_of(some)]
         for n in counts:
             row = by_count.get(n)
-            cells.append(obstacle(row) or f"{row['us']:.1f}" if row else "-")
+            other = rivals.get(row["case"]) if row else None
+            behind = f" ({obstacle(other) or format(other['us'], '.0f')})" if other else ""
+            cells.append((obstacle(row) or f"{row['us']:.1f}") + behind if row else "-")
         lines.append([*cells, f"{nnzb * height * width * size / memory * 1e6:.1f}"])
     return header, lines, [run for run, _ in found]
 
@@ -357,6 +368,11 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
         lambda runs: _gpu_few(runs, "fp8_columns", NEWEST_SLUG, "float8_e4m3fn", 1),
         NEWEST_SLUG,
         "precision --select ^fp8_columns",
+    ),
+    "gpu-columns-float32": (
+        lambda runs: _gpu_few(runs, "float32_columns", NEWEST_SLUG, "float32", 4, "torch_bsr"),
+        NEWEST_SLUG,
+        "precision --select ^float32_columns",
     ),
     "gpu-low": (low_products, NEWEST_SLUG, "gpu|sampled|precision"),
     "gpu-portable": (

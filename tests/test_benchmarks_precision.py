@@ -17,7 +17,7 @@ def test_cases() -> None:
     assert len({case.name for case in cases}) == len(cases)
     family = dict.fromkeys(("tf32", "fp8", "tf32_rows", "fp8_rows"), "kmajor")
     family |= {"float64_rows": "portable"}
-    family |= {"fp8_columns": "narrow", "fp8_small_rows": "widen"}
+    family |= {"fp8_columns": "narrow", "float32_columns": "narrow", "fp8_small_rows": "widen"}
     assert {case.group for case in cases} == set(family)
     for case in cases:
         assert set(wanted(case)) <= set(precision.RIVALS)
@@ -32,6 +32,7 @@ def test_cases() -> None:
         ("tf32", "float32"),
         ("tf32_rows", "float32"),
         ("float64_rows", "float64"),
+        ("float32_columns", "float32"),
         *product(
             ("fp8", "fp8_rows", "fp8_small_rows", "fp8_columns"), ("float8_e4m3fn", "float8_e5m2")
         ),
@@ -39,9 +40,11 @@ def test_cases() -> None:
 )
 def test_suite(group: str, dtype: str) -> None:
     torch: Any = pytest.importorskip("torch", reason="torch is not installed")
-    suite = PrecisionSuite(torch, "cpu", HostTimer(), peers=["own_float16"])
+    suite = PrecisionSuite(torch, "cpu", HostTimer(), peers=["own_float16", "torch_bsr"])
     outcome = suite.run(small(dtype, group=group))
     assert not outcome.wrong, outcome.notes
     rows = {row["who"]: row for row in outcome.rows}
     assert rows["bsrgemm"]["dtype"] == dtype and rows["bsrgemm"]["predicted_us"] > 0
-    assert ("own_float16" in rows) == (not group.endswith("_rows"))
+    is_float32 = group == "float32_columns"
+    assert ("own_float16" in rows) == (not group.endswith("_rows") and not is_float32)
+    assert ("torch_bsr" in rows) == is_float32
