@@ -21,8 +21,9 @@ static const char *obstacle_of_8_bits(const bsrg_structure_view *v, int sm_arch)
 
 static const char *obstacle_of_f32(const bsrg_structure_view *v, int sm_arch) {
   if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0) for float32";
-  if (v->order) return "needs blocks as they are stored for float32, not those of a transposed view";
   if (v->block_width % 4) return "needs a block width that is a multiple of 4";
+  if (v->order && v->block_height % 4)
+    return "needs block sides of a transposed view that are multiples of 4 for float32";
   if (v->block_width > BSRG_NARROW_MAX_WIDTH / 2) return "needs a block width of at most 32768 for float32";
   if (v->block_height * v->block_width > INT32_MAX / 2)
     return "needs fewer than 2^30 elements in a block of float32";
@@ -37,9 +38,9 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
     if (needed) return needed;
   } else if (v->block_width % BSRG_NARROW_CHUNK) {
     return "needs a block width that is a multiple of 8";
-  }
-  if (v->order && v->block_height % BSRG_NARROW_CHUNK)
+  } else if (v->order && v->block_height % BSRG_NARROW_CHUNK) {
     return "needs block sides of a transposed view that are multiples of 8";
+  }
   if (v->block_width > BSRG_NARROW_MAX_WIDTH) return "needs a block width of at most 65536";
   if (v->block_height * v->block_width > INT32_MAX) return "needs fewer than 2^31 elements in a block";
   if (bsrg_whole_rows(v) > INT32_MAX || v->nnzb > INT32_MAX) return "needs fewer than 2^31 rows and blocks";
@@ -103,7 +104,7 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, bool transposed, int32_t c
   int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
   int at_once = 2 * sm_count; /* CTAs of all warps */
   if (dtype == BSRG_F32) {
-    first = (int)BSRG_KERNEL_NARROW_F32_N8_R16;
+    first = (int)(transposed ? BSRG_KERNEL_NARROW_TA_F32_N8_R16 : BSRG_KERNEL_NARROW_F32_N8_R16);
     at_once = sm_count;
   } else if (by_ring) {
     first = (int)ring[of];

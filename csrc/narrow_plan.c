@@ -342,6 +342,11 @@ static double ring_x_seconds(const bsrg_narrow_list *list, double k, int64_t n, 
   return k * (!by_columns ? low_ring_row_seconds : n > 32 ? low_ring_column_seconds : low_ring_half_seconds);
 }
 
+/* Of items beyond those that run at a time. */
+static double later_items_seconds(const bsrg_narrow_list *list, const bsrg_chip *chip) {
+  return fmax(0, list->item_count - (double)(ITEMS_AT_ONCE * chip->sm_count)) * low_ring_item_seconds;
+}
+
 /* Of float32, fitted on an H100: a launch, multiplications of an SM, of 64 columns of strips of 32 rows more, and what a row of
  * X takes. */
 static const double f32_launch_seconds = 5e-6, f32_fmas_per_s = 128 * 0.92e9,
@@ -352,13 +357,13 @@ static double f32_seconds(const bsrg_narrow_list *list, double k, int64_t n, con
   const bool wide = list->strip == 32 && n > 32;
   const double fmas = k * list->strip * (double)bsrg_narrow_columns(n);
   const double multiply = fmas / ((wide ? f32_wide_fmas_per_s : f32_fmas_per_s) * chip->sm_count);
-  return f32_launch_seconds + fmax(work, fmax(multiply, k * f32_row_seconds));
+  return f32_launch_seconds + later_items_seconds(list, chip) +
+         fmax(work, fmax(multiply, k * f32_row_seconds));
 }
 
 static double ring_launch(const bsrg_narrow_list *list, const bsrg_chip *chip) {
   if (list->strip > 16) return ring_launch_seconds;
-  const double later = fmax(0, list->item_count - (double)(ITEMS_AT_ONCE * chip->sm_count));
-  return low_ring_launch_seconds + later * low_ring_item_seconds;
+  return low_ring_launch_seconds + later_items_seconds(list, chip);
 }
 
 /* All of a candidate but its reason, for n columns of X. Returns whether L2 limits it. */

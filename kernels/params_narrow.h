@@ -38,7 +38,7 @@ enum {
 #define BSRG_NARROW_SM90_ROUNDS 4 /* of 32 k, in a ring */
 /* Of shared memory: a warp's rows of A and X, of all rounds; then its sums. */
 #define BSRG_NARROW_SM90_WARP_BYTES(columns, strip) (BSRG_NARROW_SM90_ROUNDS * 64 * ((strip) + (columns)))
-/* Of float32, whose X waits in shared memory with any number of columns: narrow_f32_n<columns>_r<strip>. */
+/* Of float32, whose X waits in shared memory with any number of columns: narrow_f32_n<columns>_r<strip> and narrow_ta_f32_.... */
 #define BSRG_NARROW_F32_TILES(X) \
   X(8, 16, 16, 8, 4)             \
   X(8, 32, 8, 4, 2)              \

@@ -32,6 +32,7 @@ REQUIRED = {
     "sm90/narrow_tma_e": "QGMMA",
     "sm90/narrow_tma": "HGMMA",
     "sm90/narrow_f32": "FFMA",
+    "sm90/narrow_ta_f32": "FFMA",
     "sm90/narrow_": "HMMA",
     "sm90/": "HGMMA",
     "sm80/portable": "HMMA",

@@ -1,3 +1,4 @@
 #include "sm90/narrow_f32.cuh"
 
-BSRG_NARROW_F32_TILES(BSRG_NARROW_F32_KERNEL)
+#define KERNEL(...) BSRG_NARROW_F32_KERNEL(narrow_f32, false, __VA_ARGS__)
+BSRG_NARROW_F32_TILES(KERNEL)

@@ -9,6 +9,9 @@
 //
 //   lane   8 g + s * kColumnGroups + h: rows g, g + 4, ..., columns of group h, chunks s * kChunks, ... of a round
 //   group  by rows of X four neighbours, and four more 32 columns further; by columns every kColumnGroups-th column
+//
+// Of a transposed view the elements of the strip's rows are neighbours, and those of k lie rows apart: a round is 16 lines of k,
+// and a lane's rows are 4 g to 4 g + 3 and, of 32, those that are 16 further.
 #pragma once
 
 #include "params.h"
@@ -42,13 +45,16 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
 
   __device__ __forceinline__ void run(const Start &start) {
     this->begin(start.item);
-#pragma unroll
-    for (int t = 0; t < kRing - 1; ++t) {
-      copy_a(t, first_chunk() + t * chunk_stride());
-      ptx::cp_async_commit();
-    }
+    rows_ = start.item.rows;
+    row_in_block_ = start.item.row_in_block;
+    // A needs no block columns, so it sets out first, but for transposed views, whose blocks lie anywhere.
+    if constexpr (!kTransposed) set_out();
     narrow::keep_columns(p_, start, block_columns_);
+    if constexpr (kTransposed)
+      for (int i = threadIdx.x; i < start.item.block_count; i += blockDim.x)
+        this->block_places()[i] = __ldg(p_.places + start.item.first_block + i);
     __syncthreads();
+    if constexpr (kTransposed) set_out();
 
     float sums[kRows][kOfLane] = {};
     const bool by_rows = p_.x_layout == BSRG_NARROW_X_ROWS;
@@ -68,11 +74,11 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   using Base::block_columns_;
   using Base::chunk_stride;
   using Base::chunks_;
-  using Base::copy_a;
   using Base::first_chunk;
   using Base::kBytesOfA;
   using Base::kRing;
   using Base::kRoundBytes;
+  using Base::kTransposed;
   using Base::kWarpBytes;
   using Base::lane_;
   using Base::p_;
@@ -94,16 +100,77 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   static_assert(kBytesOfA + kRing * kBytesOfX == kWarpBytes, "rings of A and X");
   static_assert(kStrip * kPitch * sizeof(float) <= kWarpBytes, "sums fit in the ring");
 
+  // ---- A --------------------------------------------------------------------------------------------
+
+  __device__ __forceinline__ void set_out() const {
+#pragma unroll
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_a(t, first_chunk() + t * chunk_stride());
+      ptx::cp_async_commit();
+    }
+  }
+
+  __device__ __forceinline__ void copy_a(int t, int chunk) const {
+    if constexpr (kTransposed)
+      copy_lines(ptx::shared_address(ring_) + t % kRing * kRoundBytes, chunk - q_);
+    else
+      Base::copy_a(t, chunk);
+  }
+
+  // Of a transposed view, four rows from 4 * unit on of k r of chunk q. Lines that the parts read together are neighbours, and
+  // their units lie where they meet no bank twice.
+  __device__ __forceinline__ static int place_in_line(int q, int r, int unit) {
+    const int line = line_of(q, r);
+    return line * (kStrip * 4) + ((unit ^ (kStrip == 16 ? line / 2 % 4 : line % 8)) << 4);
+  }
+
+  // `chunk`: the first of the round.
+  __device__ __forceinline__ void copy_lines(uint32_t round, int chunk) const {
+    constexpr int kUnits = kStrip / 4, kLines = 32 / kUnits;  // of a line, of a copy
+    const int unit = lane_ % kUnits;
+    const auto *const values = static_cast<const float *>(p_.values) + row_in_block_ + 4 * unit;
+#pragma unroll
+    for (int i = 0; i < 16 / kLines; ++i) {
+      const int k = i * kLines + lane_ / kUnits, of = chunk + k / 4;
+      const bool there = of < chunks_ && 4 * unit < rows_;
+      const Position at = position(of);
+      const int64_t block = there ? this->block_places()[at.block] : 0;
+      const float *const source =
+          values + (block * (p_.block_width / 2) + at.k / 2 + k % 4) * p_.block_height;
+      ptx::cp_async_stream(round + place_in_line(k / 4, k % 4, unit), there ? source : values, there);
+    }
+  }
+
+  // Row i of the lane, in the strip.
+  __device__ __forceinline__ int row(int i) const {
+    return kTransposed ? i / 4 * 16 + 4 * group_of_rows() + i % 4 : group_of_rows() + 4 * i;
+  }
+
+  // Four rows of the lane, from row i on, and all four k of chunk q.
+  __device__ __forceinline__ void read_a(float (&a)[4][4], const unsigned char *round, int i, int q) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int place =
+          kTransposed ? place_in_line(q, j, i + group_of_rows()) : Base::place_of_chunk(0, row(i + j), q);
+      const float4 v = *reinterpret_cast<const float4 *>(round + place);
+      if constexpr (kTransposed)
+        a[0][j] = v.x, a[1][j] = v.y, a[2][j] = v.z, a[3][j] = v.w;
+      else
+        a[j][0] = v.x, a[j][1] = v.y, a[j][2] = v.z, a[j][3] = v.w;
+    }
+  }
+
   // ---- X --------------------------------------------------------------------------------------------
 
   __device__ __forceinline__ unsigned char *round_of_x(int t) const {
     return ring_x_ + t % kRing * kBytesOfX;
   }
 
-  // By rows, row r of chunk q: those that the parts read at a time are neighbours.
-  __device__ __forceinline__ static int place_of_row(int q, int r) {
-    return (4 * r + q % kChunks * kParts + q / kChunks) * (kColumns * 4);
+  // K r of chunk q: those that the parts read at a time are neighbours.
+  __device__ __forceinline__ static int line_of(int q, int r) {
+    return 4 * r + q % kChunks * kParts + q / kChunks;
   }
+  __device__ __forceinline__ static int place_of_row(int q, int r) { return line_of(q, r) * (kColumns * 4); }
   // By columns, chunk q of a column: eight neighbouring columns do not meet in a bank.
   __device__ __forceinline__ static int place_in_column(int column, int q) {
     return column * 64 + ((q ^ column / 2 % 4) << 4);
@@ -195,16 +262,15 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
         float x[4][kOfLane];
         read_x<kByRows>(x, t, q);
 #pragma unroll
-        for (int i = 0; i < kRows; ++i) {
-          const float4 a =
-              *reinterpret_cast<const float4 *>(round + Base::place_of_chunk(0, group_of_rows() + 4 * i, q));
+        for (int i = 0; i < kRows; i += 4) {
+          float a[4][4];
+          read_a(a, round, i, q);
 #pragma unroll
-          for (int j = 0; j < kOfLane; ++j) {
-            float sum = fmaf(a.x, x[0][j], sums[i][j]);
-            sum = fmaf(a.y, x[1][j], sum);
-            sum = fmaf(a.z, x[2][j], sum);
-            sums[i][j] = fmaf(a.w, x[3][j], sum);
-          }
+          for (int r = 0; r < 4; ++r)
+#pragma unroll
+            for (int j = 0; j < kOfLane; ++j)
+#pragma unroll
+              for (int k = 0; k < 4; ++k) sums[i + r][j] = fmaf(a[r][k], x[k][j], sums[i + r][j]);
         }
       }
     }
@@ -224,7 +290,7 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
 #pragma unroll
         for (int other = kColumnGroups; other < 8; other *= 2)
           sums[i][j] += __shfl_xor_sync(0xffffffffu, sums[i][j], other);
-        if (part() == 0) sums_of(warp_)[(group_of_rows() + 4 * i) * kPitch + column(j, by_rows)] = sums[i][j];
+        if (part() == 0) sums_of(warp_)[row(i) * kPitch + column(j, by_rows)] = sums[i][j];
       }
   }
 
@@ -249,15 +315,18 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
 
   unsigned char *const ring_x_;
   const float *const x_;
+  int rows_ = 0, row_in_block_ = 0;  // of the item
 };
 
-template <int kColumns, int kStrip>
+template <int kColumns, int kStrip, bool kTransposed>
 __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   narrow::ask_for_blocks(p);
   const Start start = narrow::load_start(p);
   ptx::wait_for_grid_before();
-  if (p.block_width == 16)
+  if constexpr (kTransposed)
+    Kernel<kColumns, kStrip, Copies::kTransposed>(p, shared_memory).run(start);
+  else if (p.block_width == 16)
     Kernel<kColumns, kStrip, Copies::kSixteen>(p, shared_memory).run(start);
   else
     Kernel<kColumns, kStrip, Copies::kChunks>(p, shared_memory).run(start);
@@ -265,8 +334,8 @@ __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
 
 }  // namespace bsrg::narrow_f32
 
-#define BSRG_NARROW_F32_KERNEL(columns, strip, warps, fewer, fewest)                        \
-  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                             \
-      narrow_f32_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
-    bsrg::narrow_f32::run<columns, strip>(params);                                          \
+#define BSRG_NARROW_F32_KERNEL(prefix, transposed, columns, strip, warps, fewer, fewest)  \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                           \
+      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
+    bsrg::narrow_f32::run<columns, strip, transposed>(params);                            \
   }

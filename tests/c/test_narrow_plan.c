@@ -194,8 +194,8 @@ static void check_eight_bits(bsrg_structure *structure, const bsrg_narrow_plan *
 static void check_float32(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
   const bsrg_structure_view *view = &structure->view;
   const bsrg_chip hopper = bsrg_chip_h200();
-  const bool suits = !view->order && view->block_width % 4 == 0 && view->block_width <= 32768 &&
-                     view->block_height * view->block_width <= INT32_MAX / 2;
+  const bool suits = view->block_width % 4 == 0 && !(view->order && view->block_height % 4) &&
+                     view->block_width <= 32768 && view->block_height * view->block_width <= INT32_MAX / 2;
   CHECK((bsrg_narrow_family.obstacle(view, BSRG_F32, 90) == NULL) == suits);
   CHECK(bsrg_narrow_family.obstacle(view, BSRG_F32, 80) != NULL);
   CHECK(bsrg_narrow_family.obstacle(view, BSRG_F64, 90) != NULL);

@@ -1,4 +1,4 @@
-"""The narrow family with float32: few columns of stored blocks, on Hopper."""
+"""The narrow family with float32: few columns, on Hopper."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from device_cases import combined, random_problem, relative_error, repeats
+from test_gpu_few import problem
 from test_gpu_narrow import (
     aligned_rows,
     check_layouts,
@@ -36,6 +37,7 @@ def some_columns(rng: np.random.Generator) -> tuple[int, ...]:
     return tuple(int(n) for n in drawn)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("width", [4, 8, 12, 16, 20, 32, 48, 64, 100, 128])
 @pytest.mark.parametrize("height", [1, 4, 8, 16, 24, 32, 40, 64, 128])
@@ -45,30 +47,41 @@ def test_shapes(
     height: int,
     width: int,
     layout: Callable[..., Any],
+    transposed: bool,
 ) -> None:
+    if transposed and height % 4:
+        height += 4 - height % 4
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
-        p = random_problem(torch, cases.uniform(0.5)(rng, rows, cols), (height, width), "float32")
+        mask = cases.uniform(0.5)(rng, rows, cols)
+        p = problem(torch, mask, (height, width), "float32", transposed)
         check_layouts(torch, p, layout, some_columns(rng), "narrow")
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("blocksize", [(8, 8), (16, 16), (32, 32), (64, 64), (128, 64), (40, 48)])
 def test_patterns(
-    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], pattern: str
+    torch: Any,
+    rng: np.random.Generator,
+    blocksize: tuple[int, int],
+    pattern: str,
+    transposed: bool,
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
-    p = random_problem(torch, make(rng, rows, cols), blocksize, "float32")
+    p = problem(torch, make(rng, rows, cols), blocksize, "float32", transposed)
     for layout in LAYOUTS:
         check_layouts(torch, p, layout, some_columns(rng), "narrow")
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("height", [8, 16, 32, 64])
-def test_crowds(torch: Any, rng: np.random.Generator, height: int) -> None:
+def test_crowds(torch: Any, rng: np.random.Generator, height: int, transposed: bool) -> None:
     """Every number of warps of a CTA, strips in pieces, and every ring again."""
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     for mask in (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm):
         width = int(rng.choice((8, 16, 32)))
-        p = random_problem(torch, mask(rng, (height, width), sms), (height, width), "float32")
+        made = mask(rng, (height, width), sms)
+        p = problem(torch, made, (height, width), "float32", transposed)
         layout = LAYOUTS[rng.integers(len(LAYOUTS))]
         check_layouts(torch, p, layout, some_columns(rng), "narrow")
 
@@ -95,7 +108,8 @@ def test_output(torch: Any, rng: np.random.Generator) -> None:
     """Scales, biases and activations of rows and columns."""
     functions = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, None: lambda y: y}
     for blocksize, activation in combined(rng, [(8, 8), (16, 16), (64, 32)], list(functions)):
-        p = random_problem(torch, cases.uniform(0.4)(rng, 13, 17), blocksize, "float32")
+        mask = cases.uniform(0.4)(rng, 13, 17)
+        p = problem(torch, mask, blocksize, "float32", bool(rng.integers(2)))
         (m, k), n = p.matrix.shape, 4 * int(rng.integers(1, 17))
         x, bias, scale = (torch.randn(*s, device="cuda") for s in ((k, n), (n,), (m,)))
         found = product(
@@ -128,7 +142,7 @@ def test_what_is_not_finite_stays_in_its_row(torch: Any, rng: np.random.Generato
 def test_is_chosen(torch: Any, rng: np.random.Generator) -> None:
     p = random_problem(torch, cases.uniform(0.25)(rng, 256, 256), (16, 16), "float32")
     for n in (8, 16, 32, 64):
-        assert p.matrix.plan(n).choice == "narrow"
+        assert p.matrix.plan(n).choice == p.matrix.T.plan(n).choice == "narrow"
 
 
 def test_same_bits(torch: Any, rng: np.random.Generator) -> None:
@@ -157,13 +171,13 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
         with pytest.raises(ValueError, match=f"family 'narrow'.*{message}"):
             product(a, x, None, 1.0, None, None, None, "narrow")
 
-    a, odd = (
+    a, odd, low = (
         random_problem(torch, cases.uniform(0.5)(rng, 4, 6), blocksize, "float32").matrix
-        for blocksize in ((16, 16), (16, 6))
+        for blocksize in ((16, 16), (16, 6), (4, 6))
     )
     x = torch.randn(96, 513, device="cuda")
     refuse(odd, x[:36, :4], "multiple of 4")
-    refuse(a.T, x[:64, :4], "not those of a transposed view")
+    refuse(low.T, x[:16, :4], "a transposed view that are multiples of 4")
     refuse(a, x[:, :7].contiguous(), "multiples of 16 bytes")
     refuse(a, x[:, 1:5], "multiples of 16 bytes")
     refuse(a, x, "at most 512 columns")
