@@ -1,4 +1,4 @@
-/* The narrow family: up to 64 columns, or 512 of an aligned X, float16 and bfloat16 from sm_80 up, 8-bit floats and float32 on
+/* The narrow family: up to 64 columns, or 512 of an aligned X, float16 and bfloat16 from sm_80 up, the others on
  * Hopper. Kernels in kernels/sm80/narrow.cuh. */
 #ifndef BSRG_NARROW_H
 #define BSRG_NARROW_H
@@ -47,8 +47,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
  * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
  * 32 columns, where L2 would be the limit of low blocks. More than 64 columns, which bsrg_narrow_panel gives no other kernel,
- * go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Float32 has kernels of its own, by
- * ring. */
+ * go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Float32 and float64 have kernels of
+ * their own, by ring. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
@@ -89,6 +89,8 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
 
 /* The columns that a kernel is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
+/* Whether a dtype has the kernels of sm90/narrow_fma.cuh. */
+static inline bool bsrg_narrow_by_fma(bsrg_dtype dtype) { return dtype == BSRG_F32 || dtype == BSRG_F64; }
 /* How many columns of X a launch multiplies; the rest follows, up to BSRG_NARROW_MOST_N. */
 int64_t bsrg_narrow_panel(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch);
 enum { BSRG_NARROW_MOST_N = 2 * BSRG_NARROW_TMA_MAX_N };

@@ -19,22 +19,30 @@ static const char *obstacle_of_8_bits(const bsrg_structure_view *v, int sm_arch)
   return NULL;
 }
 
-static const char *obstacle_of_f32(const bsrg_structure_view *v, int sm_arch) {
-  if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0) for float32";
-  if (v->block_width % 4) return "needs a block width that is a multiple of 4";
-  if (v->order && v->block_height % 4)
-    return "needs block sides of a transposed view that are multiples of 4 for float32";
-  if (v->block_width > BSRG_NARROW_MAX_WIDTH / 2) return "needs a block width of at most 32768 for float32";
-  if (v->block_height * v->block_width > INT32_MAX / 2)
-    return "needs fewer than 2^30 elements in a block of float32";
+/* Of float32 and float64, whose rows in a block are whole chunks of 16 bytes. */
+static const char *obstacle_of_fma(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
+  const int64_t words = (int64_t)bsrg_dtype_size(dtype) / 2, chunk = BSRG_NARROW_CHUNK / words;
+  const bool single = dtype == BSRG_F32;
+  if (sm_arch != 90) return "needs a Hopper GPU (compute capability 9.0) for float32 and float64";
+  if (v->block_width % chunk)
+    return single ? "needs a block width that is a multiple of 4"
+                  : "needs a block width that is a multiple of 2";
+  if (v->order && v->block_height % chunk)
+    return single ? "needs block sides of a transposed view that are multiples of 4 for float32"
+                  : "needs block sides of a transposed view that are multiples of 2 for float64";
+  if (v->block_width > BSRG_NARROW_MAX_WIDTH / words)
+    return single ? "needs a block width of at most 32768 for float32"
+                  : "needs a block width of at most 16384 for float64";
+  if (v->block_height * v->block_width > INT32_MAX / words)
+    return single ? "needs fewer than 2^30 elements in a block of float32"
+                  : "needs fewer than 2^29 elements in a block of float64";
   return NULL;
 }
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   if (sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
-  if (dtype == BSRG_F64) return "needs float32, float16, bfloat16 or 8-bit floats";
-  if (dtype == BSRG_F32) {
-    const char *const needed = obstacle_of_f32(v, sm_arch);
+  if (bsrg_narrow_by_fma(dtype)) {
+    const char *const needed = obstacle_of_fma(v, dtype, sm_arch);
     if (needed) return needed;
   } else if (v->block_width % BSRG_NARROW_CHUNK) {
     return "needs a block width that is a multiple of 8";
@@ -60,17 +68,19 @@ static const char *layout_obstacle_of_8_bits(const bsrg_matmul_args *args) {
 }
 
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. A single column has no stride to another one. */
-static bool f32_suits(const bsrg_dense *x) {
-  const bool by_columns = x->row_stride == 1 && (x->cols == 1 || x->col_stride % 4 == 0);
-  return (by_columns || (x->col_stride == 1 && x->row_stride % 4 == 0)) && aligned(x->data, 16);
+static bool suits_fma(const bsrg_matmul_args *args) {
+  const bsrg_dense *x = &args->x;
+  const int64_t chunk = 16 / (int64_t)bsrg_dtype_size(args->dtype);
+  const bool by_columns = x->row_stride == 1 && (x->cols == 1 || x->col_stride % chunk == 0);
+  return (by_columns || (x->col_stride == 1 && x->row_stride % chunk == 0)) && aligned(x->data, 16);
 }
 
 /* Of 16 bits: elements of X would come one by one, which for so many was not measured beside the align family. */
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   if (!aligned(args->values, 16)) return "needs a.data to start at a multiple of 16 bytes";
   if (bsrg_is_8_bit(args->dtype)) return layout_obstacle_of_8_bits(args);
-  if (args->dtype == BSRG_F32)
-    return f32_suits(&args->x) ? NULL : "needs rows or columns of b that begin at multiples of 16 bytes";
+  if (bsrg_narrow_by_fma(args->dtype))
+    return suits_fma(args) ? NULL : "needs rows or columns of b that begin at multiples of 16 bytes";
   if (args->x.cols > BSRG_NARROW_MAX_N && !bsrg_narrow_x_is_aligned(&args->x))
     return "needs rows or columns of b that begin at multiples of 16 bytes, for more than 64 columns";
   return NULL;
@@ -103,8 +113,11 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, bool transposed, int32_t c
   int first = (int)plain[of];
   int tile = 2 * (columns == 8 ? 0 : columns == 16 ? 1 : columns == 32 ? 2 : 3) + (list->strip == 32);
   int at_once = 2 * sm_count; /* CTAs of all warps */
-  if (dtype == BSRG_F32) {
-    first = (int)(transposed ? BSRG_KERNEL_NARROW_TA_F32_N8_R16 : BSRG_KERNEL_NARROW_F32_N8_R16);
+  if (bsrg_narrow_by_fma(dtype)) {
+    static const bsrg_kernel_id fma[2][2] = {
+        {BSRG_KERNEL_NARROW_F32_N8_R16, BSRG_KERNEL_NARROW_F64_N8_R16},
+        {BSRG_KERNEL_NARROW_TA_F32_N8_R16, BSRG_KERNEL_NARROW_TA_F64_N8_R16}};
+    first = (int)fma[transposed][dtype == BSRG_F64];
     at_once = sm_count;
   } else if (by_ring) {
     first = (int)ring[of];
@@ -139,6 +152,7 @@ static void describe_uploads(const bsrg_narrow_list *list, bsrg_upload_part *par
 static bsrg_kernel_id pieces_kernel(bsrg_dtype out) {
   return out == BSRG_F16    ? BSRG_KERNEL_PIECES_F16
          : out == BSRG_BF16 ? BSRG_KERNEL_PIECES_BF16
+         : out == BSRG_F64  ? BSRG_KERNEL_PIECES_F64
                             : BSRG_KERNEL_PIECES_F32;
 }
 
@@ -200,7 +214,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   const bool in_pieces = list->slot_count > 0 && kind != BSRG_NARROW_BY_CLUSTER;
   CUdeviceptr partial = 0;
   if (in_pieces) {
-    const size_t bytes = sizeof(float) * (size_t)list->slot_count * (size_t)(list->strip * columns);
+    const size_t of_sum = args->dtype == BSRG_F64 ? sizeof(double) : sizeof(float);
+    const size_t bytes = of_sum * (size_t)list->slot_count * (size_t)(list->strip * columns);
     status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &partial, error);
     if (status != BSRG_OK) return status;
   }
@@ -214,7 +229,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
       .x = args->x.data,
       .c = args->c.data,
       .y = args->y.data,
-      .partial = (float *)(uintptr_t)partial,
+      .partial = (void *)(uintptr_t)partial,
       .x_row_stride = args->x.row_stride,
       .x_col_stride = args->x.col_stride,
       .c_row_stride = args->c.row_stride,
@@ -232,6 +247,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
       .vector_y = has_runs(&args->y, run) && (args->beta == 0 || has_runs(&args->c, run)),
       .alpha = (float)args->alpha,
       .beta = (float)args->beta,
+      .alpha_f64 = args->alpha,
+      .beta_f64 = args->beta,
       .output = bsrg_output_of(args),
   };
   if (bsrg_is_8_bit(args->dtype)) describe_8_bits(args, &p);

@@ -20,7 +20,7 @@ static int64_t most_blocks(const bsrg_structure_view *v, int64_t strip) {
   const int64_t shares = EVEN_SHARES * 32 / strip;
   const int64_t even = bsrg_ceil_div(v->nnzb * bsrg_ceil_div(v->block_height, strip), shares);
   const int64_t least = bsrg_ceil_div(LEAST_PIECE_BYTES, 2 * rows * v->block_width);
-  const int64_t chunks = bsrg_ceil_div(v->block_width, BSRG_NARROW_CHUNK / 2); /* of float32 */
+  const int64_t chunks = bsrg_ceil_div(v->block_width, BSRG_NARROW_CHUNK / 4); /* of float64 */
   const int64_t fit = bsrg_min(BSRG_NARROW_MAX_BLOCKS, bsrg_max(1, BSRG_NARROW_MAX_CHUNKS / chunks));
   return bsrg_min(fit, 2 * bsrg_max(even, least));
 }
@@ -201,7 +201,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_dense *x = &args->x;
   if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
-  if (args->dtype == BSRG_F32) return BSRG_NARROW_BY_RING;
+  if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool by_columns = x->row_stride == 1;
@@ -226,7 +226,7 @@ int64_t bsrg_narrow_panel(const bsrg_matmul_args *args, const bsrg_narrow_plan *
   const bsrg_dense *x = &args->x;
   if (bsrg_is_8_bit(args->dtype))
     return bsrg_min(x->cols, bsrg_narrow_tma_takes_8_bits(v) ? BSRG_NARROW_TMA_MAX_N : BSRG_NARROW_MAX_N);
-  if (args->dtype == BSRG_F32 || x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, x))
+  if (bsrg_narrow_by_fma(args->dtype) || x->cols <= BSRG_NARROW_MAX_N || !takes_panels(v, plan, sm_arch, x))
     return bsrg_min(x->cols, BSRG_NARROW_MAX_N);
   /* Of X by columns several tiles would have to have whole panels; of transposed views, where items differ in length, they
    * took longer than tall blocks. */
@@ -347,18 +347,18 @@ static double later_items_seconds(const bsrg_narrow_list *list, const bsrg_chip 
   return fmax(0, list->item_count - (double)(ITEMS_AT_ONCE * chip->sm_count)) * low_ring_item_seconds;
 }
 
-/* Of float32, fitted on an H100: a launch, multiplications of an SM, of 64 columns of strips of 32 rows more, and what a row of
- * X takes. */
-static const double f32_launch_seconds = 5e-6, f32_fmas_per_s = 128 * 0.92e9,
-                    f32_wide_fmas_per_s = 128 * 1.12e9;
-static const double f32_row_seconds = 20e-12;
-static double f32_seconds(const bsrg_narrow_list *list, double k, int64_t n, const bsrg_chip *chip,
-                          double work) {
+/* By multiply-adds, fitted on an H100: a launch, those of float32 of an SM, of 64 columns of strips of 32 rows more, and what a
+ * row of X takes. */
+static const double fma_launch_seconds = 5e-6, fmas_per_s = 128 * 0.92e9, wide_fmas_per_s = 128 * 1.12e9;
+static const double fma_row_seconds = 20e-12;
+static double fma_seconds(const bsrg_narrow_list *list, bsrg_dtype dtype, double k, int64_t n,
+                          const bsrg_chip *chip, double work) {
   const bool wide = list->strip == 32 && n > 32;
-  const double fmas = k * list->strip * (double)bsrg_narrow_columns(n);
-  const double multiply = fmas / ((wide ? f32_wide_fmas_per_s : f32_fmas_per_s) * chip->sm_count);
-  return f32_launch_seconds + later_items_seconds(list, chip) +
-         fmax(work, fmax(multiply, k * f32_row_seconds));
+  const double of_float32 = (double)bsrg_dtype_size(dtype) / 4;
+  const double fmas = k * list->strip * (double)bsrg_narrow_columns(n) * of_float32;
+  const double multiply = fmas / ((wide ? wide_fmas_per_s : fmas_per_s) * chip->sm_count);
+  return fma_launch_seconds + later_items_seconds(list, chip) +
+         fmax(work, fmax(multiply, k * of_float32 * fma_row_seconds));
 }
 
 static double ring_launch(const bsrg_narrow_list *list, const bsrg_chip *chip) {
@@ -391,8 +391,8 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = item * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
-  if (dtype == BSRG_F32)
-    c->seconds = f32_seconds(list, k, n, chip, work);
+  if (bsrg_narrow_by_fma(dtype))
+    c->seconds = fma_seconds(list, dtype, k, n, chip, work);
   else
     c->seconds = kind == BSRG_NARROW_BY_TMA
                      ? tma_seconds(v, list, dtype, n, by_columns, chip, c)

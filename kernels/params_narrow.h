@@ -38,16 +38,17 @@ enum {
 #define BSRG_NARROW_SM90_ROUNDS 4 /* of 32 k, in a ring */
 /* Of shared memory: a warp's rows of A and X, of all rounds; then its sums. */
 #define BSRG_NARROW_SM90_WARP_BYTES(columns, strip) (BSRG_NARROW_SM90_ROUNDS * 64 * ((strip) + (columns)))
-/* Of float32, whose X waits in shared memory with any number of columns: narrow_f32_n<columns>_r<strip> and narrow_ta_f32_.... */
-#define BSRG_NARROW_F32_TILES(X) \
+/* Of float32 and float64, whose X waits in shared memory with any number of columns: narrow_f32_n<columns>_r<strip>,
+ * narrow_f64_..., narrow_ta_f32_... and narrow_ta_f64_.... */
+#define BSRG_NARROW_FMA_TILES(X) \
   X(8, 16, 16, 8, 4)             \
   X(8, 32, 8, 4, 2)              \
   X(16, 16, 12, 6, 3)            \
   X(16, 32, 8, 4, 2)             \
   BSRG_NARROW_SM90_TILES(X)
-#define BSRG_NARROW_F32_ROUNDS(columns) ((columns) <= 16 ? 8 : 4) /* of 16 k */
-#define BSRG_NARROW_F32_WARP_BYTES(columns, strip) \
-  (BSRG_NARROW_F32_ROUNDS(columns) * 64 * ((strip) + (columns)))
+#define BSRG_NARROW_FMA_ROUNDS(columns) ((columns) <= 16 ? 8 : 4) /* of 64 bytes a row */
+#define BSRG_NARROW_FMA_WARP_BYTES(columns, strip) \
+  (BSRG_NARROW_FMA_ROUNDS(columns) * 64 * ((strip) + (columns)))
 
 /* What one CTA computes: some rows of a block row, times all its blocks or a piece of them. */
 typedef struct bsrg_narrow_item {
@@ -79,7 +80,7 @@ typedef struct bsrg_narrow_params {
   const bsrg_narrow_split *splits;
   const void *x, *c;
   void *y;
-  float *partial; /* [slots][strip][padded_n] */
+  void *partial; /* [slots][strip][padded_n], float32 or, of float64, that */
   int64_t x_row_stride, x_col_stride, c_row_stride, c_col_stride, y_row_stride, y_col_stride;
   /* Of 8-bit floats, in twos: to the next 16 of a column, and to the column that is columns / 8 further. */
   int64_t x_chunk_stride, x_group_stride;
@@ -91,8 +92,9 @@ typedef struct bsrg_narrow_params {
    * columns of adjacent elements in runs of eight. */
   int32_t vector_y;
   float alpha, beta; /* beta == 0: c is not read */
+  double alpha_f64, beta_f64;
   /* Of 8-bit floats, as in bsrg_kmajor_params; others have their type as output. The kernels of narrow.cuh see two neighbours
-   * of them as one of 16 bits, those of narrow_f32.cuh an element as two: block_width and, of 8 bits, x_col_stride. */
+   * of them as one of 16 bits, those of narrow_fma.cuh an element as two or four: block_width and, of 8 bits, x_col_stride. */
   int32_t out;
   const float *a_scale, *x_scale;
   bsrg_output_params output;

@@ -33,6 +33,8 @@ REQUIRED = {
     "sm90/narrow_tma": "HGMMA",
     "sm90/narrow_f32": "FFMA",
     "sm90/narrow_ta_f32": "FFMA",
+    "sm90/narrow_f64": "DFMA",
+    "sm90/narrow_ta_f64": "DFMA",
     "sm90/narrow_": "HMMA",
     "sm90/": "HGMMA",
     "sm80/portable": "HMMA",

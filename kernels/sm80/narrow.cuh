@@ -419,7 +419,8 @@ class Kernel : RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStr
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) total[j] *= scale;
       if (item.slot >= 0) {
-        float *const partial = p_.partial + (static_cast<int64_t>(item.slot) * kStrip + row) * kColumns;
+        float *const partial =
+            static_cast<float *>(p_.partial) + (static_cast<int64_t>(item.slot) * kStrip + row) * kColumns;
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) partial[column + j] = total[j];
       } else {

@@ -9,19 +9,29 @@ namespace bsrg::narrow {
 
 // One element: where neighbours cannot be stored together, and in the second pass. kFused: with the rest of the output's
 // description, of which activations are as exact as T.
+template <typename T>
+struct SumOf {
+  using Type = float;
+};
+template <>
+struct SumOf<double> {
+  using Type = double;
+};
+
 template <typename T, bool kFused>
 __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
-                                              float sum) {
-  float value = p.alpha * sum;
-  if (kFused) value *= output::scale<T, float>(p.output, row, column);
-  if (p.beta != 0)
+                                              typename SumOf<T>::Type sum) {
+  using S = typename SumOf<T>::Type;
+  const S alpha = sizeof(T) == 8 ? static_cast<S>(p.alpha_f64) : static_cast<S>(p.alpha);
+  const S beta = sizeof(T) == 8 ? static_cast<S>(p.beta_f64) : static_cast<S>(p.beta);
+  S value = alpha * sum;
+  if (kFused) value *= output::scale<T, S>(p.output, row, column);
+  if (beta != 0)
     value =
-        fmaf(p.beta,
-             static_cast<float>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
-             value);
-  if constexpr (kFused && sizeof(T) == 4)
-    value =
-        output::activate_exactly(p.output.activation, value + output::bias<T, float>(p.output, row, column));
+        fma(beta, static_cast<S>(static_cast<const T *>(p.c)[row * p.c_row_stride + column * p.c_col_stride]),
+            value);
+  if constexpr (kFused && sizeof(T) > 2)
+    value = output::activate_exactly(p.output.activation, value + output::bias<T, S>(p.output, row, column));
   else if constexpr (kFused)
     value = output::finish<T>(p.output, row, column, value);
   static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);

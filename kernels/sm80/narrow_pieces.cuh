@@ -15,8 +15,10 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
   const int64_t slot = static_cast<int64_t>(p.strip) * p.padded_n;
   for (int e = blockIdx.y * blockDim.x + threadIdx.x; e < split.rows * p.n; e += gridDim.y * blockDim.x) {
     const int row = e / p.n, column = e % p.n;
-    const float *partial = p.partial + split.first_slot * slot + row * p.padded_n + column;
-    float sum = 0;
+    using S = typename SumOf<T>::Type;
+    const S *partial =
+        static_cast<const S *>(p.partial) + split.first_slot * slot + row * p.padded_n + column;
+    S sum = 0;
     for (int i = 0; i < split.slot_count; ++i) sum += partial[i * slot];
     if (p.output.given)
       store_element<T, true>(p, static_cast<int64_t>(split.y_row) + row, column, sum);

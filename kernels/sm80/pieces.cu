@@ -4,3 +4,4 @@
 BSRG_PIECES_KERNEL(pieces_f16, __half)
 BSRG_PIECES_KERNEL(pieces_bf16, __nv_bfloat16)
 BSRG_PIECES_KERNEL(pieces_f32, float)
+BSRG_PIECES_KERNEL(pieces_f64, double)

@@ -1,4 +1,4 @@
-#include "sm90/narrow_f32.cuh"
+#include "sm90/narrow_fma.cuh"
 
-#define KERNEL(...) BSRG_NARROW_F32_KERNEL(narrow_f32, false, __VA_ARGS__)
-BSRG_NARROW_F32_TILES(KERNEL)
+#define KERNEL(...) BSRG_NARROW_FMA_KERNEL(narrow_f32, float, false, __VA_ARGS__)
+BSRG_NARROW_FMA_TILES(KERNEL)

@@ -50,8 +50,8 @@ struct Output {
       float run[8];
       load_run(run, memory + place(row, in_tile, false));
       const int64_t of_slots = static_cast<int64_t>(item.slot) * kStrip + row;
-      float4 *const partial =
-          reinterpret_cast<float4 *>(narrow.partial + of_slots * narrow.padded_n + column);
+      float4 *const partial = reinterpret_cast<float4 *>(static_cast<float *>(narrow.partial) +
+                                                         of_slots * narrow.padded_n + column);
       partial[0] = make_float4(run[0], run[1], run[2], run[3]);
       partial[1] = make_float4(run[4], run[5], run[6], run[7]);
     }

@@ -320,7 +320,7 @@ FAMILIES: tuple[tuple[str, tuple[int, int], int, tuple[str, ...]], ...] = (
     ("narrow", (32, 32), 16, HALF),
     ("narrow", (64, 32), 24, EIGHT_BIT_DTYPES),
     ("narrow", (16, 16), 40, EIGHT_BIT_DTYPES),
-    ("narrow", (16, 16), 24, ("float32",)),
+    ("narrow", (16, 16), 24, ("float32", "float64")),
     ("portable", (20, 12), 100, ACCEPTED_DTYPES),
     ("kmajor", (64, 32), 200, EIGHT_BIT_DTYPES),
     ("widen", (32, 32), 264, EIGHT_BIT_DTYPES),

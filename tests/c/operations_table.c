@@ -54,6 +54,8 @@ const operation kOperations[] = {
     {"narrow float32 in pieces", MATMUL, BSRG_NARROW, BSRG_F32, ON_GPU | COLUMNS | SKEWED, 9, 30, 64, 64, 3,
      100},
     {"narrow float32 right", MATMUL, BSRG_NARROW, BSRG_F32, ON_GPU | RIGHT, 9, 12, 16, 20, 6, 16},
+    {"narrow float64 in pieces", MATMUL, BSRG_NARROW, BSRG_F64, ON_GPU | SKEWED | EPILOGUE, 9, 30, 32, 64, 3,
+     16},
     {"narrow 8 bits", MATMUL, BSRG_NARROW, BSRG_F8_E4M3, ON_GPU, 9, 12, 16, 16, 6, 40},
     {"narrow 8 bits by TMA", MATMUL, BSRG_NARROW, BSRG_F8_E5M2, ON_GPU | SCALES, 9, 12, 64, 64, 6, 24},
     {"narrow 8 bits partial", MATMUL, BSRG_NARROW, BSRG_F8_E4M3, ON_GPU | PARTIAL | SKEWED, 9, 30, 16, 48, 6,

@@ -190,20 +190,21 @@ static void check_eight_bits(bsrg_structure *structure, const bsrg_narrow_plan *
   }
 }
 
-/* Float32: stored blocks of whole chunks, and X whose rows or columns can be copied 16 bytes at a time. */
-static void check_float32(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
+/* Float32 and float64: blocks of whole chunks, and X whose rows or columns can be copied 16 bytes at a time. */
+static void check_wide(bsrg_structure *structure, const bsrg_narrow_plan *plan, bsrg_dtype dtype) {
   const bsrg_structure_view *view = &structure->view;
   const bsrg_chip hopper = bsrg_chip_h200();
-  const bool suits = view->block_width % 4 == 0 && !(view->order && view->block_height % 4) &&
-                     view->block_width <= 32768 && view->block_height * view->block_width <= INT32_MAX / 2;
-  CHECK((bsrg_narrow_family.obstacle(view, BSRG_F32, 90) == NULL) == suits);
-  CHECK(bsrg_narrow_family.obstacle(view, BSRG_F32, 80) != NULL);
-  CHECK(bsrg_narrow_family.obstacle(view, BSRG_F64, 90) != NULL);
+  const int64_t size = (int64_t)bsrg_dtype_size(dtype), chunk = 16 / size;
+  const bool suits = view->block_width % chunk == 0 && !(view->order && view->block_height % chunk) &&
+                     view->block_width <= 131072 / size &&
+                     view->block_height * view->block_width <= INT32_MAX / (size / 2);
+  CHECK((bsrg_narrow_family.obstacle(view, dtype, 90) == NULL) == suits);
+  CHECK(bsrg_narrow_family.obstacle(view, dtype, 80) != NULL);
   double last = 0;
   for (int64_t n = 1; suits && n <= 256; n *= 2) {
     bsrg_candidate candidate = {0};
     const int64_t k = bsrg_whole_cols(view), pitch = bsrg_ceil_div(n, 4) * 4;
-    bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F32, .x = {NULL, k, n, pitch, 1}};
+    bsrg_matmul_args args = {.a = structure, .dtype = dtype, .x = {NULL, k, n, pitch, 1}};
     CHECK(bsrg_narrow_kind_of(&args, plan, 90) == BSRG_NARROW_BY_RING);
     CHECK(bsrg_narrow_panel(&args, plan, 90) == bsrg_min(n, BSRG_NARROW_MAX_N));
     CHECK(bsrg_narrow_family.layout_obstacle(&args) == NULL);
@@ -214,7 +215,7 @@ static void check_float32(bsrg_structure *structure, const bsrg_narrow_plan *pla
     CHECK(bsrg_narrow_family.layout_obstacle(&args) != NULL);
     args.x = (bsrg_dense){NULL, k, n, 1, bsrg_ceil_div(k, 4) * 4};
     CHECK(bsrg_narrow_family.layout_obstacle(&args) == NULL);
-    args.x.data = (void *)4;
+    args.x.data = (void *)8;
     CHECK(bsrg_narrow_family.layout_obstacle(&args) != NULL);
   }
 }
@@ -239,7 +240,8 @@ static int32_t check_plan(bsrg_structure *structure) {
   for (int64_t b = 0; view.order && b < view.nnzb; ++b) CHECK(plan->places[b] == view.order[b]);
   check_predictions(structure, plan);
   check_eight_bits(structure, plan);
-  check_float32(structure, plan);
+  check_wide(structure, plan, BSRG_F32);
+  check_wide(structure, plan, BSRG_F64);
   const int32_t splits = plan->low.split_count;
   bsrg_narrow_free_plan(plan);
   return splits;

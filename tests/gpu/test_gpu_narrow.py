@@ -364,7 +364,8 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
     refuse((16, 16), 520, "float16", "at most 512 columns")
     refuse((16, 16), 65, "float16", "begin at multiples of 16 bytes, for more than 64 columns")
     refuse((16, 12), 8, "float16", "width that is a multiple of 8")
-    refuse((16, 16), 8, "float64", "float32, float16, bfloat16 or 8-bit floats")
+    refuse((16, 6), 8, "float32", "width that is a multiple of 4")
+    refuse((16, 5), 8, "float64", "width that is a multiple of 2")
 
 
 @pytest.mark.parametrize("dtype", HALVES)

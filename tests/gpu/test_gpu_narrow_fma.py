@@ -1,4 +1,4 @@
-"""The narrow family with float32: few columns, on Hopper."""
+"""The narrow family with float32 and float64: few columns, on Hopper."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 COLUMNS = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 63, 64)
 MANY_COLUMNS = (65, 100, 128, 130, 256, 500)
 LAYOUTS = (columns_of, padded_columns, aligned_rows)
+DTYPES = ("float32", "float64")
 
 
 def some_columns(rng: np.random.Generator) -> tuple[int, ...]:
@@ -37,6 +38,7 @@ def some_columns(rng: np.random.Generator) -> tuple[int, ...]:
     return tuple(int(n) for n in drawn)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("width", [4, 8, 12, 16, 20, 32, 48, 64, 100, 128])
@@ -48,15 +50,17 @@ def test_shapes(
     width: int,
     layout: Callable[..., Any],
     transposed: bool,
+    dtype: str,
 ) -> None:
     if transposed and height % 4:
         height += 4 - height % 4
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
         mask = cases.uniform(0.5)(rng, rows, cols)
-        p = problem(torch, mask, (height, width), "float32", transposed)
+        p = problem(torch, mask, (height, width), dtype, transposed)
         check_layouts(torch, p, layout, some_columns(rng), "narrow")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("blocksize", [(8, 8), (16, 16), (32, 32), (64, 64), (128, 64), (40, 48)])
@@ -66,89 +70,103 @@ def test_patterns(
     blocksize: tuple[int, int],
     pattern: str,
     transposed: bool,
+    dtype: str,
 ) -> None:
     make, rows, cols = PATTERNS[pattern]
-    p = problem(torch, make(rng, rows, cols), blocksize, "float32", transposed)
+    p = problem(torch, make(rng, rows, cols), blocksize, dtype, transposed)
     for layout in LAYOUTS:
         check_layouts(torch, p, layout, some_columns(rng), "narrow")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("height", [8, 16, 32, 64])
-def test_crowds(torch: Any, rng: np.random.Generator, height: int, transposed: bool) -> None:
+def test_crowds(
+    torch: Any, rng: np.random.Generator, height: int, transposed: bool, dtype: str
+) -> None:
     """Every number of warps of a CTA, strips in pieces, and every ring again."""
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     for mask in (uncut, in_pieces, one_an_sm, two_an_sm, three_an_sm):
         width = int(rng.choice((8, 16, 32)))
         made = mask(rng, (height, width), sms)
-        p = problem(torch, made, (height, width), "float32", transposed)
+        p = problem(torch, made, (height, width), dtype, transposed)
         layout = LAYOUTS[rng.integers(len(LAYOUTS))]
         check_layouts(torch, p, layout, some_columns(rng), "narrow")
 
 
-def test_edges(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_edges(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     """Matrices that end within a block, and memory around Y."""
     for shape, block in (((300, 500), (128, 128)), ((95, 132), (32, 64)), ((3, 36), (16, 16))):
-        dense = torch.randn(*shape, device="cuda")
+        dense = torch.randn(*shape, device="cuda", dtype=getattr(torch, dtype))
         a = bsrgemm.bsr_array(dense, blocksize=block)
         for n in (1, 5, 64, 100):
             for x in (
                 columns_of(torch, shape[1], n, dense.dtype),
-                torch.randn(n, shape[1]).cuda().T,
+                torch.randn(n, shape[1]).to(dense).T,
             ):
-                out = torch.full((shape[0] + 2, n + 3), torch.nan, device="cuda")
+                out = torch.full((shape[0] + 2, n + 3), torch.nan, device="cuda", dtype=dense.dtype)
                 product(a, x, None, 1.0, None, out[1:-1, 1 : n + 1], None, "narrow")
                 error = relative_error(torch, out[1:-1, 1 : n + 1], dense.double() @ x.double())
-                assert error <= 2 * cases.least_error("float32", shape[1])
+                assert error <= 2 * cases.least_error(dtype, shape[1])
                 out[1:-1, 1 : n + 1] = torch.nan
                 assert out.isnan().all()
 
 
-def test_output(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_output(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     """Scales, biases and activations of rows and columns."""
     functions = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, None: lambda y: y}
     for blocksize, activation in combined(rng, [(8, 8), (16, 16), (64, 32)], list(functions)):
         mask = cases.uniform(0.4)(rng, 13, 17)
-        p = problem(torch, mask, blocksize, "float32", bool(rng.integers(2)))
+        p = problem(torch, mask, blocksize, dtype, bool(rng.integers(2)))
         (m, k), n = p.matrix.shape, 4 * int(rng.integers(1, 17))
-        x, bias, scale = (torch.randn(*s, device="cuda") for s in ((k, n), (n,), (m,)))
+        x, bias, scale = (
+            torch.randn(*s, device="cuda", dtype=getattr(torch, dtype))
+            for s in ((k, n), (n,), (m,))
+        )
         found = product(
             p.matrix, x, None, 0.5, None, None, None, "narrow",
             bias=bias, row_scale=scale, activation=activation,
         )  # fmt: skip
         expected = 0.5 * scale.double()[:, None] * (p.dense @ x.double()) + bias.double()
         error = relative_error(torch, found, functions[activation](expected))
-        assert error <= 4 * cases.least_error("float32", k), f"{blocksize} {activation}"
+        assert error <= 4 * cases.least_error(dtype, k), f"{blocksize} {activation}"
 
 
-def test_what_is_not_finite_stays_in_its_row(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_not_finite_stays_in_its_row(
+    torch: Any, rng: np.random.Generator, dtype: str
+) -> None:
     """Rows of X that no block meets, and rows that share a strip with an infinity."""
     mask = np.zeros((4, 8), bool)
     mask[0, 1] = mask[1, 2] = mask[2, 1] = True
-    p = random_problem(torch, mask, (16, 16), "float32")
-    x = torch.randn(128, 16, device="cuda")
+    p = random_problem(torch, mask, (16, 16), dtype)
+    x = torch.randn(128, 16, device="cuda", dtype=getattr(torch, dtype))
     expected = p.dense @ x.double()
     for row in (0, 15, 48, 127):
         x[row] = torch.nan
     found = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
-    assert relative_error(torch, found, expected) <= 2 * cases.least_error("float32", 128)
+    assert relative_error(torch, found, expected) <= 2 * cases.least_error(dtype, 128)
     p.matrix.data[0, 3, 4] = torch.inf
     found = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
     assert not found[3].isfinite().any()
     found[3], expected[3] = 0, 0
-    assert relative_error(torch, found, expected) <= 2 * cases.least_error("float32", 128)
+    assert relative_error(torch, found, expected) <= 2 * cases.least_error(dtype, 128)
 
 
-def test_is_chosen(torch: Any, rng: np.random.Generator) -> None:
-    p = random_problem(torch, cases.uniform(0.25)(rng, 256, 256), (16, 16), "float32")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_is_chosen(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    p = random_problem(torch, cases.uniform(0.25)(rng, 256, 256), (16, 16), dtype)
     for n in (8, 16, 32, 64):
         assert p.matrix.plan(n).choice == p.matrix.T.plan(n).choice == "narrow"
 
 
-def test_same_bits(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_same_bits(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     """Again and again, and in a graph, where strips are in pieces."""
-    p = random_problem(torch, in_pieces(rng, (32, 32), 132), (32, 32), "float32")
-    x = torch.randn(p.matrix.shape[1], 24, device="cuda")
+    p = random_problem(torch, in_pieces(rng, (32, 32), 132), (32, 32), dtype)
+    x = torch.randn(p.matrix.shape[1], 24, device="cuda", dtype=getattr(torch, dtype))
 
     def multiply() -> Any:
         return product(p.matrix, x, None, 1.0, None, None, None, "narrow")
@@ -160,7 +178,7 @@ def test_same_bits(torch: Any, rng: np.random.Generator) -> None:
     with torch.cuda.graph(graph):
         found = multiply()
     for _ in range(3):
-        x.copy_(torch.randn(x.shape, device="cuda"))
+        x.copy_(torch.randn(x.shape, device="cuda", dtype=getattr(torch, dtype)))
         found.fill_(torch.nan)
         graph.replay()
         assert torch.equal(found, multiply())

@@ -1,7 +1,8 @@
-// BSR x few dense columns (up to 64) of float32, with fused multiply-adds, on Hopper.
+// BSR x few dense columns (up to 64) of float32 and float64, with fused multiply-adds, on Hopper.
 //
 // Items, their blocks' way through rings of cp.async copies and the turns that warps take along k are those of
-// sm80/narrow.cuh, which sees two halves in every element here: a chunk has four k. X comes through a ring of its own.
+// sm80/narrow.cuh, which sees two or four 16-bit elements in every one here: a chunk has four or two k. X comes through a ring of
+// its own. What is said of four below holds for two of float64, which are 16 bytes as well.
 //
 // A warp computes its strip of 16 or 32 rows and all columns, a lane a quarter or an eighth of the strip's rows and four or
 // eight columns, so that what it reads of shared memory serves several multiply-adds. Up to 16 columns leave lanes over,
@@ -21,7 +22,7 @@
 #include "sm80/narrow_begin.cuh"
 #include "sm80/narrow_output.cuh"
 
-namespace bsrg::narrow_f32 {
+namespace bsrg::narrow_fma {
 
 using narrow::Copies;
 using narrow::Start;
@@ -29,19 +30,35 @@ using narrow::Start;
 template <int kColumns, int kStrip>
 struct RingShape {
   static constexpr int kRoundSteps = 1;
-  static constexpr int kRing = BSRG_NARROW_F32_ROUNDS(kColumns);
-  static constexpr int kWarpBytes = BSRG_NARROW_F32_WARP_BYTES(kColumns, kStrip);
+  static constexpr int kRing = BSRG_NARROW_FMA_ROUNDS(kColumns);
+  static constexpr int kWarpBytes = BSRG_NARROW_FMA_WARP_BYTES(kColumns, kStrip);
   static constexpr bool kEvictsFirst = false;  // as for some of narrow.cuh's
 };
 
-template <int kColumns, int kStrip, Copies kCopies>
+// Neighbours that are copied and read together.
+template <typename T>
+struct alignas(16) Unit {
+  static constexpr int kCount = 16 / sizeof(T);
+  T element[kCount];
+
+  static __device__ __forceinline__ Unit read(const unsigned char *from) {
+    union {
+      int4 words;
+      Unit unit;
+    } loaded;
+    loaded.words = *reinterpret_cast<const int4 *>(from);
+    return loaded.unit;
+  }
+};
+
+template <typename T, int kColumns, int kStrip, Copies kCopies>
 class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   using Base = narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies>;
   using typename Base::Position;
 
  public:
   __device__ __forceinline__ Kernel(const bsrg_narrow_params &p, unsigned char *shared)
-      : Base(p, shared), ring_x_(ring_ + kBytesOfA), x_(static_cast<const float *>(p.x)) {}
+      : Base(p, shared), ring_x_(ring_ + kBytesOfA), x_(static_cast<const T *>(p.x)) {}
 
   __device__ __forceinline__ void run(const Start &start) {
     this->begin(start.item);
@@ -56,7 +73,7 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
     __syncthreads();
     if constexpr (kTransposed) set_out();
 
-    float sums[kRows][kOfLane] = {};
+    T sums[kRows][kOfLane] = {};
     const bool by_rows = p_.x_layout == BSRG_NARROW_X_ROWS;
     if (by_rows)
       accumulate<true>(sums);
@@ -89,16 +106,19 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   using Base::warp_;
   using Base::warps_;
   static constexpr int kRoundChunks = 4;
-  static constexpr int kOfLane = kColumns == 64 ? 8 : 4;           // columns
-  static constexpr int kColumnGroups = kColumns / kOfLane;         // of lanes
-  static constexpr int kParts = 8 / kColumnGroups;                 // of a round's k
-  static constexpr int kChunks = kRoundChunks / kParts;            // of a part
-  static constexpr int kRows = kStrip / 4;                         // of a lane
-  static constexpr int kBytesOfX = 16 * kColumns * sizeof(float);  // of a round
-  static constexpr int kPitch = kColumns + 1;                      // of the sums of a row
+  static constexpr int kUnit = Unit<T>::kCount;             // k of a chunk
+  static constexpr int kWords = sizeof(T) / 2;              // of an element, of 16 bits each
+  static constexpr int kOfLane = kColumns == 64 ? 8 : 4;    // columns
+  static constexpr int kColumnGroups = kColumns / kOfLane;  // of lanes
+  static constexpr int kParts = 8 / kColumnGroups;          // of a round's k
+  static constexpr int kChunks = kRoundChunks / kParts;     // of a part
+  static constexpr int kRows = kStrip / 4;                  // of a lane
+  static constexpr int kLineBytes = kStrip * sizeof(T);     // of one k of a transposed view
+  static constexpr int kBytesOfX = 64 * kColumns;           // of a round
+  static constexpr int kPitch = kColumns + 1;               // of the sums of a row
 
   static_assert(kBytesOfA + kRing * kBytesOfX == kWarpBytes, "rings of A and X");
-  static_assert(kStrip * kPitch * sizeof(float) <= kWarpBytes, "sums fit in the ring");
+  static_assert(kStrip * kPitch * sizeof(T) <= kWarpBytes, "sums fit in the ring");
 
   // ---- A --------------------------------------------------------------------------------------------
 
@@ -121,42 +141,42 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   // their units lie where they meet no bank twice.
   __device__ __forceinline__ static int place_in_line(int q, int r, int unit) {
     const int line = line_of(q, r);
-    return line * (kStrip * 4) + ((unit ^ (kStrip == 16 ? line / 2 % 4 : line % 8)) << 4);
+    return line * kLineBytes + ((unit ^ (kLineBytes == 64 ? line / 2 % 4 : line % 8)) << 4);
   }
 
   // `chunk`: the first of the round.
   __device__ __forceinline__ void copy_lines(uint32_t round, int chunk) const {
-    constexpr int kUnits = kStrip / 4, kLines = 32 / kUnits;  // of a line, of a copy
+    constexpr int kUnits = kLineBytes / 16, kLines = 32 / kUnits;  // of a line, of a copy
     const int unit = lane_ % kUnits;
-    const auto *const values = static_cast<const float *>(p_.values) + row_in_block_ + 4 * unit;
+    const auto *const values = static_cast<const T *>(p_.values) + row_in_block_ + kUnit * unit;
 #pragma unroll
-    for (int i = 0; i < 16 / kLines; ++i) {
-      const int k = i * kLines + lane_ / kUnits, of = chunk + k / 4;
-      const bool there = of < chunks_ && 4 * unit < rows_;
+    for (int i = 0; i < kRoundChunks * kUnit / kLines; ++i) {
+      const int k = i * kLines + lane_ / kUnits, of = chunk + k / kUnit;
+      const bool there = of < chunks_ && kUnit * unit < rows_;
       const Position at = position(of);
       const int64_t block = there ? this->block_places()[at.block] : 0;
-      const float *const source =
-          values + (block * (p_.block_width / 2) + at.k / 2 + k % 4) * p_.block_height;
-      ptx::cp_async_stream(round + place_in_line(k / 4, k % 4, unit), there ? source : values, there);
+      const T *const source =
+          values + (block * (p_.block_width / kWords) + at.k / kWords + k % kUnit) * p_.block_height;
+      ptx::cp_async_stream(round + place_in_line(k / kUnit, k % kUnit, unit), there ? source : values, there);
     }
   }
 
   // Row i of the lane, in the strip.
   __device__ __forceinline__ int row(int i) const {
-    return kTransposed ? i / 4 * 16 + 4 * group_of_rows() + i % 4 : group_of_rows() + 4 * i;
+    return kTransposed ? i / kUnit * (4 * kUnit) + kUnit * group_of_rows() + i % kUnit
+                       : group_of_rows() + 4 * i;
   }
 
   // Four rows of the lane, from row i on, and all four k of chunk q.
-  __device__ __forceinline__ void read_a(float (&a)[4][4], const unsigned char *round, int i, int q) const {
+  __device__ __forceinline__ void read_a(T (&a)[kUnit][kUnit], const unsigned char *round, int i,
+                                         int q) const {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int place =
-          kTransposed ? place_in_line(q, j, i + group_of_rows()) : Base::place_of_chunk(0, row(i + j), q);
-      const float4 v = *reinterpret_cast<const float4 *>(round + place);
-      if constexpr (kTransposed)
-        a[0][j] = v.x, a[1][j] = v.y, a[2][j] = v.z, a[3][j] = v.w;
-      else
-        a[j][0] = v.x, a[j][1] = v.y, a[j][2] = v.z, a[j][3] = v.w;
+    for (int j = 0; j < kUnit; ++j) {
+      const int place = kTransposed ? place_in_line(q, j, i / kUnit * 4 + group_of_rows())
+                                    : Base::place_of_chunk(0, row(i + j), q);
+      const Unit<T> unit = Unit<T>::read(round + place);
+#pragma unroll
+      for (int e = 0; e < kUnit; ++e) (kTransposed ? a[e][j] : a[j][e]) = unit.element[e];
     }
   }
 
@@ -170,7 +190,9 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   __device__ __forceinline__ static int line_of(int q, int r) {
     return 4 * r + q % kChunks * kParts + q / kChunks;
   }
-  __device__ __forceinline__ static int place_of_row(int q, int r) { return line_of(q, r) * (kColumns * 4); }
+  __device__ __forceinline__ static int place_of_row(int q, int r) {
+    return line_of(q, r) * static_cast<int>(kColumns * sizeof(T));
+  }
   // By columns, chunk q of a column: eight neighbouring columns do not meet in a bank.
   __device__ __forceinline__ static int place_in_column(int column, int q) {
     return column * 64 + ((q ^ column / 2 % 4) << 4);
@@ -187,22 +209,25 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
     int64_t row = 0;
     if (there) {
       const Position at = position(chunk);
-      row = (static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k) / 2;
+      row = (static_cast<int64_t>(block_columns_[at.block]) * p_.block_width + at.k) / kWords;
     }
     if constexpr (kByRows) {
-      constexpr int kUnits = kColumns / 4 < 8 ? kColumns / 4 : 8;  // of a row that a copy of the warp has
+      constexpr int kUnits =
+          kColumns / kUnit < 8 ? kColumns / kUnit : 8;  // of a row that a copy of the warp has
+      constexpr int kAcross = kUnits * kUnit, kLines = 8 / kUnits;
       const int unit = lane_ % 8 % kUnits, r = lane_ % 8 / kUnits;
-      const float *from = x_ + (row + r) * p_.x_row_stride + 4 * unit;
+      const T *from = x_ + (row + r) * p_.x_row_stride + kUnit * unit;
 #pragma unroll
-      for (int i = 0; i < kUnits / 2; ++i, from += 8 / kUnits * p_.x_row_stride)
+      for (int i = 0; i < kUnit; i += kLines, from += kLines * p_.x_row_stride)
 #pragma unroll
-        for (int half = 0; half < kColumns; half += 32) {
-          const int bytes = there ? min(16, max(0, 4 * (p_.n - 4 * unit - half))) : 0;
-          ptx::cp_async_part(to + place_of_row(q, r + i * (8 / kUnits)) + unit * 16 + half * 4, from + half,
-                             bytes);
+        for (int first = 0; first < kColumns; first += kAcross) {
+          const int left = p_.n - kUnit * unit - first;
+          const int bytes = there ? min(16, max(0, static_cast<int>(sizeof(T)) * left)) : 0;
+          ptx::cp_async_part(to + place_of_row(q, r + i) + unit * 16 + first * static_cast<int>(sizeof(T)),
+                             from + first, bytes);
         }
     } else {
-      const float *from = x_ + lane_ / 4 * p_.x_col_stride + row;
+      const T *from = x_ + lane_ / 4 * p_.x_col_stride + row;
 #pragma unroll
       for (int column = lane_ / 4, i = 0; i < kColumns / 8; ++i, column += 8, from += 8 * p_.x_col_stride)
         ptx::cp_async<16>(to + place_in_column(column, q), from, there && column < p_.n);
@@ -213,26 +238,30 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   __device__ __forceinline__ int part() const { return lane_ % 8 / kColumnGroups; }
   __device__ __forceinline__ int column_group() const { return lane_ % kColumnGroups; }
   __device__ __forceinline__ int column(int i, bool by_rows) const {
-    return by_rows ? i / 4 * 32 + 4 * column_group() + i % 4 : column_group() + i * kColumnGroups;
+    return by_rows ? (i / kUnit * kColumnGroups + column_group()) * kUnit + i % kUnit
+                   : column_group() + i * kColumnGroups;
   }
 
   // Four rows of X, those of a chunk.
   template <bool kByRows>
-  __device__ __forceinline__ void read_x(float (&x)[4][kOfLane], int t, int q) const {
+  __device__ __forceinline__ void read_x(T (&x)[kUnit][kOfLane], int t, int q) const {
     const unsigned char *const from = round_of_x(t);
     if constexpr (kByRows) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r)
+      for (int r = 0; r < kUnit; ++r)
 #pragma unroll
-        for (int i = 0; i < kOfLane; i += 4) {
-          const float4 v = *reinterpret_cast<const float4 *>(from + place_of_row(q, r) + column(i, true) * 4);
-          x[r][i] = v.x, x[r][i + 1] = v.y, x[r][i + 2] = v.z, x[r][i + 3] = v.w;
+        for (int i = 0; i < kOfLane; i += kUnit) {
+          const int place = place_of_row(q, r) + column(i, true) * static_cast<int>(sizeof(T));
+          const Unit<T> unit = Unit<T>::read(from + place);
+#pragma unroll
+          for (int e = 0; e < kUnit; ++e) x[r][i + e] = unit.element[e];
         }
     } else {
 #pragma unroll
       for (int i = 0; i < kOfLane; ++i) {
-        const float4 v = *reinterpret_cast<const float4 *>(from + place_in_column(column(i, false), q));
-        x[0][i] = v.x, x[1][i] = v.y, x[2][i] = v.z, x[3][i] = v.w;
+        const Unit<T> unit = Unit<T>::read(from + place_in_column(column(i, false), q));
+#pragma unroll
+        for (int e = 0; e < kUnit; ++e) x[e][i] = unit.element[e];
       }
     }
   }
@@ -240,7 +269,7 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   // ---- the product ----------------------------------------------------------------------------------
 
   template <bool kByRows>
-  __device__ __forceinline__ void accumulate(float (&sums)[kRows][kOfLane]) const {
+  __device__ __forceinline__ void accumulate(T (&sums)[kRows][kOfLane]) const {
     const int stride = chunk_stride();
     int chunk = first_chunk();
 #pragma unroll
@@ -259,18 +288,18 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const int q = part() * kChunks + c;
-        float x[4][kOfLane];
+        T x[kUnit][kOfLane];
         read_x<kByRows>(x, t, q);
 #pragma unroll
-        for (int i = 0; i < kRows; i += 4) {
-          float a[4][4];
+        for (int i = 0; i < kRows; i += kUnit) {
+          T a[kUnit][kUnit];
           read_a(a, round, i, q);
 #pragma unroll
-          for (int r = 0; r < 4; ++r)
+          for (int r = 0; r < kUnit; ++r)
 #pragma unroll
             for (int j = 0; j < kOfLane; ++j)
 #pragma unroll
-              for (int k = 0; k < 4; ++k) sums[i + r][j] = fmaf(a[r][k], x[k][j], sums[i + r][j]);
+              for (int k = 0; k < kUnit; ++k) sums[i + r][j] = fma(a[r][k], x[k][j], sums[i + r][j]);
         }
       }
     }
@@ -278,11 +307,11 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
 
   // ---- output ---------------------------------------------------------------------------------------
 
-  __device__ __forceinline__ float *sums_of(int warp) const {
-    return reinterpret_cast<float *>(shared_ + warp * kWarpBytes);
+  __device__ __forceinline__ T *sums_of(int warp) const {
+    return reinterpret_cast<T *>(shared_ + warp * kWarpBytes);
   }
 
-  __device__ __forceinline__ void share(float (&sums)[kRows][kOfLane], bool by_rows) const {
+  __device__ __forceinline__ void share(T (&sums)[kRows][kOfLane], bool by_rows) const {
 #pragma unroll
     for (int i = 0; i < kRows; ++i)
 #pragma unroll
@@ -301,41 +330,42 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
     for (int i = threadIdx.x; i < kStrip * kColumns; i += blockDim.x) {
       const int row = by_columns ? i % kStrip : i / kColumns, column = by_columns ? i / kStrip : i % kColumns;
       if (row >= item.rows || column >= p_.n) continue;
-      float total = 0;
+      T total = 0;
       for (int w = 0; w < warps_; ++w) total += sums_of(w)[row * kPitch + column];
       const int64_t of_y = static_cast<int64_t>(item.y_row) + row;
       if (item.slot >= 0)
-        p_.partial[(static_cast<int64_t>(item.slot) * kStrip + row) * kColumns + column] = total;
+        static_cast<T *>(p_.partial)[(static_cast<int64_t>(item.slot) * kStrip + row) * kColumns + column] =
+            total;
       else if (p_.output.given)
-        narrow::store_element<float, true>(p_, of_y, column, total);
+        narrow::store_element<T, true>(p_, of_y, column, total);
       else
-        narrow::store_element<float, false>(p_, of_y, column, total);
+        narrow::store_element<T, false>(p_, of_y, column, total);
     }
   }
 
   unsigned char *const ring_x_;
-  const float *const x_;
+  const T *const x_;
   int rows_ = 0, row_in_block_ = 0;  // of the item
 };
 
-template <int kColumns, int kStrip, bool kTransposed>
+template <typename T, int kColumns, int kStrip, bool kTransposed>
 __device__ __forceinline__ void run(const bsrg_narrow_params &p) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
   narrow::ask_for_blocks(p);
   const Start start = narrow::load_start(p);
   ptx::wait_for_grid_before();
   if constexpr (kTransposed)
-    Kernel<kColumns, kStrip, Copies::kTransposed>(p, shared_memory).run(start);
+    Kernel<T, kColumns, kStrip, Copies::kTransposed>(p, shared_memory).run(start);
   else if (p.block_width == 16)
-    Kernel<kColumns, kStrip, Copies::kSixteen>(p, shared_memory).run(start);
+    Kernel<T, kColumns, kStrip, Copies::kSixteen>(p, shared_memory).run(start);
   else
-    Kernel<kColumns, kStrip, Copies::kChunks>(p, shared_memory).run(start);
+    Kernel<T, kColumns, kStrip, Copies::kChunks>(p, shared_memory).run(start);
 }
 
-}  // namespace bsrg::narrow_f32
+}  // namespace bsrg::narrow_fma
 
-#define BSRG_NARROW_F32_KERNEL(prefix, transposed, columns, strip, warps, fewer, fewest)  \
-  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                           \
-      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) { \
-    bsrg::narrow_f32::run<columns, strip, transposed>(params);                            \
+#define BSRG_NARROW_FMA_KERNEL(prefix, type, transposed, columns, strip, warps, fewer, fewest) \
+  extern "C" __global__ void __launch_bounds__(32 * (warps), 1)                                \
+      prefix##_n##columns##_r##strip(const __grid_constant__ bsrg_narrow_params params) {      \
+    bsrg::narrow_fma::run<type, columns, strip, transposed>(params);                           \
   }

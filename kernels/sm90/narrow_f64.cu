@@ -1,0 +1,4 @@
+#include "sm90/narrow_fma.cuh"
+
+#define KERNEL(...) BSRG_NARROW_FMA_KERNEL(narrow_f64, double, false, __VA_ARGS__)
+BSRG_NARROW_FMA_TILES(KERNEL)
