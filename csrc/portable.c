@@ -121,11 +121,11 @@ static const double tile_seconds = 3e-6;
 static const double unhidden_memory = 0.3;
 /* Others: what memory takes for a stage, fitted on an H100 to up to FEW columns, where a CTA waits for one after the other: it
  * has one less under way than it has room for. */
-static const double stage_seconds = 2.2e-6;
-/* 16 bit: the work of a tile for up to FEW columns, which reads A more often, fitted to blocks from 16x16 to 128x128 as they
+static const double stage_seconds = 1.4e-6;
+/* The work of a tile for up to FEW columns, which reads A more often, of 16 bits fitted to blocks from 16x16 to 128x128 as they
  * are stored. Not of others: against them the tall kernels, which are predicted too fast for so few, would be taken. */
 enum { FEW = 64, FEW_HEIGHT = 16 };
-static const double few_cost = 1.35;
+static const double few_cost = 1.35, few_wide_cost = 1.1;
 
 /* 16 bit, up to FEW columns: where A goes element by element, fitted on an H100 to blocks of 12x12. */
 static const double few_elements_of_a_cost = 7;
@@ -134,7 +134,7 @@ static const double few_elements_of_a_cost = 7;
 static double layout_cost(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   if (!is_half(args->dtype))
-    return (args->x.cols <= FEW ? few_cost : 1) * (has_vectors(args) ? 1 : tiles_of(args)->elements_cost);
+    return (args->x.cols <= FEW ? few_wide_cost : 1) * (has_vectors(args) ? 1 : tiles_of(args)->elements_cost);
   if (args->x.cols <= FEW && !has_whole_chunks(v, 2)) return few_elements_of_a_cost;
   if (!has_vectors(args)) return tiles_of(args)->elements_cost;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
