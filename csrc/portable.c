@@ -134,7 +134,8 @@ static const double few_elements_of_a_cost = 7;
 static double layout_cost(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   if (!is_half(args->dtype))
-    return (args->x.cols <= FEW ? few_wide_cost : 1) * (has_vectors(args) ? 1 : tiles_of(args)->elements_cost);
+    return (args->x.cols <= FEW ? few_wide_cost : 1) *
+           (has_vectors(args) ? 1 : tiles_of(args)->elements_cost);
   if (args->x.cols <= FEW && !has_whole_chunks(v, 2)) return few_elements_of_a_cost;
   if (!has_vectors(args)) return tiles_of(args)->elements_cost;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
