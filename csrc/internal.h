@@ -70,6 +70,8 @@ typedef struct bsrg_choice_key {
   uintptr_t values;
   int dtype, out_dtype, family, precision, sm_arch, sm_count;
   bool beta, epilogue;
+  /* Which scales there are: of A, of all its blocks, of X, of rows and of columns. */
+  bool values_scale, block_scales, x_scale, row_scale, col_scale;
 } bsrg_choice_key;
 
 /* The last choice that was made for a structure. Who finds it in use chooses anew. */

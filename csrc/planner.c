@@ -193,6 +193,11 @@ static void describe(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_c
   key->sm_arch = chip->sm_arch;
   key->sm_count = chip->sm_count;
   key->epilogue = bsrg_epilogue_of(args) != NULL;
+  key->values_scale = args->values_scale != NULL;
+  key->block_scales = args->values_scale_count > 1;
+  key->x_scale = args->x_scale != NULL;
+  key->row_scale = args->epilogue.row_scale.data != NULL;
+  key->col_scale = args->epilogue.col_scale.data != NULL;
 }
 
 /* The family of the last choice if it was made for the like, else NULL. */

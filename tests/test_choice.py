@@ -75,3 +75,62 @@ def test_family_follows_every_product(side: int, rng: np.random.Generator) -> No
     seed = int(rng.integers(1 << 30))
     kinds = fake_cuda.run(SCRIPT.format(side=side, seed=seed))
     assert int(kinds) >= 3, "of kernels: else nothing would have had to change"
+
+
+SCRIPT_OF_8_BITS = """
+    import itertools
+    import ml_dtypes
+    import numpy as np
+    from bsrgemm import DeviceArray, bsr_array, matmul
+    from fake_cuda import driver
+
+    ORDER, E4M3 = 512, ml_dtypes.float8_e4m3fn
+    rng = np.random.default_rng({seed})
+    blocks = rng.random((ORDER // {height}, ORDER // {width})) < 0.3
+    blocks[0, 0] = True
+    indices = np.nonzero(blocks)[1].astype(np.int32)
+    indptr = np.concatenate([[0], blocks.sum(1).cumsum()]).astype(np.int32)
+
+    def ones(*shape, dtype=np.float32):
+        return DeviceArray.from_host(np.ones(shape, dtype))
+
+    values = ones(len(indices), {height}, {width}, dtype=E4M3)
+    x = {{cols: ones(ORDER, cols, dtype=E4M3) for cols in (8, 512)}}
+    scales = None, 2.0, ones(1), ones(len(indices))
+    products = [
+        (x[cols], dict(a_scale=a, b_scale=b, row_scale=row, col_scale=col, out=out))
+        for cols, a, b, row, col, out in itertools.product(
+            x, scales, (None, 2.0), (None, ones(ORDER)), (None, "columns"), ("float16", "float32")
+        )
+    ]
+    for operand, options in products:
+        cols = operand.shape[1]
+        options["col_scale"] = ones(cols) if options["col_scale"] else None
+        options["out"] = DeviceArray.empty((ORDER, cols), options["out"])
+
+    def matrix():
+        return bsr_array((values, indices, indptr), (ORDER, ORDER))
+
+    fake = driver()
+    def kernel(a, product):
+        matmul(a, product[0], **product[1])
+        return fake.fake_last_kernel()
+
+    expected = [kernel(matrix(), product) for product in products]
+    a = matrix()
+    for _ in range(3):
+        for i in rng.permutation(len(products)):
+            for _ in range(2):
+                assert kernel(a, products[i]) == expected[i], (i, products[i][1], expected[i])
+    print(len(set(expected)))
+"""
+
+
+@fake_cuda.needs_kernels
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (16, 32), (32, 32), (64, 64)])
+def test_family_follows_scales(height: int, width: int, rng: np.random.Generator) -> None:
+    """Not all families take a scale of each block, or scales of rows beside one of the matrix."""
+    pytest.importorskip("ml_dtypes", reason="NumPy has no 8-bit floats without ml_dtypes")
+    seed = int(rng.integers(1 << 30))
+    kinds = fake_cuda.run(SCRIPT_OF_8_BITS.format(height=height, width=width, seed=seed))
+    assert int(kinds) >= 2, "of kernels: else nothing would have had to change"

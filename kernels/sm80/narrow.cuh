@@ -20,9 +20,10 @@
 // A waits in a ring of cp.async copies a warp (sm80/narrow_a.cuh). A lane reads only what it copied itself, so no barrier is
 // needed, but for blocks of 16 columns and those of transposed views.
 //
-// 8-bit floats, of an X that is column-major or, in the ring, lies in chunks of 16 k of all columns, are copied and loaded two at a time, as if they were 16-bit floats of blocks half as wide.
-// Only in front of the instructions, of which there are two for each of those above, are they made float16, the lower ones of
-// all pairs of twos for the first and the upper ones for the second, in A and X alike.
+// 8-bit floats, of an X that is column-major or, in the ring, lies in chunks of 16 k of all columns, are copied and loaded two at
+// a time, as if they were 16-bit floats of blocks half as wide. Only in front of the instructions, of which there are two for
+// each of those above, are they made float16: of the four in a register the lower two for the first and the upper two for the
+// second, in A and X alike.
 //
 // On Hopper, with more than 16 columns, X comes the same way (kRingX): registers hold one round of it, and to wait for
 // L2 at every round was what such products took their time for. Where tensor maps can describe the operands, blocks of

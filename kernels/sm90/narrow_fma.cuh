@@ -4,9 +4,9 @@
 // sm80/narrow.cuh, which sees two or four 16-bit elements in every one here: a chunk has four or two k. X comes through a ring of
 // its own. What is said of four below holds for two of float64, which are 16 bytes as well.
 //
-// A warp computes its strip of 16 or 32 rows and all columns, a lane a quarter or an eighth of the strip's rows and four or
-// eight columns, so that what it reads of shared memory serves several multiply-adds. Up to 16 columns leave lanes over,
-// which share the k of a round, and add their sums in the end.
+// A warp computes its strip of 16 or 32 rows and all columns, a lane a quarter of the rows and four or eight columns, so that
+// what it reads of shared memory serves several multiply-adds. Up to 16 columns leave lanes over, which share the k of a round
+// and add their sums in the end.
 //
 //   lane   8 g + s * kColumnGroups + h: rows g, g + 4, ..., columns of group h, chunks s * kChunks, ... of a round
 //   group  by rows of X four neighbours, and four more 32 columns further; by columns every kColumnGroups-th column
