@@ -347,13 +347,28 @@ def test_plan_of_few_columns(rng: np.random.Generator, n: int) -> None:
 @pytest.mark.parametrize("n", [1, 4])
 def test_plan_of_few_columns_of_any_dtype_and_block(rng: np.random.Generator, n: int) -> None:
     """A few columns at a time, near what it takes to read A."""
-    for dtype, block in (("float32", 4), ("float32", 16), ("float64", 3), ("float16", 4)):
+    for dtype, block in (("float32", 4), ("float32", 6), ("float64", 3), ("float16", 4)):
         mask = rng.random((4096 // block, 4096 // block)) < 0.1
         p = problem(rng, mask, (block, block), 1, dtype)
         a = bsr_array((p.data, p.indices, p.indptr), p.shape)
         for plan in (a.plan(n), a.T.plan(n)):
             assert plan.choice == "portable" and "a few columns at a time" in plan.explain()
             assert plan.seconds < p.data.nbytes / 0.3e12 + 8e-6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("block", [8, 16, 32, 64])
+def test_plan_of_few_columns_of_wide_types(
+    rng: np.random.Generator, block: int, dtype: str
+) -> None:
+    """Where A's bytes are what counts, on Hopper, and rows of X are whole units of 16 bytes."""
+    mask = rng.random((4096 // block, 4096 // block)) < 0.25
+    p = problem(rng, mask, (block, block), 1, dtype)
+    a = bsr_array((p.data, p.indices, p.indptr), p.shape)
+    for plan in (a.plan(8), a.plan(32), a.T.plan(8), a.T.plan(32)):
+        assert plan.choice == "narrow"
+    for plan in (a.plan(9), a.plan(8, chip={"sm_arch": 80}), a.plan(2048)):
+        assert plan.choice == "portable"
 
 
 def test_plan_says_why_a_product_is_not_narrow(rng: np.random.Generator) -> None:
@@ -368,7 +383,9 @@ def test_plan_says_why_a_product_is_not_narrow(rng: np.random.Generator) -> None
     assert why((16, 16), 72, "float16") == ""
     assert "multiples of 16 bytes, for more than 64 columns" in why((16, 16), 65, "float16")
     assert why((16, 12), 8, "float16") == "needs a block width that is a multiple of 8"
-    assert why((16, 16), 8, "float32") == "needs float16, bfloat16 or 8-bit floats"
-    assert why((64, 64), 64, "float8_e4m3fn") == ""
-    assert "height of more than 16" in why((16, 32), 8, "float8_e5m2")
-    assert "width that is a multiple of 32" in why((64, 48), 8, "float8_e5m2")
+    assert why((16, 16), 8, "float32") == why((16, 16), 8, "float64") == ""
+    assert why((16, 10), 8, "float32") == "needs a block width that is a multiple of 4"
+    assert why((16, 5), 8, "float64") == "needs a block width that is a multiple of 2"
+    assert "rows or columns of b that begin at multiples of 16 bytes" in why((16, 16), 5, "float32")
+    assert why((64, 64), 64, "float8_e4m3fn") == why((16, 48), 8, "float8_e5m2") == ""
+    assert "width that is a multiple of 16" in why((64, 40), 8, "float8_e5m2")
