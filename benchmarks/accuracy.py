@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bsrgemm import _core
+from bsrgemm._planning import CHIP
 
 from .cases import READ_ROWS, Case, PairsCase, gpu_cases, select
 from .precision import precision_cases, precision_of
@@ -144,7 +145,9 @@ def judge_all(
 def judge(run: Run, known: dict[str, Case], recorded: bool) -> Iterator[Measured]:
     """The measured products of a run that there are predictions of."""
     machine = run.facts["machine"]
-    chip = {"name": run.facts["gpu"], **{k: machine[k] for k in ("sm_arch", "sm_count")}}
+    # Older results do not have the rate of the memory.
+    chip = {key: machine[key] for key in CHIP if machine.get(key) is not None}
+    chip["name"] = run.facts["gpu"]
     plans = cache(lambda name: predict(known[name], chip))
     for row in run.rows:
         if not _is_judged(row) or row["case"] not in known:

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from bsrgemm._planning import chip_of
+
 from .cases import FORMS, gpu_cases, select
 from .gpu import add_measure_arguments, is_complete, measure
 from .records import Results, Row
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             torch,
             "cuda:0",
             DeviceTimer(torch, WARM, MEASURED),
-            chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
+            chip=chip_of(gpu),
             peers=[],
             l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
         )

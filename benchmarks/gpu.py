@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bsrgemm import DeviceUnavailableError, _core
+from bsrgemm._planning import chip_of
 
 from . import records
 from .cases import FORMS, READ_ROWS, SEED, Case, PairsCase, gpu_cases, select
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             torch,
             "cuda:0",
             DeviceTimer(torch, *args.sustained),
-            chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
+            chip=chip_of(gpu),
             peers=args.peers,
             families=args.families,
             l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,

@@ -16,6 +16,7 @@ from typing import Any
 
 from bsrgemm import Plan, bsr_array
 from bsrgemm._matmul import product
+from bsrgemm._planning import chip_of
 
 from .cases import Case, select
 from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
@@ -199,7 +200,7 @@ def run(args: argparse.Namespace) -> int:
             torch,
             "cuda:0",
             DeviceTimer(torch, *args.sustained),
-            chip={key: gpu[key] for key in ("name", "sm_arch", "sm_count")},
+            chip=chip_of(gpu),
             peers=args.peers,
             l2_bytes=torch.cuda.get_device_properties(0).L2_cache_size,
             turns=TURNS,

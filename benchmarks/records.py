@@ -88,6 +88,7 @@ def facts(commit: str | None, gpu: dict[str, Any] | None) -> dict[str, Any]:
             "driver": _driver() if gpu else None,
             "sm_arch": gpu["sm_arch"] if gpu else None,
             "sm_count": gpu["sm_count"] if gpu else None,
+            "hbm_bytes_per_s": gpu["hbm_bytes_per_s"] if gpu else None,
             "cpu": _cpu_model(),
             "cores": len(os.sched_getaffinity(0)),
             "threads": _core.get_num_threads(),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bsrgemm import Plan, bsr_array
+from bsrgemm._planning import chip_of
 from bsrgemm._sampled import sampled
 
 from .cases import Case, select
@@ -209,8 +210,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
     def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> SampledSuite:
-        chip = {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
-        options = {"chip": chip, "peers": args.peers, "families": args.families, "turns": TURNS}
+        options = {
+            "chip": chip_of(gpu),
+            "peers": args.peers,
+            "families": args.families,
+            "turns": TURNS,
+        }
         return SampledSuite(torch, "cuda:0", DeviceTimer(torch, *args.sustained), **options)
 
     return measure(args, cases, make_suite)

@@ -497,6 +497,7 @@ typedef struct bsrg_gpu_info {
   char name[256];
   int index, sm_arch, sm_count, driver_version; /* driver_version as CUDA encodes it: 13000 */
   int64_t memory_bytes;
+  double hbm_bytes_per_s; /* that large reads are taken to reach, by the clock and the width of the memory */
 } bsrg_gpu_info;
 
 /* Number of CUDA devices. BSRG_ERR_UNAVAILABLE says why there is none. */

@@ -101,8 +101,15 @@ bsrg_status bsrg_cuda_check(const bsrg_cuda_api *api, CUresult result, const cha
 
 static _Atomic(bsrg_device_state *) devices[MAX_DEVICES];
 
+/* What large reads reach of two words a clock: 4.2 of 4.9 TB/s on an H200, 2.9 of 3.35 on an H100. */
+static const double memory_share = 0.854;
+static double memory_rate(int clock_khz, int width) {
+  const double peak = 2e3 * (double)clock_khz * (double)width / 8;
+  return peak > 0 ? memory_share * peak : bsrg_chip_h200().hbm_bytes_per_s;
+}
+
 static CUresult describe_device(const bsrg_cuda_api *api, CUdevice device, bsrg_gpu_info *info) {
-  int major = 0, minor = 0;
+  int major = 0, minor = 0, clock_khz = 0, width = 0;
   size_t bytes = 0;
   CUresult result = api->device_name(info->name, sizeof(info->name), device);
   if (result == CUDA_SUCCESS) result = api->device_memory(&bytes, device);
@@ -113,6 +120,11 @@ static CUresult describe_device(const bsrg_cuda_api *api, CUdevice device, bsrg_
     result = api->device_attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
   if (result == CUDA_SUCCESS)
     result = api->device_attribute(&info->sm_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+  if (result == CUDA_SUCCESS)
+    result = api->device_attribute(&clock_khz, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device);
+  if (result == CUDA_SUCCESS)
+    result = api->device_attribute(&width, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device);
+  info->hbm_bytes_per_s = memory_rate(clock_khz, width);
   info->memory_bytes = (int64_t)bytes;
   info->sm_arch = 10 * major + minor;
   return result;

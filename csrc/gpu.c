@@ -122,6 +122,7 @@ bsrg_chip bsrg_chip_of(bsrg_gpu gpu) {
   bsrg_chip chip = bsrg_chip_h200();
   chip.sm_arch = gpu.device->info.sm_arch;
   chip.sm_count = gpu.device->info.sm_count;
+  chip.hbm_bytes_per_s = gpu.device->info.hbm_bytes_per_s;
   memcpy(chip.name, gpu.device->info.name, sizeof(chip.name) - 1); /* which ends with the last zero */
   return chip;
 }

@@ -68,6 +68,7 @@ typedef struct bsrg_pair_index bsrg_pair_index; /* pairs.h */
 typedef struct bsrg_choice_key {
   bsrg_dense x, y, c;
   uintptr_t values;
+  double hbm_bytes_per_s;
   int dtype, out_dtype, family, precision, sm_arch, sm_count;
   bool beta, epilogue;
   /* Which scales there are: of A, of all its blocks, of X, of rows and of columns. */

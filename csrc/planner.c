@@ -26,7 +26,9 @@ bsrg_chip bsrg_chip_h200(void) {
 }
 
 bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question) {
-  bsrg_gpu_info info = {.sm_arch = question->chip->sm_arch, .sm_count = question->chip->sm_count};
+  bsrg_gpu_info info = {.sm_arch = question->chip->sm_arch,
+                        .sm_count = question->chip->sm_count,
+                        .hbm_bytes_per_s = question->chip->hbm_bytes_per_s};
   snprintf(info.name, sizeof(info.name), "%s", question->chip->name);
   return info;
 }
@@ -192,6 +194,7 @@ static void describe(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_c
   key->precision = (int)args->precision;
   key->sm_arch = chip->sm_arch;
   key->sm_count = chip->sm_count;
+  key->hbm_bytes_per_s = chip->hbm_bytes_per_s;
   key->epilogue = bsrg_epilogue_of(args) != NULL;
   key->values_scale = args->values_scale != NULL;
   key->block_scales = args->values_scale_count > 1;

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bsrgemm import __main__, _check, _check_attention, _check_cases, _core
 
-H200 = {"name": "NVIDIA H200", "sm_arch": 90, "sm_count": 132}
+H200 = {"name": "NVIDIA H200", "sm_arch": 90, "sm_count": 132, "hbm_bytes_per_s": 4.2e12}
 
 
 def main(*arguments: str) -> int:

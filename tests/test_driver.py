@@ -115,6 +115,26 @@ for name, call in made.items():
     assert len(found) > 12
 
 
+@pytest.mark.parametrize(
+    ("clock", "width", "rate"),
+    [(3201000, 6144, 4.2e12), (2619000, 5120, 2.86e12), (0, 6144, 4.2e12), (2619000, 0, 4.2e12)],
+)
+def test_rate_of_the_memory(clock: int, width: int, rate: float) -> None:
+    """Of an H200, of an H100, and of GPUs whose driver does not say: an H200's. Plans use it."""
+    script = """
+import numpy as np
+from bsrgemm import DeviceArray, _core, bsr_array
+data = DeviceArray.from_host(np.ones((32 * 64, 128, 128), np.float16))
+indices, indptr = np.tile(np.arange(64, dtype=np.int32), 32), np.arange(0, 32 * 64 + 1, 64)
+plan = bsr_array((data, indices, indptr), (32 * 128, 64 * 128)).plan(8)
+print(_core.cuda_devices()[0]["hbm_bytes_per_s"], data.nbytes / plan.seconds)
+"""
+    found = fake_cuda.run(script, memory_clock=clock, bus_width=width)
+    told_rate, reached = map(float, found.split())
+    assert told_rate == pytest.approx(rate, rel=0.01)
+    assert 0.6 * rate < reached < rate
+
+
 @fake_cuda.needs_kernels
 @pytest.mark.parametrize(
     ("function", "error"),

@@ -39,9 +39,9 @@ static PyObject *describe_device(bsrg_state *state, int index) {
   status = bsrg_gpu_get_info(index, &info, &error);
   Py_END_ALLOW_THREADS;
   if (status != BSRG_OK) return bsrg_raise(state, status, &error);
-  return Py_BuildValue("{s:s,s:i,s:i,s:i,s:i,s:L}", "name", info.name, "index", info.index, "sm_arch",
+  return Py_BuildValue("{s:s,s:i,s:i,s:i,s:i,s:L,s:d}", "name", info.name, "index", info.index, "sm_arch",
                        info.sm_arch, "sm_count", info.sm_count, "driver_version", info.driver_version,
-                       "memory_bytes", (long long)info.memory_bytes);
+                       "memory_bytes", (long long)info.memory_bytes, "hbm_bytes_per_s", info.hbm_bytes_per_s);
 }
 
 static PyObject *py_cuda_devices(PyObject *module, PyObject *Py_UNUSED(unused)) {
@@ -145,7 +145,9 @@ PyMethodDef bsrg_system_methods[] = {
      "cpu_isa()\n--\n\nThe instruction set chosen for this processor: 'avx512', 'avx2' or 'generic'."},
     {"cuda_devices", py_cuda_devices, METH_NOARGS,
      "cuda_devices()\n--\n\n"
-     "One dict per GPU: name, index, sm_arch, sm_count, driver_version (13000 is 13.0), memory_bytes.\n"
+     "One dict per GPU: name, index, sm_arch, sm_count, driver_version (13000 is 13.0), memory_bytes, "
+     "hbm_bytes_per_s\n"
+     "(that large reads are taken to reach, by the clock and the width of the memory).\n"
      "DeviceUnavailableError says why there is none."},
     {"synchronize", (PyCFunction)(void (*)(void))py_synchronize, METH_VARARGS | METH_KEYWORDS,
      "synchronize(device, stream=0)\n--\n\n"

@@ -20,6 +20,7 @@ from ._demo import TOLERANCE as _TOLERANCE
 from ._demo import _best_device
 from ._interop import ACCEPTED_DTYPES, device_name, numpy_dtype
 from ._matmul import matmul
+from ._planning import chip_of
 
 BLOCKS = (16, 32, 64, 128)
 DENSITIES = {"cpu": (0.05, 0.125, 0.25), "cuda": (0.05, 0.125, 0.25, 0.5)}
@@ -324,12 +325,12 @@ def _cupy_dense(device: str, dtype: str) -> Callable[[int, int, int], Callable[[
 
 
 def _chip(device: str) -> dict[str, Any]:
-    """What the driver tells of the GPU; the planner takes an H200's rates for the rest."""
+    """What the driver tells of the GPU; the planner takes an H200's other rates."""
     gpus, index = _core.cuda_devices(), int(device.partition(":")[2])
     if index >= len(gpus):
         raise _core.DeviceUnavailableError(f"there are {len(gpus)} GPUs, cuda:0 and on")
     gpu = gpus[index]
-    return {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
+    return chip_of(gpu)
 
 
 def _predict_all(dtype: str, order: int, densities: tuple[float, ...], seed: int) -> None:

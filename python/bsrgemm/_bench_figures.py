@@ -84,10 +84,9 @@ def _timed(case: Case, dtype: str, seconds: float) -> Timed:
 
 
 def _bandwidth(device: str) -> float | None:
-    """Bytes/s of memory: of the CPU by a copy, of an H200 what the planner takes it for."""
+    """Bytes/s of memory: of the CPU by a copy, of a GPU what the planner takes it for."""
     if device != "cpu":
-        name = _core.cuda_devices()[int(device.partition(":")[2])]["name"]
-        return HBM_BYTES_PER_S if "H200" in name else None
+        return _core.cuda_devices()[int(device.partition(":")[2])]["hbm_bytes_per_s"]
     source = np.ones(1 << 24)
     target = np.empty_like(source)
     return 2 * source.nbytes / _time(lambda: np.copyto(target, source), lambda: None)

@@ -18,6 +18,7 @@ from ._array import bsr_array
 from ._dynamic import DynamicPattern
 from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, numpy_dtype
 from ._matmul import product
+from ._planning import chip_of
 from ._sampled import sampled
 from ._softmax import softmax
 
@@ -62,7 +63,7 @@ class Place:
     @property
     def chip(self) -> dict[str, Any] | None:
         """What the driver says that a plan can use."""
-        return {k: self.gpu[k] for k in ("name", "sm_arch", "sm_count")} if self.gpu else None
+        return chip_of(self.gpu) if self.gpu else None
 
     def array(self, x: np.ndarray) -> Any:
         x = np.ascontiguousarray(x)

@@ -10,6 +10,14 @@ from ._matmul import check_precision
 from ._plan import Plan
 from ._spy import draw
 
+# Of a GPU, what the driver tells that plans use.
+CHIP = ("name", "sm_arch", "sm_count", "hbm_bytes_per_s")
+
+
+def chip_of(gpu: dict[str, Any]) -> dict[str, Any]:
+    """For plans on a GPU, an entry of ``_core.cuda_devices()``."""
+    return {key: gpu[key] for key in CHIP}
+
 
 class Planning:
     """The part of ``bsr_array`` that plans products and shows the pattern."""
@@ -113,7 +121,7 @@ class Planning:
         if chip is not None or self._device == "cpu":
             return chip
         gpu = _core.cuda_devices()[device_index(self._device)]
-        return {key: gpu[key] for key in ("name", "sm_arch", "sm_count")}
+        return chip_of(gpu)
 
     def _plan(
         self, info: dict[str, Any], columns: int, chip: dict[str, Any] | None, title: str

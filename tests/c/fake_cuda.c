@@ -155,9 +155,12 @@ CUresult device_attribute(int *value, int attribute, CUdevice device) {
   (void)device;
   BEGIN("cuDeviceGetAttribute")
   const int arch = (int)number("FAKE_CUDA_ARCH", 90);
-  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? arch / 10
-           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? arch % 10
-                                                                       : 132;
+  *value =
+      attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? arch / 10
+      : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? arch % 10
+      : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE ? (int)number("FAKE_CUDA_MEMORY_CLOCK", 3201000)
+      : attribute == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH ? (int)number("FAKE_CUDA_BUS_WIDTH", 6144)
+                                                                 : 132;
   return CUDA_SUCCESS;
 }
 

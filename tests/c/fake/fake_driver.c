@@ -88,6 +88,8 @@ static CUresult fake_device_attribute(int *value, int attribute, CUdevice device
   (void)device;
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
            : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
+           : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE        ? 3201000
+           : attribute == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH  ? 6144
                                                                        : 132;
   return CUDA_SUCCESS;
 }
