@@ -126,10 +126,11 @@ def test_output(torch: Any, rng: np.random.Generator, dtype: str) -> None:
             for s in ((k, n), (n,), (m,))
         )
         found = product(
-            p.matrix, x, None, 0.5, None, None, None, "narrow",
+            p.matrix, x, None, 0.1, None, None, None, "narrow",
             bias=bias, row_scale=scale, activation=activation,
         )  # fmt: skip
-        expected = 0.5 * scale.double()[:, None] * (p.dense @ x.double()) + bias.double()
+        # A factor that float32 does not have.
+        expected = 0.1 * scale.double()[:, None] * (p.dense @ x.double()) + bias.double()
         error = relative_error(torch, found, functions[activation](expected))
         assert error <= 4 * cases.least_error(dtype, k), f"{blocksize} {activation}"
 
