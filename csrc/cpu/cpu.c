@@ -8,9 +8,6 @@
 #include <cpuid.h>
 #endif
 
-/* The dot way copies less and reads A in order: it wins a draw. */
-#define DOT_FAVOUR 1.25
-
 enum {
   /* Multiply-adds of vectors, about one a cycle, that are worth waking another thread for. */
   THREAD_COST = 100000,
@@ -180,6 +177,33 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
 
 /* ---- Entry --------------------------------------------------------------------------------------------- */
 
+/* Whether a product with few columns takes less time by dot products than by panels, and how many multiply-adds of vectors
+ * either is: along k for each column, or along the columns for each k. Dot products read A in order, and 16-bit elements as they
+ * are, which panels widen first; but they need a load or more for each multiply-add, register tiles of a panel hardly any. Fitted
+ * on Zen 5 with AVX-512 and with AVX2: the wider a vector, the longer it waits for loads. */
+typedef struct few_costs {
+  double dot, panel;
+  bool favours_dot;
+} few_costs;
+
+static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops, int64_t n) {
+  enum { WIDEN_ROW = 3, SLOW_PART = 10, FULL_BYTES = 64 };
+  const bool halves = ops->element_size < ops->sum_size;
+  const int64_t vector_bytes = ops->lanes * ops->sum_size;
+  const double rows = (double)a->nnzb * (double)a->block_height;
+  /* Without masks, parts of vectors of 16-bit elements are put together one by one. */
+  const double part = a->block_width % ops->lanes == 0               ? 0
+                      : halves && vector_bytes < (int64_t)FULL_BYTES ? SLOW_PART
+                                                                     : 1;
+  const double of_row = (double)(a->block_width / ops->lanes) + part;
+  few_costs c = {
+      .dot = (rows * of_row + (double)a->rows) * (double)n,
+      .panel = (rows * (double)a->block_width + (double)a->rows) * (double)bsrg_ceil_div(n, ops->lanes)};
+  const double favour = (halves ? 28.8 : 20) / (double)vector_bytes;
+  c.favours_dot = c.dot <= favour * (c.panel + (halves ? WIDEN_ROW * rows : 0));
+  return c;
+}
+
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (bsrg_is_8_bit(args->dtype)) return bsrg_eight_bit_matmul(args, error);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
@@ -187,19 +211,14 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const int64_t n = args->x.cols;
   if (a.rows == 0 || n == 0) return BSRG_OK;
 
-  /* Multiply-adds of vectors: along k for each column, or along the columns for each k. */
-  const double rows = (double)a.nnzb * (double)a.block_height;
-  const double dot_cost =
-      (rows * (double)bsrg_ceil_div(a.block_width, ops->lanes) + (double)a.rows) * (double)n;
-  const double panel_cost =
-      (rows * (double)a.block_width + (double)a.rows) * (double)bsrg_ceil_div(n, ops->lanes);
+  const few_costs c = costs_of(&a, ops, n);
   /* Packed columns of X are the one thing here that grows with K: they must be small beside A. */
   const double pack_bytes =
       dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
-  const double a_bytes = rows * (double)a.block_width * (double)ops->element_size + 4 * (double)a.nnzb;
-  const bool dot = a.nnzb > 0 && !a.order && n <= BSRG_DOT_MAX_COLUMNS &&
-                   dot_cost <= DOT_FAVOUR * panel_cost && pack_bytes <= a_bytes / 8;
+  const double a_bytes = (double)a.nnzb * ((double)(a.block_height * a.block_width * ops->element_size) + 4);
+  const bool dot =
+      a.nnzb > 0 && !a.order && n <= BSRG_DOT_MAX_COLUMNS && c.favours_dot && pack_bytes <= a_bytes / 8;
 
-  const int threads = bsrg_cpu_threads(dot ? dot_cost : panel_cost);
+  const int threads = bsrg_cpu_threads(dot ? c.dot : c.panel);
   return dot ? dot_matmul(args, &a, ops, threads, error) : bsrg_panel_matmul(args, ops, threads, error);
 }
