@@ -66,7 +66,7 @@ bsrg_status bsrg_choose_family(const bsrg_matmul_args *args, const bsrg_chip *ch
 bsrg_status bsrg_choose_candidate(const bsrg_matmul_args *args, const bsrg_chip *chip, bool says_why,
                                   const bsrg_family_ops **ops, const void **plan, bsrg_candidate *best,
                                   bsrg_error *error);
-/* Likewise, of a chip with the other rates of bsrg_chip_h200. The structure remembers the last answer: to ask all families takes
+/* Likewise, of a chip as bsrg_chip_of describes it. The structure remembers the last answer: to ask all families takes
  * a tenth of what a launch does. */
 bsrg_status bsrg_choose_again(const bsrg_matmul_args *args, const bsrg_chip *chip,
                               const bsrg_family_ops **ops, const void **plan, bsrg_error *error);

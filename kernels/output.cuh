@@ -7,11 +7,16 @@
 
 #include <cfloat>
 #include <cstdint>
+#include <type_traits>
 
 #include "params.h"
 #include "ptx/math.cuh"
 
 namespace bsrg::output {
+
+// What products of T are added up in.
+template <typename T>
+using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // A load that stays behind the branch that asks whether there is a vector: that of __ldg for 16-bit floats is assembly
 // without side effects, which nvcc moves before it, and plain loads of all columns at once take registers that there are

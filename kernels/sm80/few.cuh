@@ -25,15 +25,6 @@
 
 namespace bsrg::few {
 
-template <typename T>
-struct SumOf {
-  using Type = float;
-};
-template <>
-struct SumOf<double> {
-  using Type = double;
-};
-
 // kCount neighbours, which begin at a multiple of their size or of 16 bytes.
 template <typename T, int kCount>
 struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Run {
@@ -71,7 +62,7 @@ __device__ __forceinline__ Run<T, kCount> load_run(const T *from) {
 // kColumns of X at a time. kVector: BSRG_FEW_VECTOR_BYTES of A a load. kTransposed: of a transposed view.
 template <typename T, int kColumns, bool kVector, bool kTransposed>
 class Kernel {
-  using S = typename SumOf<T>::Type;
+  using S = output::SumOf<T>;
   static constexpr bool kEight = sizeof(T) == 1;
   static_assert(!(kEight && kVector), "8-bit floats are loaded one by one");
   static constexpr int kElements = kVector ? BSRG_FEW_VECTOR_BYTES(sizeof(T)) / sizeof(T) : 1;  // of A a load

@@ -9,19 +9,10 @@ namespace bsrg::narrow {
 
 // One element: where neighbours cannot be stored together, and in the second pass. kFused: with the rest of the output's
 // description, of which activations are as exact as T.
-template <typename T>
-struct SumOf {
-  using Type = float;
-};
-template <>
-struct SumOf<double> {
-  using Type = double;
-};
-
 template <typename T, bool kFused>
 __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64_t row, int64_t column,
-                                              typename SumOf<T>::Type sum) {
-  using S = typename SumOf<T>::Type;
+                                              output::SumOf<T> sum) {
+  using S = output::SumOf<T>;
   const S alpha = sizeof(T) == 8 ? static_cast<S>(p.alpha_f64) : static_cast<S>(p.alpha);
   const S beta = sizeof(T) == 8 ? static_cast<S>(p.beta_f64) : static_cast<S>(p.beta);
   S value = alpha * sum;

@@ -15,7 +15,7 @@ __device__ __forceinline__ void add_pieces(const bsrg_narrow_params &p) {
   const int64_t slot = static_cast<int64_t>(p.strip) * p.padded_n;
   for (int e = blockIdx.y * blockDim.x + threadIdx.x; e < split.rows * p.n; e += gridDim.y * blockDim.x) {
     const int row = e / p.n, column = e % p.n;
-    using S = typename SumOf<T>::Type;
+    using S = output::SumOf<T>;
     const S *partial =
         static_cast<const S *>(p.partial) + split.first_slot * slot + row * p.padded_n + column;
     S sum = 0;

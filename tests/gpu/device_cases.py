@@ -148,6 +148,21 @@ def check_streams(torch: Any, multiply: Callable[[Any], Any], xs: list[Any]) -> 
         assert all(map(torch.equal, found, expected))
 
 
+def check_same_bits(torch: Any, multiply: Callable[[], Any], x: Any) -> None:
+    """Again and again, and in a graph, where x has new values."""
+    first = multiply()
+    for _ in repeats(20):
+        assert torch.equal(multiply(), first)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = multiply()
+    for _ in range(3):
+        x.copy_(torch.randn(x.shape, device="cuda").to(x.dtype))
+        found.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(found, multiply())
+
+
 def check_late(torch: Any, operand: Any, compute: Callable[[Any], Any]) -> None:
     """What is computed from an operand that is late is put behind it, while the host goes on."""
     expected = compute(operand)

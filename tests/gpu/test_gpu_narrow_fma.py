@@ -10,7 +10,7 @@ import cases
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from device_cases import combined, random_problem, relative_error, repeats
+from device_cases import check_same_bits, combined, random_problem, relative_error
 from test_gpu_few import problem
 from test_gpu_narrow import (
     aligned_rows,
@@ -172,17 +172,7 @@ def test_same_bits(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     def multiply() -> Any:
         return product(p.matrix, x, None, 1.0, None, None, None, "narrow")
 
-    first = multiply()
-    for _ in repeats(20):
-        assert torch.equal(multiply(), first)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = multiply()
-    for _ in range(3):
-        x.copy_(torch.randn(x.shape, device="cuda", dtype=getattr(torch, dtype)))
-        found.fill_(torch.nan)
-        graph.replay()
-        assert torch.equal(found, multiply())
+    check_same_bits(torch, multiply, x)
 
 
 def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:

@@ -11,13 +11,13 @@ import pytest
 from bsrgemm._matmul import product
 from device_cases import (
     GUARD,
+    check_same_bits,
     check_streams,
     combined,
     corner,
     need_cublas,
     random_problem,
     relative_error,
-    repeats,
     some,
 )
 from precision_cases import EIGHT, RESULTS, SUM_ERROR, TF32_ERROR, check
@@ -180,16 +180,7 @@ def test_same_bits(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     def multiply(operand: Any = x) -> Any:
         return bsrgemm.matmul(a, operand, **options)
 
-    first = multiply()
-    for _ in repeats(20):
-        assert torch.equal(multiply(), first)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = multiply()
-    for _ in repeats(5):
-        found.fill_(torch.nan)
-        graph.replay()
-        assert torch.equal(found, first)
+    check_same_bits(torch, multiply, x)
     check_streams(
         torch, multiply, [torch.randn(2560, 600, device="cuda").to(kind) for _ in range(4)]
     )

@@ -11,11 +11,11 @@ from bsrgemm._matmul import product
 from cases import cancellation, least_error
 from device_cases import (
     DeviceProblem,
+    check_same_bits,
     corner,
     random_problem,
     reduced,
     relative_error,
-    repeats,
     some,
 )
 from test_gpu_shapes import HALVES, PATTERNS
@@ -343,16 +343,7 @@ def test_same_bits(
         a = p.matrix.T if form.transposed else p.matrix
         return x @ a if form.right else a @ x
 
-    first = multiply()
-    for _ in repeats(20):
-        assert torch.equal(multiply(), first)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = multiply()
-    for _ in repeats(5):
-        found.fill_(float("nan"))
-        graph.replay()
-        assert torch.equal(found, first)
+    check_same_bits(torch, multiply, x)
 
 
 def test_values_are_shared(torch: Any, rng: np.random.Generator) -> None:
