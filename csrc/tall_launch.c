@@ -43,6 +43,18 @@ static bool is_whole(const bsrg_structure_view *v, tall_form form, const bsrg_ta
   return !form.a && !form.x && !s->level && (s->cluster.rows == 2 || !bsrg_tall_has_unions(v));
 }
 
+/* Alone, and in the form in which the operands are: else the passes over the sums add it. */
+static int32_t bias_by_mma(const bsrg_matmul_args *args) {
+  const bsrg_epilogue *e = &args->epilogue;
+  const bool of_columns = e->col_bias.data != NULL;
+  const bsrg_vector *v = of_columns ? &e->col_bias : &e->row_bias;
+  if (args->alpha != 1 || e->row_scale.data || e->col_scale.data || (of_columns && e->row_bias.data))
+    return BSRG_TALL_BIAS_NONE;
+  if (!v->data || v->stride != 1 || v->dtype != args->dtype || (uintptr_t)v->data % 16)
+    return BSRG_TALL_BIAS_NONE;
+  return of_columns ? BSRG_TALL_BIAS_COLUMNS : BSRG_TALL_BIAS_ROWS;
+}
+
 static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype, tall_form form, int step_k,
                                  const bsrg_tall_schedule *s) {
   const int width = step_k == 64 ? 0 : step_k == 32 ? 1 : 2, pairing = s->cluster.columns - 1;
@@ -232,6 +244,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
                         .beta = (float)args->beta,
                         .c_col_stride = args->c.col_stride,
                         .y_col_stride = args->y.col_stride,
+                        .bias_by_mma = bias_by_mma(args),
                         .output = bsrg_output_of(args)};
 
   if (pieces) {

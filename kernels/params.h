@@ -113,6 +113,9 @@ typedef struct bsrg_tall_piece {
   int32_t x, y;
 } bsrg_tall_piece;
 
+/* Of bias_by_mma: that of columns or of rows, alone, of the operands' dtype, with adjacent elements, where alpha is 1. */
+enum { BSRG_TALL_BIAS_NONE, BSRG_TALL_BIAS_COLUMNS, BSRG_TALL_BIAS_ROWS };
+
 typedef struct bsrg_tall_params {
   /* As described here for rows of X that are contiguous. With a transposed A, `a` is [nnzb * bw, bh], box STAGE k x 64
    * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x x_columns, and `y` {M, N}, box 64 rows x
@@ -145,6 +148,8 @@ typedef struct bsrg_tall_params {
   int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
   int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
+  /* Which vector the tensor cores add, as one more instruction along k: BSRG_TALL_BIAS_... */
+  int32_t bias_by_mma;
   float alpha, beta;
   int64_t c_col_stride, y_col_stride; /* for a transposed X; without one they are 1 */
   bsrg_output_params output;

@@ -368,7 +368,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     Stages<kUnion, bsrg_tall_entry> stages(m, p.entries, strip, lane, p.steps);
     const int tail_k16 = __shfl_sync(~0u, p.tail_k16, 0);  // in a register, as there
     const int count = stages.count();
-    const bool fused = p.output.given && m.slot < 0;
+    const bool fused = p.output.given && (!kParts || m.slot < 0);
     bool fetches = fused;
     for (int i = 0; i < count; ++i, stage.advance()) {
       const bool takes_part = stages.takes_part();
@@ -403,8 +403,14 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     // While the last WGMMAs run.
     if constexpr (kDeferred) this->store_rest(held);
     if (fetches) rows = fetch_vectors(m, strip);
+    // Beside the last stage, but where that would take a register too many.
+    if constexpr (!kUnion) started = this->add_bias_by_mma(d, fused, started);
     ptx::warpgroup_wait<0>();
     if (in_flight >= 0) release_stage(in_flight);
+    if constexpr (kUnion) {
+      started = this->add_bias_by_mma(d, fused, started);
+      ptx::warpgroup_wait<0>();
+    }
     if (fused) this->convert_column_vectors();
     return started;
   }
@@ -437,11 +443,9 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
         }
         if (p.output.given) this->scale(d, rows);
         if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
-        if (p.output.given) {
-          this->add_bias(d, rows);
-          // Pieces lie where others may still read their vectors.
-          if constexpr (kHandsOver) ptx::named_barrier_sync(1 + strip, 128);
-        }
+        if (p.output.given) this->add_bias(d, rows);
+        // Pieces lie where others may still read their vectors.
+        if (kHandsOver ? p.output.given : this->adds_by_mma()) ptx::named_barrier_sync(1 + strip, 128);
         if constexpr (kDeferred)
           this->hold(held, d, row, column);
         else
@@ -454,6 +458,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
 
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
+    this->make_halves();
     if constexpr (kCluster > 1)
       ptx::cluster_sync();
     else

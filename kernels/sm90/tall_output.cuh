@@ -4,28 +4,28 @@
 
 #include "output.cuh"
 #include "ptx/convert.cuh"
-#include "ptx/cp_async.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
-#include "ptx/wgmma.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm90/tall_layout.cuh"
+#include "sm90/tall_vectors.cuh"
 
 namespace bsrg::tall {
 
 // kHandsOver: consumers leave pieces in shared memory, and a lane of the producers has TMA store them (tall.cuh).
 template <typename T, typename L, bool kTransposed, bool kHandsOver>
-struct Output {
-  static_assert(!kTransposed || !kHandsOver, "only rows are handed over");
-  // 64 columns of a warp's 16 rows or, where a warpgroup has its pieces together, of its 64.
-  static constexpr bool kTogether = kTransposed || kHandsOver;
-  static constexpr int kPieceBytes = (kTogether ? kStrip : 16) * kPanel * 2;
-  static constexpr int kWarpOutputBytes = 2 * 16 * kPanel * 2;  // two pieces, or its part of a warpgroup's
-  static_assert(2 * kTileN * 4 <= kWarpOutputBytes, "two vectors of a tile's columns");
-
-  const bsrg_tall_params &p;
-  const uint32_t shared;
-  const int warp, lane;
+struct Output : Vectors<T, L, kTransposed, kHandsOver> {
+  using Base = Vectors<T, L, kTransposed, kHandsOver>;
+  using Base::kPieceBytes;
+  using Base::kTogether;
+  using Base::lane;
+  using Base::p;
+  using Base::piece_buffers;
+  using Base::piece_empty;
+  using Base::piece_full;
+  using Base::piece_parity;
+  using Base::shared;
+  using Base::warp;
 
   // d = alpha * d + beta * C, apart from the stores: inside them, even unused, it cost 2.5% of a product.
   __device__ void scale_and_add(float (&d)[kTileN / 2], int row, int column) const {
@@ -65,130 +65,6 @@ struct Output {
     }
   }
 
-  // ---- fused output (bsrg_output_params), in passes over d that only cost where they are asked for --------------
-
-  // The warp's share of the output pieces, where the vectors of its columns wait as float32, 1 KB each.
-  __device__ uint32_t column_vector(int i) const {
-    return shared + L::kOutput + (warp - 4) * kWarpOutputBytes + i * (kTileN * 4);
-  }
-
-  // Where pieces are handed over: of a strip's two buffers the one of this piece. A tile has four, so that which phase it
-  // is follows from the piece.
-  __device__ uint32_t piece_full(int strip, int piece) const {
-    return shared + L::kPieceFull + 8 * (2 * strip + (piece & 1));
-  }
-  __device__ uint32_t piece_empty(int strip, int piece) const {
-    return shared + L::kPieceEmpty + 8 * (2 * strip + (piece & 1));
-  }
-  static __device__ uint32_t piece_parity(int piece) { return piece >> 1 & 1; }
-
-  // Until TMA has read what the pieces held.
-  __device__ void wait_for_pieces() const {
-    if constexpr (kHandsOver) {
-      ptx::barrier_wait(piece_empty(warp / 4 - 1, 0), 1);
-      ptx::barrier_wait(piece_empty(warp / 4 - 1, 1), 1);
-    } else if constexpr (kTransposed) {
-      if ((warp & 3) == 0 && lane == 0) ptx::bulk_wait_read<0>();
-      ptx::named_barrier_sync(warp / 4, 128);
-    } else {
-      if (lane == 0) ptx::bulk_wait_read<0>();
-      __syncwarp();
-    }
-  }
-
-  // Whether the vector is copied 16 bytes at a time. cp.async needs no registers, of which there are not enough for all of a
-  // lane's elements at once, so that it takes one trip to L2 and not four.
-  __device__ bool copied(const bsrg_output_vector &v) const {
-    return v.stride == 1 && !v.is_float && reinterpret_cast<uintptr_t>(v.data) % 16 == 0;
-  }
-
-  __device__ void fetch_column_vector(int i, const bsrg_output_vector &v, int column, float otherwise) const {
-    if (v.data == nullptr) return;
-    if (copied(v)) {
-      const int first = column + 8 * lane;
-      const int count = min(max(static_cast<int>(v.count) - first, 0), 8);
-      ptx::cp_async_part(column_vector(i) + 16 * lane,
-                         static_cast<const T *>(v.data) + (count > 0 ? first : 0), 2 * count);
-      return;
-    }
-#pragma unroll 1
-    for (int first = lane; first < kTileN; first += kTileN / 4) {
-      float mine[kTileN / 128];
-      output::load_strided<T>(mine, v, column + first, otherwise);
-#pragma unroll
-      for (int j = 0; j < kTileN / 128; ++j)
-        ptx::store_shared(column_vector(i) + 4 * (first + 32 * j), mine[j]);
-    }
-  }
-
-  __device__ void convert_column_vector(int i, const bsrg_output_vector &v) const {
-    if (v.data == nullptr || !copied(v)) return;
-    const int4 eight = ptx::load_shared_int4(column_vector(i) + 16 * lane);
-    __syncwarp();
-    const float2 a = ptx::unpack<T>(eight.x), b = ptx::unpack<T>(eight.y), c = ptx::unpack<T>(eight.z),
-                 d = ptx::unpack<T>(eight.w);
-    const uint32_t target = column_vector(i) + 32 * lane;
-    ptx::store_shared(target, make_int4(__float_as_int(a.x), __float_as_int(a.y), __float_as_int(b.x),
-                                        __float_as_int(b.y)));
-    ptx::store_shared(target + 16, make_int4(__float_as_int(c.x), __float_as_int(c.y), __float_as_int(d.x),
-                                             __float_as_int(d.y)));
-  }
-
-  // Where the pieces are empty, before the sums are ready. Returns what lane i has of the rows: the bias of row i or the scale
-  // of row i - 16.
-  __device__ float fetch_vectors(int row, int column) const {
-    wait_for_pieces();
-    fetch_column_vector(0, p.output.col_scale, column, 1.f);
-    fetch_column_vector(1, p.output.col_bias, column, 0.f);
-    ptx::cp_async_commit();
-    return lane < 16 ? output::load<T>(p.output.row_bias, row + lane, 0.f)
-                     : output::load<T>(p.output.row_scale, row + lane - 16, 1.f);
-  }
-
-  __device__ void convert_column_vectors() const {
-    ptx::cp_async_wait<0>();
-    convert_column_vector(0, p.output.col_scale);
-    convert_column_vector(1, p.output.col_bias);
-    __syncwarp();
-  }
-
-  // apply(sum, element of the vector), of the tile's first or second.
-  template <typename Apply>
-  __device__ void for_columns(float (&d)[kTileN / 2], int vector, Apply apply) const {
-    const uint32_t mine = column_vector(vector) + 8 * (lane & 3);
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; i += 4) {
-      const float2 pair = ptx::load_shared_float2(mine + i / 4 * 32);
-      apply(d[i], pair.x);
-      apply(d[i + 1], pair.y);
-      apply(d[i + 2], pair.x);
-      apply(d[i + 3], pair.y);
-    }
-  }
-
-  // apply(sum, element of rows), which the warp has in lanes from `first` on.
-  template <typename Apply>
-  __device__ void for_rows(float (&d)[kTileN / 2], float rows, int first, Apply apply) const {
-    const int mine = first + (lane >> 2);
-    const float above = __shfl_sync(~0u, rows, mine), below = __shfl_sync(~0u, rows, mine + 8);
-#pragma unroll
-    for (int i = 0; i < kTileN / 2; ++i) apply(d[i], i / 2 % 2 ? below : above);
-  }
-
-  // Before alpha and C.
-  __device__ void scale(float (&d)[kTileN / 2], float rows) const {
-    const auto multiply = [](float &sum, float factor) { sum *= factor; };
-    if (p.output.col_scale.data != nullptr) for_columns(d, 0, multiply);
-    if (p.output.row_scale.data != nullptr) for_rows(d, rows, 16, multiply);
-  }
-
-  // After them. Activations come with the rounding.
-  __device__ void add_bias(float (&d)[kTileN / 2], float rows) const {
-    const auto add = [](float &sum, float bias) { sum += bias; };
-    if (p.output.col_bias.data != nullptr) for_columns(d, 1, add);
-    if (p.output.row_bias.data != nullptr) for_rows(d, rows, 0, add);
-  }
-
   // ---- stores -----------------------------------------------------------------------------------
 
   static constexpr int kPieces = kTileN / kPanel;
@@ -208,12 +84,6 @@ struct Output {
 
   __device__ bool relu() const { return p.output.given && p.output.activation == BSRG_OUTPUT_RELU; }
   __device__ bool curved() const { return p.output.given && p.output.activation > BSRG_OUTPUT_RELU; }
-
-  // Two a warp or, of four times the size, two a warpgroup, which begin where those of its first warp would.
-  __device__ uint32_t piece_buffers(int consumer_warp) const {
-    return shared + L::kOutput + (kTogether ? consumer_warp & ~3 : consumer_warp) * kWarpOutputBytes;
-  }
-  __device__ uint32_t piece_buffers() const { return piece_buffers(warp - 4); }
 
   // TMA clips what lies beyond the last column or row.
   __device__ void store_piece(const uint32_t (&pairs)[kPairs], int piece, int row, int column,

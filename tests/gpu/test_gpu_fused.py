@@ -31,8 +31,13 @@ def apply(torch: Any, activation: str | None, x: Any) -> Any:
     return x * torch.sigmoid(x) if activation == "silu" else x
 
 
-def vector(torch: Any, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Of the result's dtype or, for 16-bit ones, perhaps float32; perhaps strided or unaligned."""
+def vector(
+    torch: Any, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any, plain: bool = False
+) -> Any:
+    """Of the result's dtype, its elements adjacent, if plain; otherwise for 16-bit results perhaps
+    float32, perhaps strided or unaligned."""
+    if plain:
+        return torch.randn(shape, device="cuda").to(dtype)
     kind = torch.float32 if dtype.itemsize == 2 and rng.integers(2) else dtype
     size = math.prod(shape)
     whole = torch.randn(3 * size + 1, device="cuda").to(kind)
@@ -53,6 +58,7 @@ def check(
     by_columns: bool = False,
     activation: str | None = None,
     bias: str | None = "column",
+    plain_bias: bool = False,
     scaled: bool = False,
     alpha: float = 1.0,
     beta: float = 0.0,
@@ -72,7 +78,7 @@ def check(
     keywords: dict[str, Any] = {"activation": activation, "precision": precision}
     if bias is not None:
         of = (shape[0], 1) if bias == "row" else (shape[1],)
-        keywords["bias"] = vector(torch, rng, of, dtype)
+        keywords["bias"] = vector(torch, rng, of, dtype, plain_bias)
     if scaled:
         keywords["row_scale"] = vector(torch, rng, (shape[0],), dtype)
         keywords["col_scale"] = vector(torch, rng, (1, shape[1]), dtype)
@@ -133,7 +139,8 @@ def check(
         )
     what = (
         f"{a!r} n={n} right={right} by_columns={by_columns} {activation} bias={bias} "
-        f"scaled={scaled} alpha={alpha} beta={beta} in_place={in_place} family={family}"
+        f"plain_bias={plain_bias} scaled={scaled} alpha={alpha} beta={beta} in_place={in_place} "
+        f"family={family}"
     )
     outside = torch.cat([memory[:guard], memory[lines[0] + guard :]])
     assert outside.isnan().all(), f"{what}: something outside out was written to"
@@ -149,6 +156,8 @@ def check_ways(
     for activation in ACTIVATIONS:
         check(torch, rng, p, n, family, activation=activation, **form)
     check(torch, rng, p, n, family, bias="row", **form)
+    check(torch, rng, p, n, family, bias="row", plain_bias=True, **form)
+    check(torch, rng, p, n, family, activation="relu", beta=-0.5, plain_bias=True, **form)
     check(torch, rng, p, n, family, bias=None, scaled=True, **form)
     check(torch, rng, p, n, family, bias=None, activation="silu", alpha=-0.5, **form)
     everything = {"bias": "row", "scaled": True, "alpha": 1.5, **form}
@@ -425,6 +434,24 @@ def test_infinities(torch: Any, activation: str | None, dtype: str) -> None:
             equal_nan=True,
             msg=lambda text, family=family: f"{family}: {text}",
         )
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("right", [False, True])
+def test_each_bias(torch: Any, hopper: None, right: bool, axis: int, dtype: str) -> None:
+    """Sums of tall products that are 0 become the bias, any that there is: WGMMA adds it."""
+    kind = getattr(torch, dtype)
+    bias = torch.arange(-(2**15), 2**15, device="cuda").to(torch.int16).view(kind)
+    shape = (len(bias), 192) if axis == 0 else (192, len(bias))
+    m, n = shape[::-1] if right else shape
+    blocks = torch.zeros(m // 64, 64, 64, device="cuda", dtype=kind)
+    a = bsrgemm.bsr_array((blocks, np.zeros(m // 64, int), np.arange(m // 64 + 1)), (m, 64))
+    x = torch.zeros((n, 64) if right else (64, n), device="cuda", dtype=kind)
+    bias = bias.unsqueeze(1 - axis)
+    operands = (x, a.T) if right else (a, x)
+    found = product(*operands, None, 1.0, None, None, None, "tall", bias=bias)
+    torch.testing.assert_close(found, bias.expand(shape), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
