@@ -70,10 +70,8 @@ __device__ __forceinline__ S bias(const bsrg_output_params &p, int64_t row, int6
 }
 
 // Like torch's: NaN stays NaN.
-template <typename S>
-__device__ __forceinline__ S relu(S x) {
-  return x < S{0} ? S{0} : x;
-}
+__device__ __forceinline__ float relu(float x) { return ptx::max_or_nan(x, 0.f); }
+__device__ __forceinline__ double relu(double x) { return x < 0 ? 0 : x; }
 
 // The special function unit takes eight cycles for an instruction of a warp, the others one or two: GELU has one of them
 // for sums that are rounded to 16 bits, 2^p(|x|) with p a polynomial, so that x from 0 on becomes x (1 - 2^p) and x below 0

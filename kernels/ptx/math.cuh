@@ -1,7 +1,16 @@
-// Approximations of the special function unit, one instruction each, wrong by about 2^-22.
+// Instructions of arithmetic that CUDA C++ has no name for.
 #pragma once
 
 namespace bsrg::ptx {
+
+// Unlike fmaxf: NaN where either is NaN.
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float c;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+}
+
+// Approximations of the special function unit, wrong by about 2^-22.
 
 __device__ __forceinline__ float exp2(float x) {
   float y;

@@ -176,9 +176,9 @@ struct Output {
       for (int i = 0; i < 2 * kSums; ++i) apply(d[r][i / kSums][i % kSums]);
   }
 
-  // Fused output, in passes over d that only cost where they are asked for. Each lane loads elements of the vectors once,
-  // and gets those that it needs from others: its sums are of columns lane / 4 and 8 further on of the warp's 16 in each
-  // panel, and of two rows of every 8.
+  // Fused output, in passes over d that only cost where they are asked for; ReLU comes with the rounding. Each lane loads
+  // elements of the vectors once, and gets those that it needs from others: its sums are of columns lane / 4 and 8 further
+  // on of the warp's 16 in each panel, and of two rows of every 8.
   template <typename Apply>
   __device__ void for_columns(Sums &d, const bsrg_output_vector &v, int column, float otherwise,
                               Apply apply) const {
@@ -231,22 +231,28 @@ struct Output {
       for_all(d, [this](float &sum) { sum *= p.alpha; });
     for_columns(d, p.output.col_bias, column, 0.f, add);
     for_rows(d, p.output.row_bias, row_begin, 0.f, add);
-    if (p.output.activation == BSRG_OUTPUT_IDENTITY) return;
-    if (p.output.activation == BSRG_OUTPUT_RELU)
+    if (kElements && p.output.activation == BSRG_OUTPUT_RELU)
       for_all(d, [](float &sum) { sum = output::relu(sum); });
-    else
+    if (p.output.activation > BSRG_OUTPUT_RELU)
       output::with_curve(p.output, [&](auto curve) { for_all(d, [&](float &sum) { sum = curve(sum); }); });
   }
 
-  // One panel of block rows `begin` and those behind it into `buffer`, as TMA stores it.
+  // One panel of block rows `begin` and those behind it into `buffer`, as TMA stores it. kClipped: by ReLU.
+  template <bool kClipped>
   __device__ void write_piece(const Sums &d, int begin, int panel, uint32_t buffer) const {
     if constexpr (kTransposed)
-      write_columns(d, begin, panel, buffer);
+      write_columns<kClipped>(d, begin, panel, buffer);
     else
-      write_rows(d, begin, panel, buffer);
+      write_rows<kClipped>(d, begin, panel, buffer);
+  }
+
+  template <bool kClipped>
+  static __device__ uint32_t round(float low, float high) {
+    return kClipped ? ptx::pack_relu<T>(low, high) : ptx::pack<T>(low, high);
   }
 
   // Transposed: rows of 128 bytes, swizzled like X.
+  template <bool kClipped>
   __device__ void write_rows(const Sums &d, int begin, int panel, uint32_t buffer) const {
     // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
     const int chunk = 2 * (warp & 3) + (lane >> 3 & 1);
@@ -259,10 +265,10 @@ struct Output {
         const float *v = d[begin + r][panel] + first / 2;
         const uint32_t to = mine + (r * kHeight + first) * 128;
         if (first + 8 < kHeight)
-          ptx::store_matrix_x4_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
-                                          ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+          ptx::store_matrix_x4_transposed(to, round<kClipped>(v[0], v[1]), round<kClipped>(v[2], v[3]),
+                                          round<kClipped>(v[4], v[5]), round<kClipped>(v[6], v[7]));
         else
-          ptx::store_matrix_x2_transposed(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
+          ptx::store_matrix_x2_transposed(to, round<kClipped>(v[0], v[1]), round<kClipped>(v[2], v[3]));
       }
     }
   }
@@ -276,6 +282,7 @@ struct Output {
   }
 
   // As they are: of each block row all columns of the panel, one after the other.
+  template <bool kClipped>
   __device__ void write_columns(const Sums &d, int begin, int panel, uint32_t buffer) const {
     // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
     const int column = (warp & 3) * 16 + (lane & 15);
@@ -288,10 +295,10 @@ struct Output {
         const float *v = d[begin + r][panel] + first / 2;
         const uint32_t to = (kSwizzled ? mine ^ (2 * first) : mine + 2 * first) + r * (kHeight * 128);
         if (first + 8 < kHeight)
-          ptx::store_matrix_x4(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]),
-                               ptx::pack<T>(v[4], v[5]), ptx::pack<T>(v[6], v[7]));
+          ptx::store_matrix_x4(to, round<kClipped>(v[0], v[1]), round<kClipped>(v[2], v[3]),
+                               round<kClipped>(v[4], v[5]), round<kClipped>(v[6], v[7]));
         else
-          ptx::store_matrix_x2(to, ptx::pack<T>(v[0], v[1]), ptx::pack<T>(v[2], v[3]));
+          ptx::store_matrix_x2(to, round<kClipped>(v[0], v[1]), round<kClipped>(v[2], v[3]));
       }
     }
   }
@@ -328,6 +335,7 @@ struct Output {
       else
         scale_and_add(d, row, column, buffers + (warp & 3) * 512);
     }
+    const bool clipped = kFused && p.output.activation == BSRG_OUTPUT_RELU;
 #pragma unroll
     for (int first = 0; first < kRows; first += kPieceRows)
 #pragma unroll
@@ -335,7 +343,10 @@ struct Output {
         const uint32_t buffer = buffers + panel % kBuffers * kBufferBytes;
         if (storing) ptx::bulk_wait_read<kBuffers - 1>();
         ptx::named_barrier_sync(1 + group, 128);
-        write_piece(d, first, panel, buffer);
+        if (clipped)
+          write_piece<true>(d, first, panel, buffer);
+        else
+          write_piece<false>(d, first, panel, buffer);
         ptx::fence_async_proxy();
         ptx::named_barrier_sync(1 + group, 128);
         if (storing) {

@@ -120,10 +120,13 @@ def check_layouts(
     (m, k), kind = p.matrix.shape, p.matrix.dtype
     dtype = str(kind).removeprefix("torch.")
     rounded = kind.itemsize == 2  # once, from float32
-    allowed = 1.2 * cases.ROUNDOFF[dtype] if rounded else 2 * cases.least_error(dtype, k)
     for n in columns:
         x, c = layout(torch, k, n, kind), layout(torch, m, n, kind)
         expected = 1.5 * (p.dense @ x.double()) + 0.5 * c.double()
+        summands = 1.5 * (p.dense.abs() @ x.double().abs()) + 0.5 * c.double().abs()
+        cancelled = cases.cancellation(expected, summands, k + 2)
+        least = cases.least_error(dtype, k + 2, cancelled)
+        allowed = 1.2 * cases.ROUNDOFF[dtype] if rounded else 2 * least
         out = layout(torch, m, n, kind)
         for target in (out, c):
             product(p.matrix, x, c, 1.5, 0.5, target, None, family)
