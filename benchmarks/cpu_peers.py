@@ -82,7 +82,10 @@ def wanted(case: Case) -> list[str]:
     return {
         "float32": ["numpy_dense", "scipy_bsr", "torch_bsr"],
         "float64": ["numpy_dense", "torch_bsr"],
-        "bfloat16": [*(["torch_dense"] if _core.cpu_isa() == "avx512" else []), "torch_bsr"],
+        "bfloat16": [
+            *(["torch_dense"] if _core.cpu_isa().startswith("avx512") else []),
+            "torch_bsr",
+        ],
         "float16": ["torch_bsr"],
     }[case.dtype]
 

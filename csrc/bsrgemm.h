@@ -488,7 +488,7 @@ bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsr
 bsrg_status bsrg_set_num_threads(int count, bsrg_error *error);
 /* The number in force, at least 1. */
 int bsrg_get_num_threads(void);
-/* "avx512", "avx2" or "generic": what the CPU backend chose for this processor. */
+/* "avx512_bf16", "avx512", "avx2" or "generic": what the CPU backend chose for this processor. */
 const char *bsrg_cpu_isa(void);
 
 /* ---- GPU ------------------------------------------------------------------------------------- */

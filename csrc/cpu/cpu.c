@@ -17,49 +17,70 @@ enum {
 
 /* ---- Instruction set ----------------------------------------------------------------------------------- */
 
+/* From the most to the least that a processor may have. */
+typedef enum isa { AVX512_BF16, AVX512, AVX2, GENERIC, ISAS } isa;
+static const char *const isa_names[ISAS] = {"avx512_bf16", "avx512", "avx2", "generic"};
+
 #if defined(__x86_64__)
 /* By CPUID itself: __builtin_cpu_supports knows of F16C only since GCC 11, and not every runtime library
  * fills in what it reads. */
-static void find_features(bool *avx2, bool *avx512) {
+static isa best_isa(void) {
   enum { SSE_YMM = 0x06, SSE_YMM_ZMM_MASKS = 0xe6 }; /* registers that the system must save, in XCR0 */
+  enum { BF16 = 1 << 5 };                            /* of EAX, in the second part of leaf 7 */
   const unsigned avx512_bits = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
   unsigned a, b, c, d, c1;
-  *avx2 = *avx512 = false;
   if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
-    return;
+    return GENERIC;
+  const unsigned parts = a;
   unsigned saved, high;
   __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
-  *avx2 = (b & bit_AVX2) && (c1 & bit_FMA) && (c1 & bit_F16C) && (saved & SSE_YMM) == SSE_YMM;
-  *avx512 = *avx2 && (b & avx512_bits) == avx512_bits && (saved & SSE_YMM_ZMM_MASKS) == SSE_YMM_ZMM_MASKS;
+  if (!(b & bit_AVX2) || !(c1 & bit_FMA) || !(c1 & bit_F16C) || (saved & SSE_YMM) != SSE_YMM) return GENERIC;
+  if ((b & avx512_bits) != avx512_bits || (saved & SSE_YMM_ZMM_MASKS) != SSE_YMM_ZMM_MASKS) return AVX2;
+  return parts >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & BF16) ? AVX512_BF16 : AVX512;
 }
+#else
+static isa best_isa(void) { return GENERIC; }
 #endif
 
 /* BSRGEMM_ISA may lower the choice, so that one machine tests all; other values are passed over. */
-static const bsrg_cpu_isa_ops *choose_isa(void) {
-#if defined(__x86_64__)
-  bool avx2, avx512;
-  find_features(&avx2, &avx512);
+static isa choose_isa(void) {
+  const isa best = best_isa();
   const char *limit = getenv("BSRGEMM_ISA");
-  if (limit && strcmp(limit, bsrg_cpu_generic.name) == 0) return &bsrg_cpu_generic;
-  if (avx512 && !(limit && strcmp(limit, bsrg_cpu_avx2.name) == 0)) return &bsrg_cpu_avx512;
-  if (avx2) return &bsrg_cpu_avx2;
-#endif
-  return &bsrg_cpu_generic;
+  for (isa lower = best; limit && lower < ISAS; lower++)
+    if (strcmp(limit, isa_names[lower]) == 0) return lower;
+  return best;
 }
 
-static const bsrg_cpu_isa_ops *current_isa(void) {
-  static _Atomic(const bsrg_cpu_isa_ops *) chosen;
-  const bsrg_cpu_isa_ops *isa = atomic_load(&chosen);
-  if (!isa) {
-    isa = choose_isa(); /* threads that race here choose alike */
-    atomic_store(&chosen, isa);
+static isa current_isa(void) {
+  static _Atomic int chosen = ISAS;
+  int found = atomic_load(&chosen);
+  if (found == ISAS) {
+    found = choose_isa(); /* threads that race here choose alike */
+    atomic_store(&chosen, found);
   }
-  return isa;
+  return (isa)found;
 }
 
-const char *bsrg_cpu_isa(void) { return current_isa()->name; }
+const char *bsrg_cpu_isa(void) { return isa_names[current_isa()]; }
 
-const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype) { return &current_isa()->ops[dtype]; }
+const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype) {
+#if defined(__x86_64__)
+  const isa found = current_isa();
+  if (found != GENERIC) return &(found == AVX2 ? bsrg_cpu_avx2_ops : bsrg_cpu_avx512_ops)[dtype];
+#endif
+  return &bsrg_cpu_generic_ops[dtype];
+}
+
+/* For products by panels: with pairs where each block has whole ones. */
+static bsrg_cpu_ops panel_ops(const bsrg_structure_view *a, bsrg_dtype dtype) {
+  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(dtype);
+#if defined(__x86_64__)
+  const bool whole = a->block_width % 2 == 0 && a->cols % 2 == 0;
+  if (dtype == BSRG_BF16 && whole && current_isa() == AVX512_BF16) return bsrg_cpu_bf16_pair_ops(ops);
+#endif
+  (void)a;
+  return *ops;
+}
 
 int bsrg_cpu_threads(double cost) {
   const int available = bsrg_get_num_threads();
@@ -179,15 +200,16 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
 
 /* Whether a product with few columns takes less time by dot products than by panels, and how many multiply-adds of vectors
  * either is: along k for each column, or along the columns for each k. Dot products read A in order, and 16-bit elements as they
- * are, which panels widen first; but they need a load or more for each multiply-add, register tiles of a panel hardly any. Fitted
- * on Zen 5 with AVX-512 and with AVX2: the wider a vector, the longer it waits for loads. */
+ * are, which panels widen first unless they multiply pairs; but they need a load or more for each multiply-add, register tiles of
+ * a panel hardly any. Fitted on Zen 5 with AVX-512 and with AVX2: the wider a vector, the longer it waits for loads. */
 typedef struct few_costs {
   double dot, panel;
   bool favours_dot;
 } few_costs;
 
-static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops, int64_t n) {
-  enum { WIDEN_ROW = 3, SLOW_PART = 10, FULL_BYTES = 64 };
+static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops, int64_t element_k,
+                          int64_t n) {
+  enum { SLOW_PART = 10, FULL_BYTES = 64 };
   const bool halves = ops->element_size < ops->sum_size;
   const int64_t vector_bytes = ops->lanes * ops->sum_size;
   const double rows = (double)a->nnzb * (double)a->block_height;
@@ -196,11 +218,12 @@ static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops,
                       : halves && vector_bytes < (int64_t)FULL_BYTES ? SLOW_PART
                                                                      : 1;
   const double of_row = (double)(a->block_width / ops->lanes) + part;
-  few_costs c = {
-      .dot = (rows * of_row + (double)a->rows) * (double)n,
-      .panel = (rows * (double)a->block_width + (double)a->rows) * (double)bsrg_ceil_div(n, ops->lanes)};
+  few_costs c = {.dot = (rows * of_row + (double)a->rows) * (double)n,
+                 .panel = (rows * (double)(a->block_width / element_k) + (double)a->rows) *
+                          (double)bsrg_ceil_div(n, ops->lanes)};
   const double favour = (halves ? 28.8 : 20) / (double)vector_bytes;
-  c.favours_dot = c.dot <= favour * (c.panel + (halves ? WIDEN_ROW * rows : 0));
+  const double to_begin_a_row = !halves ? 0 : element_k > 1 ? 0.8 : 3; /* 3: to widen it */
+  c.favours_dot = c.dot <= favour * (c.panel + to_begin_a_row * rows);
   return c;
 }
 
@@ -211,7 +234,8 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const int64_t n = args->x.cols;
   if (a.rows == 0 || n == 0) return BSRG_OK;
 
-  const few_costs c = costs_of(&a, ops, n);
+  const bsrg_cpu_ops of_panels = panel_ops(&a, args->dtype);
+  const few_costs c = costs_of(&a, ops, of_panels.element_k, n);
   /* Packed columns of X are the one thing here that grows with K: they must be small beside A. */
   const double pack_bytes =
       dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
@@ -220,5 +244,6 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
       a.nnzb > 0 && !a.order && n <= BSRG_DOT_MAX_COLUMNS && c.favours_dot && pack_bytes <= a_bytes / 8;
 
   const int threads = bsrg_cpu_threads(dot ? c.dot : c.panel);
-  return dot ? dot_matmul(args, &a, ops, threads, error) : bsrg_panel_matmul(args, ops, threads, error);
+  return dot ? dot_matmul(args, &a, ops, threads, error)
+             : bsrg_panel_matmul(args, &of_panels, threads, error);
 }

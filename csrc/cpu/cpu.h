@@ -99,10 +99,12 @@ typedef struct bsrg_softmax_run {
 
 /* What one instruction set does for one element type. */
 typedef struct bsrg_cpu_ops {
-  int64_t element_size, sum_size, lanes; /* lanes: sums in a vector */
-  int64_t tile_rows, tile_vectors;       /* largest tile */
-  const bsrg_tile_kernel *tile;          /* [tile_vectors][tile_rows], each counted from 1 */
-  /* destination: sum[rows][width], zero beyond columns. source: element [rows][columns] by strides. */
+  int64_t element_size, sum_size;  /* of what A has side by side in a row, and of a sum */
+  int64_t element_k;               /* k of such an element: 2 where pairs are multiplied, else 1 */
+  int64_t lanes;                   /* sums in a vector */
+  int64_t tile_rows, tile_vectors; /* largest tile */
+  const bsrg_tile_kernel *tile;    /* [tile_vectors][tile_rows], each counted from 1 */
+  /* destination: sum[rows][width], or pairs, zero beyond columns. source: element [rows][columns] by strides. */
   void (*pack)(void *destination, int64_t width, const void *source, int64_t row_stride, int64_t col_stride,
                int64_t rows, int64_t columns);
   /* destination: sum[count]. source: elements `stride` apart. */
@@ -122,14 +124,12 @@ typedef struct bsrg_cpu_ops {
   void (*softmax_end)(const bsrg_softmax_run *run, float *lse, int64_t count);
 } bsrg_cpu_ops;
 
-typedef struct bsrg_cpu_isa_ops {
-  const char *name;
-  bsrg_cpu_ops ops[4]; /* by bsrg_dtype */
-} bsrg_cpu_isa_ops;
-
-extern const bsrg_cpu_isa_ops bsrg_cpu_generic;
+/* By bsrg_dtype. */
+extern const bsrg_cpu_ops bsrg_cpu_generic_ops[4];
 #if defined(__x86_64__)
-extern const bsrg_cpu_isa_ops bsrg_cpu_avx2, bsrg_cpu_avx512;
+extern const bsrg_cpu_ops bsrg_cpu_avx2_ops[4], bsrg_cpu_avx512_ops[4];
+/* Those of bfloat16 for products by panels, with elements that are pairs along k; the others as in ops, of AVX-512. */
+bsrg_cpu_ops bsrg_cpu_bf16_pair_ops(const bsrg_cpu_ops *ops);
 #endif
 
 /* ---- Row units: BSRG_UNIT_ROWS rows of a block row, the last of each block row being shorter ----------- */

@@ -14,7 +14,7 @@
 
 #include "simd_avx2.h"
 
-#define BSRG_ISA_TABLE bsrg_cpu_avx2
+#define BSRG_ISA_OPS bsrg_cpu_avx2_ops
 #include "isa.inc"
 
 #if defined(__clang__)

@@ -15,7 +15,7 @@
 
 #include "simd_avx512.h"
 
-#define BSRG_ISA_TABLE bsrg_cpu_avx512
+#define BSRG_ISA_OPS bsrg_cpu_avx512_ops
 #include "isa.inc"
 
 #if defined(__clang__)

@@ -3,5 +3,5 @@
 #include "cpu.h"
 #include "simd_generic.h"
 
-#define BSRG_ISA_TABLE bsrg_cpu_generic
+#define BSRG_ISA_OPS bsrg_cpu_generic_ops
 #include "isa.inc"

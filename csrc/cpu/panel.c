@@ -35,9 +35,10 @@ typedef enum b_source { PACKED, GATHERED, DIRECT } b_source;
 typedef struct panel_job {
   const bsrg_matmul_args *args;
   const bsrg_cpu_ops *ops;
-  bsrg_structure_view a;
+  bsrg_structure_view a; /* with k in elements of ops, which may be pairs */
+  int64_t item_size;     /* of X, C and Y */
   b_source source;
-  bool widen_a;
+  bool widen_a, in_place;                /* in_place: elements are those in memory, whichever way A lies */
   int64_t vectors, panels;               /* vectors of columns, and the panels they are dealt to */
   int64_t max_width;                     /* sums in a row of the widest panel */
   int64_t chunks, chunk_cols;            /* block columns of a packed chunk */
@@ -88,7 +89,8 @@ static int64_t element_at(const bsrg_structure_view *a, int64_t unit, int64_t bl
 
 static const char *x_at(const panel_job *job, int64_t row, int64_t column) {
   const bsrg_dense *x = &job->args->x;
-  return (const char *)x->data + (row * x->row_stride + column * x->col_stride) * job->ops->element_size;
+  row *= job->ops->element_k;
+  return (const char *)x->data + (row * x->row_stride + column * x->col_stride) * job->item_size;
 }
 
 static void pack_rows(const worker *w, void *destination, int64_t first, int64_t rows) {
@@ -99,6 +101,11 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 
 /* ---- One group of rows --------------------------------------------------------------------------------- */
 
+/* Of copies of a transposed view's blocks, from one k to the next: pairs are put together a vector at a time. */
+static int64_t transposed_stride(const panel_job *job, int64_t rows) {
+  return job->ops->element_k == 1 ? rows : bsrg_ceil_div(rows, job->ops->lanes) * job->ops->lanes;
+}
+
 /* As find_a, where A is the transposed of what is stored: its blocks lie anywhere, the rows of each beside one another.
  * A single block is read in place, several are copied as they lie. The processor's own prefetchers see all that coming. */
 static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k,
@@ -106,21 +113,27 @@ static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_
   const panel_job *job = w->job;
   const int64_t height = job->a.block_height, area = height * job->a.block_width;
   const int64_t element_size = job->ops->element_size;
-  const char *values = (const char *)job->args->values + (k * height + g->first) * element_size;
+  const char *values =
+      (const char *)job->args->values + k * height * element_size + g->first * job->item_size;
   run->a_row_stride = 1;
   run->ahead = (uintptr_t)w->a;
   run->ahead_step = run->ahead_block_stride = 0;
-  if (count == 1 && !job->widen_a) {
+  if (count == 1 && job->in_place) {
     run->a = values + job->a.order[p] * area * element_size;
     run->a_k_stride = height;
     return;
   }
   run->a = w->a;
-  run->a_k_stride = g->rows;
-  run->a_block_stride = run->depth * g->rows;
+  run->a_k_stride = transposed_stride(job, g->rows);
+  run->a_block_stride = run->depth * run->a_k_stride;
   for (int64_t i = 0; i < count; i++) {
-    job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size,
-                    values + job->a.order[p + i] * area * element_size, height, run->depth, g->rows);
+    char *copy = (char *)w->a + i * run->a_block_stride * job->ops->sum_size;
+    const char *block = values + job->a.order[p + i] * area * element_size;
+    if (job->ops->element_k > 1) {
+      job->ops->pack(copy, run->a_k_stride, block, height, 1, run->depth, g->rows);
+    } else {
+      job->ops->widen(copy, block, height, run->depth, g->rows);
+    }
   }
 }
 
@@ -280,7 +293,7 @@ static void multiply_together(const worker *w, int64_t block_row, int64_t count)
 
 static void finish_group(const worker *w, const group *g, const char *sums) {
   const bsrg_matmul_args *args = w->job->args;
-  const int64_t size = w->job->ops->element_size;
+  const int64_t size = w->job->item_size;
   const int64_t row = g->block_row * w->job->a.block_height + g->first;
   const int64_t column = w->first_vector * w->job->ops->lanes;
   bsrg_finish_run run = {
@@ -456,7 +469,7 @@ static void plan_source(panel_job *job) {
   const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
                     (chunks == 1 || a->block_rows * chunks <= used / share);
   const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
-  const bool loadable = !job->widen_a && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
+  const bool loadable = job->in_place && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
   const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
   job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
@@ -471,10 +484,11 @@ static void plan_source(panel_job *job) {
 static void plan_segments(panel_job *job) {
   const int64_t width = job->a.block_width;
   /* A dense product adds the zeros too, so that its sums are shorter than ours where rows are. */
-  const bool short_rows = job->a.nnzb * width <= SHORT_ROW * job->a.block_rows;
-  const int64_t segment = short_rows ? BSRG_SEGMENT_K / 2 : BSRG_SEGMENT_K;
+  const int64_t element_k = job->ops->element_k;
+  const bool short_rows = job->a.nnzb * width * element_k <= SHORT_ROW * job->a.block_rows;
+  const int64_t segment = (short_rows ? BSRG_SEGMENT_K / 2 : BSRG_SEGMENT_K) / element_k;
   job->segment_blocks = bsrg_max(1, segment / width);
-  if (job->a.order && !job->widen_a && width >= ALONE_WIDTH) job->segment_blocks = 1;
+  if (job->a.order && job->in_place && width >= ALONE_WIDTH) job->segment_blocks = 1;
   job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, segment));
   for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
   job->small = job->a.nnzb > 0 && !job->widen_a && !job->a.order && job->source != GATHERED &&
@@ -517,7 +531,8 @@ static void plan_memory(panel_job *job) {
   if (job->source == PACKED) b_rows = bsrg_min(job->chunk_cols * a->block_width, a->cols);
   const int64_t segment_k = job->segment_blocks * job->segment_depth;
   if (job->source != PACKED) b_rows = segment_k;
-  if (job->widen_a || job->a.order) a_items = segment_k * bsrg_min(a->block_height, BSRG_GROUP_ROWS);
+  if (job->widen_a || job->a.order)
+    a_items = segment_k * transposed_stride(job, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
   if (job->chunks > 1) {
     sums_rows = bsrg_min(a->rows, CHUNK_ROWS);
     cursors = bsrg_min(a->block_rows, job->pass_units + 1);
@@ -532,8 +547,14 @@ static void plan_memory(panel_job *job) {
 
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error) {
-  panel_job job = {.args = args, .ops = ops, .a = bsrg_structure_get(args->a)};
+  panel_job job = {.args = args,
+                   .ops = ops,
+                   .a = bsrg_structure_get(args->a),
+                   .item_size = (int64_t)bsrg_dtype_size(args->dtype)};
+  job.a.block_width /= ops->element_k;
+  job.a.cols /= ops->element_k;
   job.widen_a = ops->element_size != ops->sum_size;
+  job.in_place = !job.widen_a && ops->element_k == 1;
   job.vectors = bsrg_ceil_div(args->x.cols, ops->lanes);
   job.panels = bsrg_ceil_div(job.vectors, ops->tile_vectors);
   job.max_width = bsrg_ceil_div(job.vectors, job.panels) * ops->lanes;

@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BSRG_ISA_NAME "avx2"
 /* 4 x 3 sums and 3 vectors of B: 15 of 16 registers, one left for A; 7 loads for 12 multiply-adds. */
 #define BSRG_TILE_ROWS 4
 #define BSRG_TILE_VECTORS 3

@@ -10,7 +10,6 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define BSRG_ISA_NAME "avx512"
 /* 8 x 3 sums, 3 vectors of B and one of A: 28 of 32 registers, 11 loads for 24 multiply-adds. */
 #define BSRG_TILE_ROWS 8
 #define BSRG_TILE_VECTORS 3

@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#define BSRG_ISA_NAME "generic"
 /* 4 x 2 sums, 2 vectors of B, one of A and a product: 12 of SSE2's 16 registers. */
 #define BSRG_TILE_ROWS 4
 #define BSRG_TILE_VECTORS 2
