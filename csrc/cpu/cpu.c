@@ -71,14 +71,12 @@ const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype) {
   return &bsrg_cpu_generic_ops[dtype];
 }
 
-/* For products by panels: with pairs where each block has whole ones. */
-static bsrg_cpu_ops panel_ops(const bsrg_structure_view *a, bsrg_dtype dtype) {
+bsrg_cpu_ops bsrg_cpu_tile_ops(bsrg_dtype dtype, bool whole_pairs) {
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(dtype);
 #if defined(__x86_64__)
-  const bool whole = a->block_width % 2 == 0 && a->cols % 2 == 0;
-  if (dtype == BSRG_BF16 && whole && current_isa() == AVX512_BF16) return bsrg_cpu_bf16_pair_ops(ops);
+  if (dtype == BSRG_BF16 && whole_pairs && current_isa() == AVX512_BF16) return bsrg_cpu_bf16_pair_ops(ops);
 #endif
-  (void)a;
+  (void)whole_pairs;
   return *ops;
 }
 
@@ -234,7 +232,7 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const int64_t n = args->x.cols;
   if (a.rows == 0 || n == 0) return BSRG_OK;
 
-  const bsrg_cpu_ops of_panels = panel_ops(&a, args->dtype);
+  const bsrg_cpu_ops of_panels = bsrg_cpu_tile_ops(args->dtype, bsrg_has_whole_pairs(&a));
   const few_costs c = costs_of(&a, ops, of_panels.element_k, n);
   /* Packed columns of X are the one thing here that grows with K: they must be small beside A. */
   const double pack_bytes =

@@ -128,7 +128,7 @@ typedef struct bsrg_cpu_ops {
 extern const bsrg_cpu_ops bsrg_cpu_generic_ops[4];
 #if defined(__x86_64__)
 extern const bsrg_cpu_ops bsrg_cpu_avx2_ops[4], bsrg_cpu_avx512_ops[4];
-/* Those of bfloat16 for products by panels, with elements that are pairs along k; the others as in ops, of AVX-512. */
+/* Those of bfloat16 with elements that are pairs along k; what has nothing to do with them as in ops, of AVX-512. */
 bsrg_cpu_ops bsrg_cpu_bf16_pair_ops(const bsrg_cpu_ops *ops);
 #endif
 
@@ -146,6 +146,11 @@ int64_t bsrg_range_begin(const bsrg_structure_view *a, int64_t index, int64_t co
 /* ---- cpu.c --------------------------------------------------------------------------------------------- */
 
 const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype);
+/* Those for register tiles: by pairs along k if that can be dealt into such, and if the processor multiplies them. */
+bsrg_cpu_ops bsrg_cpu_tile_ops(bsrg_dtype dtype, bool whole_pairs);
+static inline bool bsrg_has_whole_pairs(const bsrg_structure_view *a) {
+  return a->block_width % 2 == 0 && a->cols % 2 == 0;
+}
 /* Threads for so many multiply-adds of vectors. */
 int bsrg_cpu_threads(double cost);
 

@@ -10,10 +10,11 @@
 
 typedef struct pairs_job {
   const bsrg_matmul_sparse_args *args;
-  const bsrg_cpu_ops *ops;
+  bsrg_cpu_ops ops;
   bsrg_structure_view a, bt;       /* bt: B transposed, whose rows are the block columns of B */
-  bool widen, direct;              /* A is converted; panels of B are read where they lie */
-  int64_t height, depth, width;    /* of blocks: A's height and width, B's width */
+  int64_t item_size;               /* of all operands; elements of ops may be pairs along k */
+  bool copies_a, direct;           /* blocks of A are copied; panels of B are read where they lie */
+  int64_t height, depth, width;    /* of blocks: A's height and width, B's width; depth in elements of ops */
   int64_t group_blocks, pieces;    /* block rows of a group, or groups of a block row; one of them is 1 */
   int64_t groups, panels, vectors; /* panels of a block column, vectors of it */
   int64_t panel_width;             /* sums in a row of the widest panel */
@@ -40,36 +41,43 @@ static int64_t stored(const bsrg_structure_view *view, int64_t p) { return view-
 static void find_b(const worker *w, int64_t block, int64_t k, bsrg_tile_run *run) {
   const pairs_job *job = w->job;
   const bool turned = job->bt.order == NULL; /* B itself is a view: what is stored is its transposed */
-  const int64_t size = job->ops->element_size;
-  const int64_t row_stride = turned ? 1 : job->width, col_stride = turned ? job->depth : 1;
+  const int64_t element_k = job->ops.element_k, depth = job->depth * element_k;
+  const int64_t row_stride = turned ? 1 : job->width, col_stride = turned ? depth : 1;
   const char *source =
       (const char *)job->args->b_values +
-      (block * job->depth * job->width + k * row_stride + w->first_column * col_stride) * size;
+      (block * depth * job->width + k * element_k * row_stride + w->first_column * col_stride) *
+          job->item_size;
   if (job->direct) {
     run->b = source;
     run->b_row_stride = row_stride;
     return;
   }
-  job->ops->pack(w->b, w->width, source, row_stride, col_stride, run->depth, w->columns);
+  job->ops.pack(w->b, w->width, source, row_stride, col_stride, run->depth, w->columns);
   run->b = w->b;
   run->b_row_stride = w->width;
 }
 
 static void find_a(const worker *w, int64_t block, int64_t k, bsrg_tile_run *run) {
   const pairs_job *job = w->job;
+  const bsrg_cpu_ops *ops = &job->ops;
   const bool turned = job->a.order != NULL;
-  const int64_t size = job->ops->element_size, stride = turned ? job->height : job->depth;
-  const int64_t first = turned ? k * stride + w->first_row : w->first_row * stride + k;
-  const char *source = (const char *)job->args->a_values + (block * job->height * job->depth + first) * size;
-  run->a = source;
+  const int64_t stride = turned ? job->height : job->depth; /* in items, or in elements of ops */
+  const char *source =
+      (const char *)job->args->a_values + block * job->height * job->depth * ops->element_size +
+      (turned ? k * ops->element_k * stride + w->first_row : (w->first_row * stride + k) * ops->element_k) *
+          job->item_size;
+  run->a = job->copies_a ? w->a : source;
   run->a_row_stride = turned ? 1 : stride;
   run->a_k_stride = turned ? stride : 1;
-  if (job->widen) {
-    const int64_t columns = turned ? w->rows : run->depth;
-    job->ops->widen(w->a, source, stride, turned ? run->depth : w->rows, columns);
-    run->a = w->a;
-    run->a_row_stride = turned ? 1 : columns;
-    run->a_k_stride = turned ? columns : 1;
+  if (job->copies_a && turned && ops->element_k > 1) {
+    run->a_k_stride = bsrg_ceil_div(w->rows, ops->lanes) * ops->lanes;
+    ops->pack(w->a, run->a_k_stride, source, stride, 1, run->depth, w->rows);
+  } else if (job->copies_a && turned) {
+    run->a_k_stride = w->rows;
+    ops->widen(w->a, source, stride, run->depth, w->rows);
+  } else if (job->copies_a) {
+    run->a_row_stride = run->depth;
+    ops->widen(w->a, source, stride, w->rows, run->depth);
   }
   run->ahead =
       (uintptr_t)run->a; /* nothing is known of the next one: a prefetch of what is there costs nothing */
@@ -77,7 +85,7 @@ static void find_a(const worker *w, int64_t block, int64_t k, bsrg_tile_run *run
 
 /* partial += A's block, of the group's block row i, times the rows of B that the run knows. */
 static void multiply_block(const worker *w, int64_t i, int64_t block, int64_t k, bsrg_tile_run run) {
-  const bsrg_cpu_ops *ops = w->job->ops;
+  const bsrg_cpu_ops *ops = &w->job->ops;
   find_a(w, block, k, &run);
   const char *a = run.a;
   char *sums = w->partial + i * w->rows * w->width * ops->sum_size;
@@ -111,14 +119,14 @@ static bool find_row_blocks(const worker *w, int32_t k, int64_t *cursors, int64_
 static void add_partial(const worker *w) {
   const int64_t count = w->blocks * w->rows * w->width;
   if (w->partial == w->totals) return;
-  if (w->job->ops->sum_size == sizeof(float)) {
+  if (w->job->ops.sum_size == sizeof(float)) {
     float *totals = (float *)(void *)w->totals, *partial = (float *)(void *)w->partial;
     for (int64_t i = 0; i < count; i++) totals[i] += partial[i];
   } else {
     double *totals = (double *)(void *)w->totals, *partial = (double *)(void *)w->partial;
     for (int64_t i = 0; i < count; i++) totals[i] += partial[i];
   }
-  memset(w->partial, 0, (size_t)(count * w->job->ops->sum_size));
+  memset(w->partial, 0, (size_t)(count * w->job->ops.sum_size));
 }
 
 static void multiply_column(const worker *w, int64_t block_col) {
@@ -127,13 +135,13 @@ static void multiply_column(const worker *w, int64_t block_col) {
   const int64_t zero = 0, one = 1;
   const int32_t only = 0;
   memcpy(cursors, job->a.indptr + w->first_block, (size_t)w->blocks * sizeof *cursors);
-  const size_t bytes = (size_t)(w->blocks * w->rows * w->width * job->ops->sum_size);
+  const size_t bytes = (size_t)(w->blocks * w->rows * w->width * job->ops.sum_size);
   memset(w->totals, 0, bytes);
   memset(w->partial, 0, bytes);
   int64_t summed = 0;
   for (int64_t p = job->bt.indptr[block_col]; p < job->bt.indptr[block_col + 1]; p++) {
     if (!find_row_blocks(w, job->bt.indices[p], cursors, found)) continue;
-    const int64_t depth = bsrg_cols_of(&job->a, job->bt.indices[p]);
+    const int64_t depth = bsrg_cols_of(&job->a, job->bt.indices[p]) / job->ops.element_k;
     for (int64_t k = 0; k < depth; k += job->piece_depth) {
       bsrg_tile_run run = {.count = 1,
                            .begin = &zero,
@@ -154,7 +162,7 @@ static void multiply_column(const worker *w, int64_t block_col) {
 
 static void finish(const worker *w, int64_t block_col) {
   const bsrg_matmul_sparse_args *args = w->job->args;
-  const int64_t size = w->job->ops->element_size;
+  const int64_t size = w->job->item_size;
   const int64_t row = w->first_block * w->job->height + w->first_row;
   const int64_t column = block_col * w->job->width + w->first_column;
   bsrg_finish_run run = {
@@ -172,7 +180,7 @@ static void finish(const worker *w, int64_t block_col) {
     run.c_row_stride = args->c.row_stride;
     run.c_col_stride = args->c.col_stride;
   }
-  w->job->ops->finish(&run);
+  w->job->ops.finish(&run);
 }
 
 static void pairs_task(void *context, int slot) {
@@ -196,8 +204,8 @@ static void pairs_task(void *context, int slot) {
     w.rows = bsrg_min(BSRG_GROUP_ROWS, height - w.first_row);
     /* The first panels have one vector more when they cannot all have the same. */
     w.panel_vectors = base + (panel < wider);
-    w.first_column = (panel * base + bsrg_min(panel, wider)) * job->ops->lanes;
-    w.width = w.panel_vectors * job->ops->lanes;
+    w.first_column = (panel * base + bsrg_min(panel, wider)) * job->ops.lanes;
+    w.width = w.panel_vectors * job->ops.lanes;
     w.columns = bsrg_min(w.width, bsrg_rows_of(&job->bt, block_col) - w.first_column);
     if (w.rows <= 0 || w.columns <= 0) continue;
     multiply_column(&w, block_col);
@@ -213,12 +221,13 @@ static size_t reserve(size_t *end, int64_t bytes) {
 }
 
 static void plan(pairs_job *job) {
-  const bsrg_cpu_ops *ops = job->ops;
+  const bsrg_cpu_ops *ops = &job->ops;
   job->height = job->a.block_height;
-  job->depth = job->a.block_width;
+  job->depth = job->a.block_width / ops->element_k;
   job->width = job->bt.block_height;
-  job->widen = ops->element_size != ops->sum_size;
-  job->direct = !job->widen && job->bt.order && job->width % ops->lanes == 0;
+  const bool widens = ops->element_size != ops->sum_size, pairs = ops->element_k > 1;
+  job->copies_a = widens || (pairs && job->a.order);
+  job->direct = !widens && !pairs && job->bt.order && job->width % ops->lanes == 0;
   job->group_blocks = bsrg_max(1, BSRG_GROUP_ROWS / job->height);
   /* Blocks may reach far beyond the matrix. */
   job->pieces = bsrg_ceil_div(bsrg_min(job->height, job->a.rows), BSRG_GROUP_ROWS);
@@ -226,15 +235,16 @@ static void plan(pairs_job *job) {
   job->vectors = bsrg_ceil_div(bsrg_min(job->width, job->bt.rows), ops->lanes);
   job->panels = bsrg_ceil_div(job->vectors, ops->tile_vectors);
   job->panel_width = bsrg_ceil_div(job->vectors, job->panels) * ops->lanes;
-  job->segment_blocks = bsrg_max(1, BSRG_SEGMENT_K / job->depth);
-  job->piece_depth = bsrg_ceil_div(job->depth, bsrg_ceil_div(job->depth, BSRG_SEGMENT_K));
+  const int64_t segment = BSRG_SEGMENT_K / ops->element_k;
+  job->segment_blocks = bsrg_max(1, segment / job->depth);
+  job->piece_depth = bsrg_ceil_div(job->depth, bsrg_ceil_div(job->depth, segment));
 
   const int64_t sums = BSRG_GROUP_ROWS * job->panel_width * ops->sum_size;
   size_t end = 0;
   reserve(&end, sums);
   job->partial_at = job->segment_blocks > 1 ? reserve(&end, sums) : 0;
   job->b_at = reserve(&end, job->direct ? 0 : job->piece_depth * job->panel_width * ops->sum_size);
-  job->a_at = reserve(&end, job->widen ? job->piece_depth * BSRG_GROUP_ROWS * ops->sum_size : 0);
+  job->a_at = reserve(&end, job->copies_a ? job->piece_depth * BSRG_GROUP_ROWS * ops->sum_size : 0);
   job->slot_bytes = end;
 }
 
@@ -242,9 +252,11 @@ bsrg_status bsrg_cpu_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_err
   bsrg_structure *bt;
   const bsrg_status status = bsrg_structure_transposed(args->b, &bt, error);
   if (status != BSRG_OK) return status;
+  const bsrg_structure_view a = bsrg_structure_get(args->a);
   pairs_job job = {.args = args,
-                   .ops = bsrg_cpu_ops_of(args->dtype),
-                   .a = bsrg_structure_get(args->a),
+                   .ops = bsrg_cpu_tile_ops(args->dtype, bsrg_has_whole_pairs(&a)),
+                   .item_size = (int64_t)bsrg_dtype_size(args->dtype),
+                   .a = a,
                    .bt = bsrg_structure_get(bt)};
   plan(&job);
   /* Multiply-adds of vectors if blocks meet as often as in random patterns, and the epilogue. */

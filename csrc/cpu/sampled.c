@@ -15,7 +15,9 @@ enum { UNIT_ROWS = 2 * BSRG_GROUP_ROWS };
 
 typedef struct sampled_job {
   const bsrg_sampled_args *args;
-  const bsrg_cpu_ops *ops;
+  bsrg_cpu_ops ops;
+  int64_t item_size; /* of A, B and what is stored; elements of ops may be pairs along k */
+  int64_t inner;     /* k, in elements of ops */
   bsrg_structure_view pattern;
   int64_t width;      /* of the widest panel */
   int64_t blocks;     /* of a panel, where blocks are narrower than it; else 1 */
@@ -41,8 +43,7 @@ typedef struct unit {
 } unit;
 
 static const char *element_of(const sampled_job *job, const bsrg_dense *dense, int64_t row, int64_t column) {
-  return (const char *)dense->data +
-         (row * dense->row_stride + column * dense->col_stride) * job->ops->element_size;
+  return (const char *)dense->data + (row * dense->row_stride + column * dense->col_stride) * job->item_size;
 }
 
 /* ---- One unit ------------------------------------------------------------------------------------------ */
@@ -66,7 +67,7 @@ static void gather_b(const worker *w, const unit *u, int64_t k, int64_t depth, c
   enum { AHEAD = 16 };
   const sampled_job *job = w->job;
   const bsrg_dense *b = &job->args->b;
-  const int64_t size = job->ops->element_size;
+  const int64_t size = job->item_size;
   for (int64_t i = 0; i < u->blocks; i++) {
     const char *source = element_of(job, b, k, job->pattern.indices[u->block + i] * job->pattern.block_width);
     char *target = to + i * u->across * size;
@@ -85,32 +86,34 @@ static void gather_b(const worker *w, const unit *u, int64_t k, int64_t depth, c
 static void pack_b(const worker *w, const unit *u, int64_t k, int64_t depth) {
   const sampled_job *job = w->job;
   const bsrg_dense *b = &job->args->b;
+  const int64_t element_k = job->ops.element_k;
   if (u->blocks > 1) {
-    const int64_t columns = u->blocks * u->across, size = job->ops->element_size;
-    if (columns == u->width && size == job->ops->sum_size) {
+    const int64_t columns = u->blocks * u->across, size = job->item_size;
+    if (columns == u->width && size == job->ops.sum_size) {
       gather_b(w, u, k, depth, w->b, columns * size);
     } else {
-      gather_b(w, u, k, depth, w->raw, columns * size);
-      job->ops->pack(w->b, u->width, w->raw, columns, 1, depth, columns);
+      gather_b(w, u, k * element_k, depth * element_k, w->raw, columns * size);
+      job->ops.pack(w->b, u->width, w->raw, columns, 1, depth, columns);
     }
     return;
   }
   const int64_t column = job->pattern.indices[u->block] * job->pattern.block_width + u->offset;
-  job->ops->pack(w->b, u->width, element_of(job, b, k, column), b->row_stride, b->col_stride, depth,
-                 u->across);
+  job->ops.pack(w->b, u->width, element_of(job, b, k * element_k, column), b->row_stride, b->col_stride,
+                depth, u->across);
 }
 
 /* Sets where the tiles find the unit's rows of A: in place, or packed with what is adjacent in memory kept adjacent. */
 static void find_a(const worker *w, const unit *u, int64_t k, bsrg_tile_run *run) {
-  const bsrg_cpu_ops *ops = w->job->ops;
+  const bsrg_cpu_ops *ops = &w->job->ops;
   const bsrg_dense *a = &w->job->args->a;
-  const char *source = element_of(w->job, a, u->block_row * w->job->pattern.block_height + u->first_row, k);
+  const char *source =
+      element_of(w->job, a, u->block_row * w->job->pattern.block_height + u->first_row, k * ops->element_k);
   run->a = w->a;
   run->a_row_stride = run->depth;
   run->a_k_stride = 1;
   if (a->col_stride == 1 && ops->element_size == ops->sum_size) {
     run->a = source;
-    run->a_row_stride = a->row_stride;
+    run->a_row_stride = a->row_stride / ops->element_k;
   } else if (a->col_stride == 1) {
     ops->widen(w->a, source, a->row_stride, u->rows, run->depth);
   } else if (a->row_stride == 1) {
@@ -125,8 +128,8 @@ static void find_a(const worker *w, const unit *u, int64_t k, bsrg_tile_run *run
 }
 
 static void multiply_unit(const worker *w, const unit *u) {
-  const bsrg_cpu_ops *ops = w->job->ops;
-  const int64_t zero = 0, one = 1, vectors = u->width / ops->lanes, inner = w->job->args->a.cols;
+  const bsrg_cpu_ops *ops = &w->job->ops;
+  const int64_t zero = 0, one = 1, vectors = u->width / ops->lanes, inner = w->job->inner;
   const int32_t column = 0;
   if (inner == 0) memset(w->sums, 0, (size_t)(u->rows * u->width * ops->sum_size));
   bsrg_tile_run run = {.count = 1,
@@ -139,7 +142,7 @@ static void multiply_unit(const worker *w, const unit *u) {
                        .sums_stride = u->width,
                        .ahead = (uintptr_t)w->a}; /* all that is read is close already */
   for (int64_t k = 0; k < inner; k += run.depth) {
-    run.depth = bsrg_min(BSRG_SEGMENT_K, inner - k);
+    run.depth = bsrg_min(BSRG_SEGMENT_K / ops->element_k, inner - k);
     run.add = k > 0;
     pack_b(w, u, k, run.depth);
     find_a(w, u, k, &run);
@@ -158,7 +161,7 @@ static void multiply_unit(const worker *w, const unit *u) {
 /* out = alpha * sums + beta * values, block by block. */
 static void finish_unit(const worker *w, const unit *u) {
   const bsrg_sampled_args *args = w->job->args;
-  const bsrg_cpu_ops *ops = w->job->ops;
+  const bsrg_cpu_ops *ops = &w->job->ops;
   const int64_t block_width = w->job->pattern.block_width, block_height = w->job->pattern.block_height;
   for (int64_t i = 0; i < u->blocks; i++) {
     for (int64_t r = 0; r < u->rows; r += BSRG_GROUP_ROWS) {
@@ -169,11 +172,11 @@ static void finish_unit(const worker *w, const unit *u) {
                              .columns = u->across,
                              .alpha = args->alpha,
                              .beta = args->beta,
-                             .y = (char *)args->out + element * ops->element_size,
+                             .y = (char *)args->out + element * w->job->item_size,
                              .y_row_stride = block_width,
                              .y_col_stride = 1};
       if (args->beta != 0) {
-        run.c = (const char *)args->values + element * ops->element_size;
+        run.c = (const char *)args->values + element * w->job->item_size;
         run.c_row_stride = block_width;
         run.c_col_stride = 1;
       }
@@ -200,7 +203,7 @@ static int64_t row_of(const bsrg_structure_view *pattern, int64_t block) {
 
 /* Sets the columns of a part of a block: as many vectors as the other parts have, or one more. */
 static void set_part(const sampled_job *job, int64_t part, unit *u) {
-  const int64_t lanes = job->ops->lanes, block_width = job->pattern.block_width;
+  const int64_t lanes = job->ops.lanes, block_width = job->pattern.block_width;
   const int64_t vectors = bsrg_ceil_div(block_width, lanes);
   const int64_t base = vectors / job->parts, wider = vectors % job->parts;
   u->offset = (part * base + bsrg_min(part, wider)) * lanes;
@@ -223,7 +226,7 @@ static void take_unit(const worker *w, int64_t index) {
     u.rows = bsrg_min(UNIT_ROWS, bsrg_rows_of(pattern, u.block_row) - u.first_row);
     u.across = bsrg_min(across, bsrg_cols_of(pattern, pattern->indices[u.block]) - u.offset);
     if (u.rows <= 0 || u.across <= 0) continue; /* beyond the matrix */
-    u.width = bsrg_ceil_div(u.blocks * u.across, job->ops->lanes) * job->ops->lanes;
+    u.width = bsrg_ceil_div(u.blocks * u.across, job->ops.lanes) * job->ops.lanes;
     multiply_unit(w, &u);
     finish_unit(w, &u);
   }
@@ -245,12 +248,19 @@ static size_t reserve(size_t *end, int64_t bytes) {
   return begin;
 }
 
+/* Whether k can be dealt into pairs, and these are read in place or packed. */
+static bool has_whole_pairs(const bsrg_dense *a) {
+  return a->cols % 2 == 0 && (a->col_stride == 1 ? a->row_stride % 2 == 0 : a->row_stride == 1);
+}
+
 bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
-  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
   sampled_job job = {.args = args,
-                     .ops = ops,
-                     .pattern = bsrg_structure_get(args->pattern),
-                     .width = ops->tile_vectors * ops->lanes};
+                     .ops = bsrg_cpu_tile_ops(args->dtype, has_whole_pairs(&args->a)),
+                     .item_size = (int64_t)bsrg_dtype_size(args->dtype),
+                     .pattern = bsrg_structure_get(args->pattern)};
+  const bsrg_cpu_ops *ops = &job.ops;
+  job.width = ops->tile_vectors * ops->lanes;
+  job.inner = args->a.cols / ops->element_k;
   const int64_t block_height = job.pattern.block_height, block_width = job.pattern.block_width;
   job.blocks = bsrg_max(1, job.width / block_width);
   job.parts = bsrg_ceil_div(bsrg_ceil_div(block_width, ops->lanes), ops->tile_vectors);
@@ -258,7 +268,7 @@ bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
   job.units = bsrg_ceil_div(job.pattern.nnzb, job.blocks) * job.parts * job.row_groups;
   reserve(&job.slot_bytes, UNIT_ROWS * BSRG_SEGMENT_K * ops->sum_size);
   job.b_at = reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * ops->sum_size);
-  job.raw_at = reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * ops->element_size);
+  job.raw_at = reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * job.item_size);
   job.sums_at = reserve(&job.slot_bytes, UNIT_ROWS * job.width * ops->sum_size);
 
   const double vectors = (double)job.pattern.nnzb * (double)block_width / (double)ops->lanes;
@@ -271,6 +281,6 @@ bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
                      threads);
   bsrg_run_parallel(sampled_task, &job, threads);
   bsrg_scratch_give(job.slots);
-  bsrg_cpu_clear_edges(&job.pattern, args->out, ops->element_size);
+  bsrg_cpu_clear_edges(&job.pattern, args->out, job.item_size);
   return BSRG_OK;
 }
