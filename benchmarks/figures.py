@@ -153,7 +153,7 @@ def _roofline(runs: list[Run]) -> Panel:
         [_timed(row) for _, row in found],
         2.0 * ORDER**3 / _dense_seconds(run),
         "cuBLAS, dense",
-        MEMORY_BYTES_PER_S[GPU_SLUG],
+        MEMORY_BYTES_PER_S,
         _figures.TERA,
         f"float16, {ORDER}×{ORDER}, 1 to {ORDER} columns",
         _source(run),

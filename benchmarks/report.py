@@ -33,10 +33,8 @@ from .report_products import (
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
 GPU_SLUG = "h200"
-# That of what has not been measured there.
-NEWEST_SLUG = "h100-80gb-hbm3"
-# What these GPUs were seen to read from memory.
-MEMORY_BYTES_PER_S = {GPU_SLUG: 4.27e12, NEWEST_SLUG: 2.92e12}
+# What it was seen to read from memory.
+MEMORY_BYTES_PER_S = 4.27e12
 _MARKED = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -202,7 +200,6 @@ def _nearest_density(density: float) -> float:
 def _gpu_few(
     runs: list[Run],
     group: str,
-    slug: str,
     dtype: str = "float16",
     size: int = 2,
     rival: str = "",
@@ -221,7 +218,7 @@ def _gpu_few(
         matrices.setdefault(key, {})[row["N"]] = row
     counts = sorted({row["N"] for _, row in found})
     header = ["A", "density", "block", *(f"N = {n}, µs" for n in counts)]
-    memory = MEMORY_BYTES_PER_S[slug]
+    memory = MEMORY_BYTES_PER_S
     header.append(f"reading A at {memory / 1e12:.2f} TB/s, µs")
     lines = []
     for (m, k, nnzb, height, width), by_count in matrices.items():
@@ -362,19 +359,19 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-float32": (lambda runs: _gpu_blocks(runs, "float32"), GPU_SLUG, "gpu"),
     "gpu-patterns": (_gpu_patterns, GPU_SLUG, "gpu"),
     "gpu-patterns-float16": (lambda runs: _gpu_patterns(runs, dtype="float16"), GPU_SLUG, "gpu"),
-    "gpu-columns": (lambda runs: _gpu_few(runs, "columns", GPU_SLUG), GPU_SLUG, "gpu"),
-    "gpu-rows": (lambda runs: _gpu_few(runs, "rows", GPU_SLUG), GPU_SLUG, "gpu --select ^rows"),
+    "gpu-columns": (lambda runs: _gpu_few(runs, "columns"), GPU_SLUG, "gpu"),
+    "gpu-rows": (lambda runs: _gpu_few(runs, "rows"), GPU_SLUG, "gpu --select ^rows"),
     "gpu-columns-8-bits": (
-        lambda runs: _gpu_few(runs, "fp8_columns", NEWEST_SLUG, "float8_e4m3fn", 1),
-        NEWEST_SLUG,
+        lambda runs: _gpu_few(runs, "fp8_columns", "float8_e4m3fn", 1),
+        GPU_SLUG,
         "precision --select ^fp8_columns",
     ),
     "gpu-columns-float32": (
-        lambda runs: _gpu_few(runs, "float32_columns", NEWEST_SLUG, "float32", 4, "torch_bsr"),
-        NEWEST_SLUG,
+        lambda runs: _gpu_few(runs, "float32_columns", "float32", 4, "torch_bsr"),
+        GPU_SLUG,
         "precision --select ^float32_columns",
     ),
-    "gpu-low": (low_products, NEWEST_SLUG, "gpu|sampled|precision"),
+    "gpu-low": (low_products, GPU_SLUG, "gpu|sampled|precision"),
     "gpu-portable": (
         portable_products,
         GPU_SLUG,
