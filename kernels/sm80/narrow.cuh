@@ -225,25 +225,33 @@ class Kernel : RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStr
   }
 
   template <int kLayout>
-  __device__ __forceinline__ void multiply_round(float (&sums)[kStrip / 16][kTiles][4], int t) const {
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      uint32_t words[kHalfWords], b[kTiles][2];
-      read_x<kLayout>(words, t, h);
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        b[j][0] = fragment_x<kLayout>(words, j, 0);
-        b[j][1] = fragment_x<kLayout>(words, j, 1);
-      }
-      multiply_half(t, h, b, sums);
-    }
-  }
-
-  template <int kLayout>
   __device__ __forceinline__ void accumulate_from_ring(float (&sums)[kStrip / 16][kTiles][4]) const {
-    Base::for_rounds([this](int t, int chunk) { copy_a(t, chunk); },
-                     [this](int t, int chunk) { copy_x<kLayout>(t, chunk); },
-                     [this, &sums](int t) { multiply_round<kLayout>(sums, t); });
+    const int stride = chunk_stride();
+    int chunk = first_chunk();
+#pragma unroll
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_x<kLayout>(t, chunk + t * stride);
+      ptx::cp_async_commit();
+    }
+#pragma unroll 1
+    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
+      ptx::cp_async_wait<kRing - 2>();
+      __syncwarp();  // all have copied their part, and read what this round's copies replace
+      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);
+      copy_x<kLayout>(t + kRing - 1, chunk + (kRing - 1) * stride);
+      ptx::cp_async_commit();
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        uint32_t words[kHalfWords], b[kTiles][2];
+        read_x<kLayout>(words, t, h);
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          b[j][0] = fragment_x<kLayout>(words, j, 0);
+          b[j][1] = fragment_x<kLayout>(words, j, 1);
+        }
+        multiply_half(t, h, b, sums);
+      }
+    }
   }
 
   // ---- X by way of registers --------------------------------------------------------------------

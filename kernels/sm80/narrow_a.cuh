@@ -110,28 +110,6 @@ class RingOfA {
       copy_chunks(round, chunk);
   }
 
-  // All rounds of the warp where X waits in the ring, too, and the first ones of A have set out: copy_a(t, chunk) and
-  // copy_x(t, chunk) of round t, and multiply(t).
-  template <typename CopyA, typename CopyX, typename Multiply>
-  __device__ __forceinline__ void for_rounds(CopyA copy_a, CopyX copy_x, Multiply multiply) const {
-    const int stride = chunk_stride();
-    int chunk = first_chunk();
-#pragma unroll
-    for (int t = 0; t < kRing - 1; ++t) {
-      copy_x(t, chunk + t * stride);
-      ptx::cp_async_commit();
-    }
-#pragma unroll 1
-    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
-      ptx::cp_async_wait<kRing - 2>();
-      __syncwarp();  // all have copied their part, and read what this round's copies replace
-      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);
-      copy_x(t + kRing - 1, chunk + (kRing - 1) * stride);
-      ptx::cp_async_commit();
-      multiply(t);
-    }
-  }
-
   // 16 rows of the strip, from row 16 r on, of instruction m of a step.
   __device__ __forceinline__ void load_fragment(uint32_t (&a)[4], int t, int step, int m, int r) const {
     const unsigned char *round = ring_ + t % kRing * kRoundBytes;

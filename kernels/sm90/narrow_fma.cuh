@@ -269,32 +269,40 @@ class Kernel : narrow::RingOfA<RingShape<kColumns, kStrip>, kStrip, kCopies> {
   // ---- the product ----------------------------------------------------------------------------------
 
   template <bool kByRows>
-  __device__ __forceinline__ void multiply_round(T (&sums)[kRows][kOfLane], int t) const {
-    const unsigned char *const round = ring_ + t % kRing * kRoundBytes;
+  __device__ __forceinline__ void accumulate(T (&sums)[kRows][kOfLane]) const {
+    const int stride = chunk_stride();
+    int chunk = first_chunk();
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int q = part() * kChunks + c;
-      T x[kUnit][kOfLane];
-      read_x<kByRows>(x, t, q);
+    for (int t = 0; t < kRing - 1; ++t) {
+      copy_x<kByRows>(t, chunk + t * stride);
+      ptx::cp_async_commit();
+    }
+#pragma unroll 1
+    for (int t = 0; chunk - q_ < chunks_; ++t, chunk += stride) {
+      ptx::cp_async_wait<kRing - 2>();
+      __syncwarp();  // all have copied their part, and read what this round's copies replace
+      copy_a(t + kRing - 1, chunk + (kRing - 1) * stride);
+      copy_x<kByRows>(t + kRing - 1, chunk + (kRing - 1) * stride);
+      ptx::cp_async_commit();
+      const unsigned char *const round = ring_ + t % kRing * kRoundBytes;
 #pragma unroll
-      for (int i = 0; i < kRows; i += kUnit) {
-        T a[kUnit][kUnit];
-        read_a(a, round, i, q);
+      for (int c = 0; c < kChunks; ++c) {
+        const int q = part() * kChunks + c;
+        T x[kUnit][kOfLane];
+        read_x<kByRows>(x, t, q);
 #pragma unroll
-        for (int r = 0; r < kUnit; ++r)
+        for (int i = 0; i < kRows; i += kUnit) {
+          T a[kUnit][kUnit];
+          read_a(a, round, i, q);
 #pragma unroll
-          for (int j = 0; j < kOfLane; ++j)
+          for (int r = 0; r < kUnit; ++r)
 #pragma unroll
-            for (int k = 0; k < kUnit; ++k) sums[i + r][j] = fma(a[r][k], x[k][j], sums[i + r][j]);
+            for (int j = 0; j < kOfLane; ++j)
+#pragma unroll
+              for (int k = 0; k < kUnit; ++k) sums[i + r][j] = fma(a[r][k], x[k][j], sums[i + r][j]);
+        }
       }
     }
-  }
-
-  template <bool kByRows>
-  __device__ __forceinline__ void accumulate(T (&sums)[kRows][kOfLane]) const {
-    Base::for_rounds([this](int t, int chunk) { copy_a(t, chunk); },
-                     [this](int t, int chunk) { copy_x<kByRows>(t, chunk); },
-                     [this, &sums](int t) { multiply_round<kByRows>(sums, t); });
   }
 
   // ---- output ---------------------------------------------------------------------------------------
