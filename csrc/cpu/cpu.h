@@ -175,5 +175,11 @@ void bsrg_run_parallel(bsrg_task task, void *context, int threads);
  * cost more than many a product. NULL when memory ran out. */
 void *bsrg_scratch_take(size_t bytes);
 void bsrg_scratch_give(void *scratch);
+/* Reserves `bytes` of a slot that ends there, a whole number of cache lines, and returns where they begin. */
+static inline size_t bsrg_reserve(size_t *end, int64_t bytes) {
+  const size_t begin = *end;
+  *end += ((size_t)bytes + 63) / 64 * 64;
+  return begin;
+}
 
 #endif

@@ -213,13 +213,6 @@ static void pairs_task(void *context, int slot) {
   }
 }
 
-/* Reserves `bytes` in a slot, a whole number of cache lines, and returns where they begin. */
-static size_t reserve(size_t *end, int64_t bytes) {
-  const size_t begin = *end;
-  *end += ((size_t)bytes + 63) / 64 * 64;
-  return begin;
-}
-
 static void plan(pairs_job *job) {
   const bsrg_cpu_ops *ops = &job->ops;
   job->height = job->a.block_height;
@@ -241,10 +234,10 @@ static void plan(pairs_job *job) {
 
   const int64_t sums = BSRG_GROUP_ROWS * job->panel_width * ops->sum_size;
   size_t end = 0;
-  reserve(&end, sums);
-  job->partial_at = job->segment_blocks > 1 ? reserve(&end, sums) : 0;
-  job->b_at = reserve(&end, job->direct ? 0 : job->piece_depth * job->panel_width * ops->sum_size);
-  job->a_at = reserve(&end, job->copies_a ? job->piece_depth * BSRG_GROUP_ROWS * ops->sum_size : 0);
+  bsrg_reserve(&end, sums);
+  job->partial_at = job->segment_blocks > 1 ? bsrg_reserve(&end, sums) : 0;
+  job->b_at = bsrg_reserve(&end, job->direct ? 0 : job->piece_depth * job->panel_width * ops->sum_size);
+  job->a_at = bsrg_reserve(&end, job->copies_a ? job->piece_depth * BSRG_GROUP_ROWS * ops->sum_size : 0);
   job->slot_bytes = end;
 }
 

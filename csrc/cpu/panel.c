@@ -10,52 +10,10 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "cpu.h"
-
-enum {
-  /* Of a packed chunk. More than an L2 of 1 MiB holds (Zen 4), but a chunk less costs more than coming
-   * from L3. */
-  CHUNK_BYTES = 1536 << 10,
-  /* Rows whose sums wait between chunks: 1.5 MiB a thread at the widest panel. */
-  CHUNK_ROWS = 8192,
-  /* Rows of fewer k on average are summed in shorter segments. */
-  SHORT_ROW = 256,
-  /* Of A, that stay in L2 from one panel to the next when X is not packed. */
-  RANGE_BYTES = 256 << 10,
-  /* The least k of a block row in a chunk, on average, for each of its rows. */
-  CHUNK_SHARE = 4,
-  /* Blocks of a transposed view, from this width on, are read in place, each a segment of its own. */
-  ALONE_WIDTH = 32,
-  /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths. */
-  DIRECT_SPACING = 2
-};
-
-typedef enum b_source { PACKED, GATHERED, DIRECT } b_source;
-
-typedef struct panel_job {
-  const bsrg_matmul_args *args;
-  const bsrg_cpu_ops *ops;
-  bsrg_structure_view a; /* with k in elements of ops, which may be pairs */
-  int64_t item_size;     /* of X, C and Y */
-  b_source source;
-  bool widen_a, in_place;                /* in_place: elements are those in memory, whichever way A lies */
-  int64_t vectors, panels;               /* vectors of columns, and the panels they are dealt to */
-  int64_t max_width;                     /* sums in a row of the widest panel */
-  int64_t chunks, chunk_cols;            /* block columns of a packed chunk */
-  int64_t whole_cols;                    /* block columns without the last one where that is partial */
-  int64_t ranges;                        /* of row units, in each panel */
-  int64_t pass_units;                    /* units whose sums wait between chunks */
-  int64_t segment_blocks, segment_depth; /* a segment: so many blocks, and k of each */
-  bool small;                            /* block rows are of one tile and may be multiplied together */
-  char *slots;                           /* scratch memory, one slot a thread */
-  size_t slot_bytes, sums_at, a_at, cursors_at;
-  int32_t identity[BSRG_SEGMENT_K]; /* 0, 1, 2, ...: the block columns of gathered blocks */
-  _Atomic int64_t next;             /* panel, or range of a panel */
-  _Atomic int64_t *next_range;      /* [panels]: of packed ones */
-} panel_job;
+#include "panel.h"
 
 typedef struct worker {
-  panel_job *job;
+  bsrg_panel_job *job;
   void *b;          /* the packed chunk, or gathered rows */
   char *sums;       /* of a group, or of a pass */
   void *a;          /* copied blocks */
@@ -87,7 +45,7 @@ static int64_t element_at(const bsrg_structure_view *a, int64_t unit, int64_t bl
   return (block * a->block_height + unit % bsrg_units_per_block(a) * BSRG_UNIT_ROWS) * a->block_width;
 }
 
-static const char *x_at(const panel_job *job, int64_t row, int64_t column) {
+static const char *x_at(const bsrg_panel_job *job, int64_t row, int64_t column) {
   const bsrg_dense *x = &job->args->x;
   row *= job->ops->element_k;
   return (const char *)x->data + (row * x->row_stride + column * x->col_stride) * job->item_size;
@@ -101,16 +59,11 @@ static void pack_rows(const worker *w, void *destination, int64_t first, int64_t
 
 /* ---- One group of rows --------------------------------------------------------------------------------- */
 
-/* Of copies of a transposed view's blocks, from one k to the next: pairs are put together a vector at a time. */
-static int64_t transposed_stride(const panel_job *job, int64_t rows) {
-  return job->ops->element_k == 1 ? rows : bsrg_ceil_div(rows, job->ops->lanes) * job->ops->lanes;
-}
-
 /* As find_a, where A is the transposed of what is stored: its blocks lie anywhere, the rows of each beside one another.
  * A single block is read in place, several are copied as they lie. The processor's own prefetchers see all that coming. */
 static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k,
                               bsrg_tile_run *run) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   const int64_t height = job->a.block_height, area = height * job->a.block_width;
   const int64_t element_size = job->ops->element_size;
   const char *values =
@@ -124,7 +77,7 @@ static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_
     return;
   }
   run->a = w->a;
-  run->a_k_stride = transposed_stride(job, g->rows);
+  run->a_k_stride = bsrg_panel_transposed_stride(job, g->rows);
   run->a_block_stride = run->depth * run->a_k_stride;
   for (int64_t i = 0; i < count; i++) {
     char *copy = (char *)w->a + i * run->a_block_stride * job->ops->sum_size;
@@ -139,7 +92,7 @@ static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_
 
 /* Sets where a segment finds A: blocks [p, p + count) from k on, in place or copied. ahead_step is for one row. */
 static void find_a(const worker *w, const group *g, int64_t p, int64_t count, int64_t k, bsrg_tile_run *run) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   if (job->a.order) {
     find_transposed_a(w, g, p, count, k, run);
     return;
@@ -203,7 +156,7 @@ static bsrg_tile_kernel kernel_of(const worker *w, int64_t rows) {
 
 /* sums (=, or += when add) the group's product. first_column: where the packed chunk begins, in blocks. */
 static void multiply_group(const worker *w, const group *g, int64_t first_column, char *sums, bool add) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   const bsrg_cpu_ops *ops = job->ops;
   if (g->begin == g->end) {
     if (!add) memset(sums, 0, (size_t)(g->rows * w->width * ops->sum_size));
@@ -224,7 +177,7 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
       run.depth = bsrg_min(job->segment_depth, width - k);
       find_a(w, g, p, count, k, &run);
       run.columns = job->a.indices + p;
-      if (job->source == PACKED) {
+      if (job->source == BSRG_PANEL_PACKED) {
         read_packed(w, first_column, k, &run);
       } else if (run.columns[count - 1] < w->direct_end) {
         read_in_place(w, k, &run);
@@ -252,12 +205,12 @@ static void multiply_group(const worker *w, const group *g, int64_t first_column
 /* How many block rows from `block_row` on, of at most `count`, can be multiplied by one call of a kernel:
  * those whose rows of X are read where they lie, whole blocks of them. */
 static int64_t together(const worker *w, int64_t block_row, int64_t count) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   if (!job->small) return 0;
   count = bsrg_min(count, BSRG_GROUP_ROWS / job->a.block_height);
-  if (job->source == PACKED && job->whole_cols == job->a.block_cols) return count;
+  if (job->source == BSRG_PANEL_PACKED && job->whole_cols == job->a.block_cols) return count;
   const int64_t *end = job->a.indptr + block_row + 1;
-  const int64_t last = job->source == PACKED ? job->whole_cols : w->direct_end;
+  const int64_t last = job->source == BSRG_PANEL_PACKED ? job->whole_cols : w->direct_end;
   for (int64_t i = 0; i < count; i++) {
     if (end[i] > end[i - 1] && job->a.indices[end[i] - 1] >= last) return i;
   }
@@ -265,7 +218,7 @@ static int64_t together(const worker *w, int64_t block_row, int64_t count) {
 }
 
 static void multiply_together(const worker *w, int64_t block_row, int64_t count) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   const int64_t height = job->a.block_height, width = job->a.block_width, size = job->ops->element_size;
   bsrg_tile_run run = {
       .count = count,
@@ -283,7 +236,7 @@ static void multiply_together(const worker *w, int64_t block_row, int64_t count)
       .ahead = (uintptr_t)job->args->values + (uintptr_t)(job->segment_blocks * height * width * size),
       .ahead_step = height * size,
       .ahead_block_stride = height * width * size};
-  if (job->source == PACKED) {
+  if (job->source == BSRG_PANEL_PACKED) {
     read_packed(w, 0, 0, &run);
   } else {
     read_in_place(w, 0, &run);
@@ -345,7 +298,7 @@ static void multiply_units(const worker *w, int64_t begin, int64_t end) {
 
 /* The same, when the panel is packed chunk by chunk. */
 static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   const bsrg_structure_view *a = &job->a;
   const int64_t per_block = bsrg_units_per_block(a), first_block_row = begin / per_block;
   const int64_t end_block_row = bsrg_ceil_div(end, per_block);
@@ -377,7 +330,7 @@ static void multiply_pass(const worker *w, int64_t begin, int64_t end) {
 }
 
 static void enter_panel(worker *w, int64_t panel) {
-  const panel_job *job = w->job;
+  const bsrg_panel_job *job = w->job;
   const bsrg_dense *x = &job->args->x;
   /* The first panels have one vector more when they cannot all have the same. */
   const int64_t base = job->vectors / job->panels, wider = job->vectors % job->panels;
@@ -385,7 +338,7 @@ static void enter_panel(worker *w, int64_t panel) {
   w->first_vector = panel * base + bsrg_min(panel, wider);
   w->width = w->panel_vectors * job->ops->lanes;
   w->columns = bsrg_min(w->width, x->cols - w->first_vector * job->ops->lanes);
-  w->direct_end = job->source == DIRECT ? job->whole_cols : 0;
+  w->direct_end = job->source == BSRG_PANEL_DIRECT ? job->whole_cols : 0;
   if (w->columns < w->width && w->direct_end > 0) {
     /* Vectors reach into the rows that follow, which lie next to one another (see plan_source). */
     const int64_t rows_past = bsrg_ceil_div(w->width - w->columns, x->cols);
@@ -395,7 +348,7 @@ static void enter_panel(worker *w, int64_t panel) {
 
 /* Takes what is left of a packed panel, range by range. */
 static void sweep_panel(worker *w, int64_t panel) {
-  panel_job *job = w->job;
+  bsrg_panel_job *job = w->job;
   enter_panel(w, panel);
   bool packed = false;
   int64_t range;
@@ -415,7 +368,7 @@ static void sweep_panel(worker *w, int64_t panel) {
 }
 
 static void take_panels(worker *w, int slot) {
-  panel_job *job = w->job;
+  bsrg_panel_job *job = w->job;
   int64_t panel;
   while ((panel = atomic_fetch_add(&job->next, 1)) < job->panels) sweep_panel(w, panel);
   /* The last ones taken are the likeliest to be unfinished. For one last range, packing would not pay. */
@@ -428,7 +381,7 @@ static void take_panels(worker *w, int slot) {
 /* Nothing is kept from one range of a panel to the next, so the panels of a range follow one another: its
  * part of A is then still in cache. */
 static void take_ranges(worker *w) {
-  panel_job *job = w->job;
+  bsrg_panel_job *job = w->job;
   int64_t item;
   while ((item = atomic_fetch_add(&job->next, 1)) < job->ranges * job->panels) {
     const int64_t range = item / job->panels;
@@ -439,133 +392,29 @@ static void take_ranges(worker *w) {
 }
 
 static void panel_task(void *context, int slot) {
-  panel_job *job = context;
+  bsrg_panel_job *job = context;
   char *memory = job->slots + (size_t)slot * job->slot_bytes;
   worker w = {.job = job,
               .b = memory,
               .sums = memory + job->sums_at,
               .a = memory + job->a_at,
               .cursors = (int64_t *)(void *)(memory + job->cursors_at)};
-  if (job->source == PACKED) {
+  if (job->source == BSRG_PANEL_PACKED) {
     take_panels(&w, slot);
   } else {
     take_ranges(&w);
   }
 }
 
-/* ---- The plan ------------------------------------------------------------------------------------------ */
-
-/* None of these choices looks at the number of threads where it could change the order of a sum. */
-static void plan_source(panel_job *job) {
-  const bsrg_structure_view *a = &job->a;
-  const bsrg_dense *x = &job->args->x;
-  const int64_t chunk_k = CHUNK_BYTES / (job->max_width * job->ops->sum_size);
-  const int64_t chunks = bsrg_max(1, bsrg_ceil_div(a->cols, chunk_k));
-  const int64_t passes = chunks > 1 ? bsrg_ceil_div(a->rows, CHUNK_ROWS) : 1;
-  const int64_t used = a->nnzb * a->block_width;
-  /* Packing copies cols * passes rows, gathering `used`, and the taller the blocks the less that matters;
-   * a block row's share of a chunk must be worth a visit. */
-  const int64_t share = CHUNK_SHARE * bsrg_max(4, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
-  const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
-                    (chunks == 1 || a->block_rows * chunks <= used / share);
-  const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
-  const bool loadable = job->in_place && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
-  const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
-  const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
-  job->source = loadable && (narrow || used_once) ? DIRECT : pack ? PACKED : GATHERED;
-  /* The others take the last column of a row for its greatest, or meet the columns chunk by chunk. */
-  if (a->column_order != BSRG_ASCENDING) job->source = GATHERED;
-
-  job->chunks = job->source == PACKED ? chunks : 1;
-  job->chunk_cols = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunks));
-  job->chunks = bsrg_max(1, bsrg_ceil_div(a->block_cols, job->chunk_cols));
-}
-
-static void plan_segments(panel_job *job) {
-  const int64_t width = job->a.block_width;
-  /* A dense product adds the zeros too, so that its sums are shorter than ours where rows are. */
-  const int64_t element_k = job->ops->element_k;
-  const bool short_rows = job->a.nnzb * width * element_k <= SHORT_ROW * job->a.block_rows;
-  const int64_t segment = (short_rows ? BSRG_SEGMENT_K / 2 : BSRG_SEGMENT_K) / element_k;
-  job->segment_blocks = bsrg_max(1, segment / width);
-  if (job->a.order && job->in_place && width >= ALONE_WIDTH) job->segment_blocks = 1;
-  job->segment_depth = bsrg_ceil_div(width, bsrg_ceil_div(width, segment));
-  for (int32_t i = 0; i < BSRG_SEGMENT_K; i++) job->identity[i] = i;
-  job->small = job->a.nnzb > 0 && !job->widen_a && !job->a.order && job->source != GATHERED &&
-               job->chunks == 1 && width <= segment && job->a.block_height <= job->ops->tile_rows;
-}
-
-static void plan_ranges(panel_job *job, int threads) {
-  const bsrg_structure_view *a = &job->a;
-  const int64_t units = bsrg_unit_count(a);
-  job->pass_units = CHUNK_ROWS / bsrg_min(a->block_height, BSRG_UNIT_ROWS);
-  const int64_t balanced = threads == 1 ? 1 : bsrg_ceil_div(8 * threads, job->panels);
-  if (job->source != PACKED) {
-    const double a_bytes =
-        (double)a->nnzb * (double)(a->block_height * a->block_width * job->ops->element_size);
-    /* Without need, no group is cut: what is gathered for one serves all of its rows. */
-    const int64_t groups = a->block_rows * bsrg_ceil_div(a->block_height, BSRG_GROUP_ROWS);
-    const int64_t cached = job->panels == 1 ? 1 : bsrg_min(groups, 1 + (int64_t)(a_bytes / RANGE_BYTES));
-    job->ranges = bsrg_max(cached, balanced);
-  } else if (job->chunks == 1) {
-    job->ranges = threads == 1 ? 1 : bsrg_max(16, balanced);
-  } else {
-    /* Each range packs all of the panel again. */
-    job->ranges = bsrg_ceil_div(units, job->pass_units);
-    if (balanced > 2) job->ranges = bsrg_max(job->ranges, balanced / 2);
-  }
-  job->ranges = bsrg_min(job->ranges, units);
-}
-
-/* Reserves `bytes` in a slot, a whole number of cache lines, and returns where they begin. */
-static size_t reserve(size_t *end, int64_t bytes) {
-  const size_t begin = *end;
-  *end += ((size_t)bytes + 63) / 64 * 64;
-  return begin;
-}
-
-static void plan_memory(panel_job *job) {
-  const bsrg_structure_view *a = &job->a;
-  const int64_t row_bytes = job->max_width * job->ops->sum_size;
-  int64_t b_rows = 0, sums_rows = BSRG_GROUP_ROWS, cursors = 0, a_items = 0;
-  if (job->source == PACKED) b_rows = bsrg_min(job->chunk_cols * a->block_width, a->cols);
-  const int64_t segment_k = job->segment_blocks * job->segment_depth;
-  if (job->source != PACKED) b_rows = segment_k;
-  if (job->widen_a || job->a.order)
-    a_items = segment_k * transposed_stride(job, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
-  if (job->chunks > 1) {
-    sums_rows = bsrg_min(a->rows, CHUNK_ROWS);
-    cursors = bsrg_min(a->block_rows, job->pass_units + 1);
-  }
-  size_t end = 0;
-  reserve(&end, b_rows * row_bytes);
-  job->sums_at = reserve(&end, sums_rows * row_bytes);
-  job->a_at = reserve(&end, a_items * job->ops->sum_size);
-  job->cursors_at = reserve(&end, cursors * (int64_t)sizeof(int64_t));
-  job->slot_bytes = end;
-}
+/* ---- Entry --------------------------------------------------------------------------------------------- */
 
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error) {
-  panel_job job = {.args = args,
-                   .ops = ops,
-                   .a = bsrg_structure_get(args->a),
-                   .item_size = (int64_t)bsrg_dtype_size(args->dtype)};
-  job.a.block_width /= ops->element_k;
-  job.a.cols /= ops->element_k;
-  job.widen_a = ops->element_size != ops->sum_size;
-  job.in_place = !job.widen_a && ops->element_k == 1;
-  job.vectors = bsrg_ceil_div(args->x.cols, ops->lanes);
-  job.panels = bsrg_ceil_div(job.vectors, ops->tile_vectors);
-  job.max_width = bsrg_ceil_div(job.vectors, job.panels) * ops->lanes;
-  job.whole_cols = job.a.cols / job.a.block_width;
-  plan_source(&job);
-  plan_segments(&job);
-  plan_ranges(&job, threads);
-  plan_memory(&job);
+  bsrg_panel_job job = {.args = args, .ops = ops};
+  bsrg_panel_plan(&job, threads);
 
   size_t bytes = job.slot_bytes * (size_t)threads;
-  const size_t ranges_at = reserve(&bytes, job.panels * (int64_t)sizeof *job.next_range);
+  const size_t ranges_at = bsrg_reserve(&bytes, job.panels * (int64_t)sizeof *job.next_range);
   char *scratch = bsrg_scratch_take(bytes);
   if (!scratch) {
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space of %d threads", bytes,

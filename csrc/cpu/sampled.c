@@ -242,12 +242,6 @@ static void sampled_task(void *context, int slot) {
 
 /* ---- Entry --------------------------------------------------------------------------------------------- */
 
-static size_t reserve(size_t *end, int64_t bytes) {
-  const size_t begin = *end;
-  *end += ((size_t)bytes + 63) / 64 * 64;
-  return begin;
-}
-
 /* Whether k can be dealt into pairs, and these are read in place or packed. */
 static bool has_whole_pairs(const bsrg_dense *a) {
   return a->cols % 2 == 0 && (a->col_stride == 1 ? a->row_stride % 2 == 0 : a->row_stride == 1);
@@ -266,10 +260,10 @@ bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
   job.parts = bsrg_ceil_div(bsrg_ceil_div(block_width, ops->lanes), ops->tile_vectors);
   job.row_groups = bsrg_ceil_div(block_height, UNIT_ROWS);
   job.units = bsrg_ceil_div(job.pattern.nnzb, job.blocks) * job.parts * job.row_groups;
-  reserve(&job.slot_bytes, UNIT_ROWS * BSRG_SEGMENT_K * ops->sum_size);
-  job.b_at = reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * ops->sum_size);
-  job.raw_at = reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * job.item_size);
-  job.sums_at = reserve(&job.slot_bytes, UNIT_ROWS * job.width * ops->sum_size);
+  bsrg_reserve(&job.slot_bytes, UNIT_ROWS * BSRG_SEGMENT_K * ops->sum_size);
+  job.b_at = bsrg_reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * ops->sum_size);
+  job.raw_at = bsrg_reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * job.item_size);
+  job.sums_at = bsrg_reserve(&job.slot_bytes, UNIT_ROWS * job.width * ops->sum_size);
 
   const double vectors = (double)job.pattern.nnzb * (double)block_width / (double)ops->lanes;
   int threads = bsrg_cpu_threads((double)block_height * vectors * ((double)args->a.cols + 1));
