@@ -79,8 +79,6 @@ static void find_a(const worker *w, int64_t block, int64_t k, bsrg_tile_run *run
     run->a_row_stride = run->depth;
     ops->widen(w->a, source, stride, w->rows, run->depth);
   }
-  run->ahead =
-      (uintptr_t)run->a; /* nothing is known of the next one: a prefetch of what is there costs nothing */
 }
 
 /* partial += A's block, of the group's block row i, times the rows of B that the run knows. */
@@ -142,6 +140,9 @@ static void multiply_column(const worker *w, int64_t block_col) {
   for (int64_t p = job->bt.indptr[block_col]; p < job->bt.indptr[block_col + 1]; p++) {
     if (!find_row_blocks(w, job->bt.indices[p], cursors, found)) continue;
     const int64_t depth = bsrg_cols_of(&job->a, job->bt.indices[p]) / job->ops.element_k;
+    const int64_t next_block = stored(&job->bt, bsrg_min(p + 1, job->bt.indptr[block_col + 1] - 1));
+    const uintptr_t next = (uintptr_t)job->args->b_values +
+                           (uintptr_t)(next_block * job->depth * job->width * job->ops.element_size);
     for (int64_t k = 0; k < depth; k += job->piece_depth) {
       bsrg_tile_run run = {.count = 1,
                            .begin = &zero,
@@ -152,6 +153,8 @@ static void multiply_column(const worker *w, int64_t block_col) {
                            .sums_stride = w->width,
                            .add = true};
       find_b(w, stored(&job->bt, p), k, &run);
+      run.ahead = next; /* B passes by from L3 or memory */
+      run.ahead_step = job->width * job->ops.element_size;
       for (int64_t i = 0; i < w->blocks; i++)
         if (found[i] >= 0) multiply_block(w, i, found[i], k, run);
     }
