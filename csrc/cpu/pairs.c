@@ -8,6 +8,9 @@
 
 #include "cpu.h"
 
+/* Of a row of Y, that a thread writes one after the other. */
+enum { RUN_BYTES = 512 };
+
 typedef struct pairs_job {
   const bsrg_matmul_sparse_args *args;
   bsrg_cpu_ops ops;
@@ -17,6 +20,7 @@ typedef struct pairs_job {
   int64_t height, depth, width;    /* of blocks: A's height and width, B's width; depth in elements of ops */
   int64_t group_blocks, pieces;    /* block rows of a group, or groups of a block row; one of them is 1 */
   int64_t groups, panels, vectors; /* panels of a block column, vectors of it */
+  int64_t items, run;              /* groups times all panels; how many a thread takes at a time */
   int64_t panel_width;             /* sums in a row of the widest panel */
   int64_t segment_blocks,
       piece_depth; /* blocks, and k of a block, that are summed before being added to totals */
@@ -186,6 +190,28 @@ static void finish(const worker *w, int64_t block_col) {
   w->job->ops.finish(&run);
 }
 
+/* A group's product with a panel. */
+static void multiply_item(worker *w, int64_t item) {
+  const pairs_job *job = w->job;
+  const int64_t across = job->bt.block_rows * job->panels;
+  const int64_t base = job->vectors / job->panels, wider = job->vectors % job->panels;
+  const int64_t group = item / across, block_col = item % across / job->panels, panel = item % job->panels;
+  w->first_block = group / job->pieces * job->group_blocks;
+  w->blocks = bsrg_min(job->group_blocks, job->a.block_rows - w->first_block);
+  w->first_row = group % job->pieces * BSRG_GROUP_ROWS;
+  /* Short block rows come as wholes, with rows beyond the matrix that are not written. */
+  const int64_t height = job->pieces > 1 ? bsrg_rows_of(&job->a, w->first_block) : job->height;
+  w->rows = bsrg_min(BSRG_GROUP_ROWS, height - w->first_row);
+  /* The first panels have one vector more when they cannot all have the same. */
+  w->panel_vectors = base + (panel < wider);
+  w->first_column = (panel * base + bsrg_min(panel, wider)) * job->ops.lanes;
+  w->width = w->panel_vectors * job->ops.lanes;
+  w->columns = bsrg_min(w->width, bsrg_rows_of(&job->bt, block_col) - w->first_column);
+  if (w->rows <= 0 || w->columns <= 0) return;
+  multiply_column(w, block_col);
+  finish(w, block_col);
+}
+
 static void pairs_task(void *context, int slot) {
   pairs_job *job = context;
   char *memory = job->slots + (size_t)slot * job->slot_bytes;
@@ -194,26 +220,10 @@ static void pairs_task(void *context, int slot) {
               .partial = memory + job->partial_at,
               .b = memory + job->b_at,
               .a = memory + job->a_at};
-  const int64_t across = job->bt.block_rows * job->panels;
-  const int64_t base = job->vectors / job->panels, wider = job->vectors % job->panels;
   int64_t item;
-  while ((item = atomic_fetch_add(&job->next, 1)) < job->groups * across) {
-    const int64_t group = item / across, block_col = item % across / job->panels, panel = item % job->panels;
-    w.first_block = group / job->pieces * job->group_blocks;
-    w.blocks = bsrg_min(job->group_blocks, job->a.block_rows - w.first_block);
-    w.first_row = group % job->pieces * BSRG_GROUP_ROWS;
-    /* Short block rows come as wholes, with rows beyond the matrix that are not written. */
-    const int64_t height = job->pieces > 1 ? bsrg_rows_of(&job->a, w.first_block) : job->height;
-    w.rows = bsrg_min(BSRG_GROUP_ROWS, height - w.first_row);
-    /* The first panels have one vector more when they cannot all have the same. */
-    w.panel_vectors = base + (panel < wider);
-    w.first_column = (panel * base + bsrg_min(panel, wider)) * job->ops.lanes;
-    w.width = w.panel_vectors * job->ops.lanes;
-    w.columns = bsrg_min(w.width, bsrg_rows_of(&job->bt, block_col) - w.first_column);
-    if (w.rows <= 0 || w.columns <= 0) continue;
-    multiply_column(&w, block_col);
-    finish(&w, block_col);
-  }
+  while ((item = atomic_fetch_add(&job->next, job->run)) < job->items)
+    for (const int64_t end = bsrg_min(item + job->run, job->items); item < end; item++)
+      multiply_item(&w, item);
 }
 
 static void plan(pairs_job *job) {
@@ -231,6 +241,10 @@ static void plan(pairs_job *job) {
   job->vectors = bsrg_ceil_div(bsrg_min(job->width, job->bt.rows), ops->lanes);
   job->panels = bsrg_ceil_div(job->vectors, ops->tile_vectors);
   job->panel_width = bsrg_ceil_div(job->vectors, job->panels) * ops->lanes;
+  job->items = job->groups * job->bt.block_rows * job->panels;
+  /* Threads would take cache lines of Y from one another that they both have columns of. */
+  const int64_t columns = bsrg_min(job->panel_width, job->width);
+  job->run = bsrg_ceil_div(RUN_BYTES, columns * job->item_size);
   const int64_t segment = BSRG_SEGMENT_K / ops->element_k;
   job->segment_blocks = bsrg_max(1, segment / job->depth);
   job->piece_depth = bsrg_ceil_div(job->depth, bsrg_ceil_div(job->depth, segment));
