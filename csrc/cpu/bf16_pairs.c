@@ -3,7 +3,7 @@
  * processors, so nothing in it may run before cpu.c has asked for them. */
 #include "cpu.h"
 
-#if defined(__x86_64__)
+#if defined(BSRG_HAS_BF16_PAIRS)
 
 #include <immintrin.h>
 

@@ -22,21 +22,31 @@ typedef enum isa { AVX512_BF16, AVX512, AVX2, GENERIC, ISAS } isa;
 static const char *const isa_names[ISAS] = {"avx512_bf16", "avx512", "avx2", "generic"};
 
 #if defined(__x86_64__)
+/* Of a processor that has AVX-512 and leaf 7. */
+static bool multiplies_pairs(void) {
+#if defined(BSRG_HAS_BF16_PAIRS)
+  enum { BF16 = 1 << 5 }; /* of EAX, in the second part of leaf 7 */
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) &&
+         (a & BF16);
+#else
+  return false;
+#endif
+}
+
 /* By CPUID itself: __builtin_cpu_supports knows of F16C only since GCC 11, and not every runtime library
  * fills in what it reads. */
 static isa best_isa(void) {
   enum { SSE_YMM = 0x06, SSE_YMM_ZMM_MASKS = 0xe6 }; /* registers that the system must save, in XCR0 */
-  enum { BF16 = 1 << 5 };                            /* of EAX, in the second part of leaf 7 */
   const unsigned avx512_bits = bit_AVX512F | bit_AVX512DQ | bit_AVX512BW | bit_AVX512VL;
   unsigned a, b, c, d, c1;
   if (!__get_cpuid(1, &a, &b, &c1, &d) || !(c1 & bit_OSXSAVE) || !__get_cpuid_count(7, 0, &a, &b, &c, &d))
     return GENERIC;
-  const unsigned parts = a;
   unsigned saved, high;
   __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
   if (!(b & bit_AVX2) || !(c1 & bit_FMA) || !(c1 & bit_F16C) || (saved & SSE_YMM) != SSE_YMM) return GENERIC;
   if ((b & avx512_bits) != avx512_bits || (saved & SSE_YMM_ZMM_MASKS) != SSE_YMM_ZMM_MASKS) return AVX2;
-  return parts >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & BF16) ? AVX512_BF16 : AVX512;
+  return multiplies_pairs() ? AVX512_BF16 : AVX512;
 }
 #else
 static isa best_isa(void) { return GENERIC; }
@@ -73,7 +83,7 @@ const bsrg_cpu_ops *bsrg_cpu_ops_of(bsrg_dtype dtype) {
 
 bsrg_cpu_ops bsrg_cpu_tile_ops(bsrg_dtype dtype, bool whole_pairs) {
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(dtype);
-#if defined(__x86_64__)
+#if defined(BSRG_HAS_BF16_PAIRS)
   if (dtype == BSRG_BF16 && whole_pairs && current_isa() == AVX512_BF16) return bsrg_cpu_bf16_pair_ops(ops);
 #endif
   (void)whole_pairs;

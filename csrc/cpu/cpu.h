@@ -128,6 +128,10 @@ typedef struct bsrg_cpu_ops {
 extern const bsrg_cpu_ops bsrg_cpu_generic_ops[4];
 #if defined(__x86_64__)
 extern const bsrg_cpu_ops bsrg_cpu_avx2_ops[4], bsrg_cpu_avx512_ops[4];
+#endif
+/* Of GCC, 10 is the first that knows AVX512_BF16. */
+#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
+#define BSRG_HAS_BF16_PAIRS
 /* Those of bfloat16 with elements that are pairs along k; what has nothing to do with them as in ops, of AVX-512. */
 bsrg_cpu_ops bsrg_cpu_bf16_pair_ops(const bsrg_cpu_ops *ops);
 #endif
