@@ -158,6 +158,20 @@ static inline bool bsrg_has_whole_pairs(const bsrg_structure_view *a) {
 /* Threads for so many multiply-adds of vectors. */
 int bsrg_cpu_threads(double cost);
 
+/* From one k to the next of a copied block of a transposed view, of so many rows: pairs are put together a vector at a time. */
+static inline int64_t bsrg_transposed_stride(const bsrg_cpu_ops *ops, int64_t rows) {
+  return ops->element_k == 1 ? rows : bsrg_ceil_div(rows, ops->lanes) * ops->lanes;
+}
+/* Copies such a block, as tiles read it: the rows of each k are adjacent, `stride` behind those of the k before. */
+static inline void bsrg_copy_transposed(const bsrg_cpu_ops *ops, void *destination, const void *source,
+                                        int64_t stride, int64_t depth, int64_t rows) {
+  if (ops->element_k > 1) {
+    ops->pack(destination, bsrg_transposed_stride(ops, rows), source, stride, 1, depth, rows);
+  } else {
+    ops->widen(destination, source, stride, depth, rows);
+  }
+}
+
 /* ---- panel.c ------------------------------------------------------------------------------------------- */
 
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,

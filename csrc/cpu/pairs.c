@@ -65,23 +65,20 @@ static void find_a(const worker *w, int64_t block, int64_t k, bsrg_tile_run *run
   const pairs_job *job = w->job;
   const bsrg_cpu_ops *ops = &job->ops;
   const bool turned = job->a.order != NULL;
-  const int64_t stride = turned ? job->height : job->depth; /* in items, or in elements of ops */
+  const int64_t depth = job->depth * ops->element_k, first_k = k * ops->element_k;
+  const int64_t first = turned ? first_k * job->height + w->first_row : w->first_row * depth + first_k;
   const char *source =
-      (const char *)job->args->a_values + block * job->height * job->depth * ops->element_size +
-      (turned ? k * ops->element_k * stride + w->first_row : (w->first_row * stride + k) * ops->element_k) *
-          job->item_size;
+      (const char *)job->args->a_values + (block * job->height * depth + first) * job->item_size;
   run->a = job->copies_a ? w->a : source;
-  run->a_row_stride = turned ? 1 : stride;
-  run->a_k_stride = turned ? stride : 1;
-  if (job->copies_a && turned && ops->element_k > 1) {
-    run->a_k_stride = bsrg_ceil_div(w->rows, ops->lanes) * ops->lanes;
-    ops->pack(w->a, run->a_k_stride, source, stride, 1, run->depth, w->rows);
-  } else if (job->copies_a && turned) {
-    run->a_k_stride = w->rows;
-    ops->widen(w->a, source, stride, run->depth, w->rows);
-  } else if (job->copies_a) {
+  run->a_row_stride = turned ? 1 : job->depth;
+  run->a_k_stride = turned ? job->height : 1;
+  if (!job->copies_a) return;
+  if (turned) {
+    run->a_k_stride = bsrg_transposed_stride(ops, w->rows);
+    bsrg_copy_transposed(ops, w->a, source, job->height, run->depth, w->rows);
+  } else {
     run->a_row_stride = run->depth;
-    ops->widen(w->a, source, stride, w->rows, run->depth);
+    ops->widen(w->a, source, job->depth, w->rows, run->depth);
   }
 }
 

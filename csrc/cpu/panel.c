@@ -77,16 +77,11 @@ static void find_transposed_a(const worker *w, const group *g, int64_t p, int64_
     return;
   }
   run->a = w->a;
-  run->a_k_stride = bsrg_panel_transposed_stride(job, g->rows);
+  run->a_k_stride = bsrg_transposed_stride(job->ops, g->rows);
   run->a_block_stride = run->depth * run->a_k_stride;
   for (int64_t i = 0; i < count; i++) {
-    char *copy = (char *)w->a + i * run->a_block_stride * job->ops->sum_size;
-    const char *block = values + job->a.order[p + i] * area * element_size;
-    if (job->ops->element_k > 1) {
-      job->ops->pack(copy, run->a_k_stride, block, height, 1, run->depth, g->rows);
-    } else {
-      job->ops->widen(copy, block, height, run->depth, g->rows);
-    }
+    bsrg_copy_transposed(job->ops, (char *)w->a + i * run->a_block_stride * job->ops->sum_size,
+                         values + job->a.order[p + i] * area * element_size, height, run->depth, g->rows);
   }
 }
 

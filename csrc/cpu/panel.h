@@ -36,9 +36,4 @@ typedef struct bsrg_panel_job {
 /* Decides all that depends on args and ops, which the job has already. */
 void bsrg_panel_plan(bsrg_panel_job *job, int threads);
 
-/* Of copies of a transposed view's blocks, from one k to the next: pairs are put together a vector at a time. */
-static inline int64_t bsrg_panel_transposed_stride(const bsrg_panel_job *job, int64_t rows) {
-  return job->ops->element_k == 1 ? rows : bsrg_ceil_div(rows, job->ops->lanes) * job->ops->lanes;
-}
-
 #endif

@@ -91,7 +91,7 @@ static void plan_memory(bsrg_panel_job *job) {
   const int64_t segment_k = job->segment_blocks * job->segment_depth;
   if (job->source != BSRG_PANEL_PACKED) b_rows = segment_k;
   if (job->widen_a || job->a.order)
-    a_items = segment_k * bsrg_panel_transposed_stride(job, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
+    a_items = segment_k * bsrg_transposed_stride(job->ops, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
   if (job->chunks > 1) {
     sums_rows = bsrg_min(a->rows, CHUNK_ROWS);
     cursors = bsrg_min(a->block_rows, job->pass_units + 1);

@@ -193,9 +193,7 @@ struct Vectors {
 
   // The operand, from the beginning of the warpgroup's pieces on: two columns or a row a thread. Other warps' pieces lie there, too,
   // and what they have fetched.
-  __device__ uint32_t bias_operand() const {
-    return shared + L::kOutput + (warp - 4 & ~3) * kWarpOutputBytes;
-  }
+  __device__ uint32_t bias_operand() const { return piece_buffers(warp - 4 & ~3); }
   __device__ void place_bias() const {
     const int t = threadIdx.x % 128;
     ptx::cp_async_wait<0>();
