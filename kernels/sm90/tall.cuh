@@ -458,7 +458,6 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
 
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
-    this->make_halves();
     if constexpr (kCluster > 1)
       ptx::cluster_sync();
     else

@@ -38,8 +38,7 @@ struct Layout {
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kWanted = kMessage + 32 * kMessageSlots;
-  static constexpr int kHalves = (kWanted + 8 + 15) / 16 * 16;  // eight rows of 16 bytes: a half and zeros
-  static constexpr int kEnd = kHalves + 128;
+  static constexpr int kEnd = kWanted + 8;
   static_assert(kMessage % 16 == 0, "messages are 16-byte stores");
   static_assert(kEnd + 1024 <= BSRG_TALL_SHARED_BYTES, "the host reserves too little");
 };

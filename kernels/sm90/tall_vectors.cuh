@@ -167,18 +167,10 @@ struct Vectors {
   // ---- a bias that the tensor cores add ------------------------------------------------------------
 
   // As one more instruction along k: 16 k of which numbers 0 and 8 count, a half in one operand and the bias in the other. Other
-  // products are of zeros, so it is exact, and what is not finite stays so. Groups of eight rows take 128 bytes; all of the
-  // halves are the same ones.
+  // products are of zeros, so it is exact, and what is not finite stays so. A row has 16 bytes, for both groups of eight k.
 
   __device__ bool adds_by_mma() const { return p.bias_by_mma != BSRG_TALL_BIAS_NONE; }
   __device__ bool is_of_columns() const { return p.bias_by_mma == BSRG_TALL_BIAS_COLUMNS; }
-
-  __device__ void make_halves() const {
-    if (threadIdx.x < 8)
-      ptx::store_shared(shared + L::kHalves + 16 * threadIdx.x,
-                        make_int4(static_cast<int>(ptx::pack<T>(0.5f, 0.f)), 0, 0, 0));
-    ptx::fence_async_proxy();
-  }
 
   // Each warp all columns, or its strip's rows.
   __device__ void fetch_bias(int strip_row, int column) const {
@@ -191,22 +183,23 @@ struct Vectors {
     ptx::cp_async_commit();
   }
 
-  // The operand, from the beginning of the warpgroup's pieces on: two columns or a row a thread. Other warps' pieces lie there, too,
-  // and what they have fetched.
+  // The operands, in the first and the second half of the warpgroup's pieces, two rows of either a thread. Other warps' pieces lie
+  // there, too, and what they have fetched.
+  static constexpr int kHalves = 2 * kWarpOutputBytes;
   __device__ uint32_t bias_operand() const { return piece_buffers(warp - 4 & ~3); }
   __device__ void place_bias() const {
     const int t = threadIdx.x % 128;
     ptx::cp_async_wait<0>();
     __syncwarp();
-    const uint32_t two = ptx::load_shared_int(column_vector(0) + 4 * (is_of_columns() ? t : t % kStrip / 2));
-    const int low = static_cast<int>(two & 0xffff), high = static_cast<int>(two >> 16);
+    // Of rows there are 64: the other warps' are copies, which nothing reads.
+    const uint32_t two = ptx::load_shared_int(column_vector(0) + 4 * (is_of_columns() ? t : lane));
     ptx::named_barrier_sync(warp / 4, 128);
-    if (is_of_columns()) {
-      ptx::store_shared(bias_operand() + 32 * t, make_int4(low, 0, 0, 0));
-      ptx::store_shared(bias_operand() + 32 * t + 16, make_int4(high, 0, 0, 0));
-    } else if (t < kStrip) {
-      ptx::store_shared(bias_operand() + 16 * t, make_int4(t % 2 ? high : low, 0, 0, 0));
-    }
+    const uint32_t mine = bias_operand() + 32 * t;
+    const int4 half = make_int4(static_cast<int>(ptx::pack<T>(0.5f, 0.f)), 0, 0, 0);
+    ptx::store_shared(mine, make_int4(static_cast<int>(two & 0xffff), 0, 0, 0));
+    ptx::store_shared(mine + 16, make_int4(static_cast<int>(two >> 16), 0, 0, 0));
+    ptx::store_shared(mine + kHalves, half);
+    ptx::store_shared(mine + kHalves + 16, half);
     ptx::fence_async_proxy();
     ptx::named_barrier_sync(warp / 4, 128);
   }
@@ -219,10 +212,10 @@ struct Vectors {
   }
   __device__ void multiply_bias(float (&d)[kTileN / 2], bool started) const {
     place_bias();
-    const uint64_t halves = ptx::matrix_descriptor(shared + L::kHalves, 0, 0, ptx::Swizzle::kNone);
+    const uint64_t half = ptx::matrix_descriptor(bias_operand() + kHalves, 0, 128, ptx::Swizzle::kNone);
     const uint64_t bias = ptx::matrix_descriptor(bias_operand(), 0, 128, ptx::Swizzle::kNone);
     ptx::warpgroup_fence();
-    ptx::Wgmma<T, kTileN, 0, 0>::run(d, is_of_columns() ? halves : bias, is_of_columns() ? bias : halves,
+    ptx::Wgmma<T, kTileN, 0, 0>::run(d, is_of_columns() ? half : bias, is_of_columns() ? bias : half,
                                      started);
     ptx::warpgroup_commit();
   }
