@@ -186,6 +186,13 @@ def relative_error(torch: Any, found: Any, expected: Any) -> float:
     return error / norm
 
 
+def extent(where: Any) -> str:
+    """How many elements of a matrix a mask has, and between which rows and columns they lie."""
+    rows, columns = where.nonzero(as_tuple=True)
+    spans = [f"{int(of.min())} to {int(of.max())}" for of in (rows, columns)]
+    return f"{len(rows)} elements in rows {spans[0]} and columns {spans[1]}"
+
+
 def check(
     torch: Any,
     p: DeviceProblem,
@@ -222,6 +229,6 @@ def check(
     outside = torch.cat([memory[: GUARD * 8], memory[m + GUARD * 8 :]])
     what = f"{p.matrix!r} n={n} alpha={alpha} beta={beta} family={family}"
     assert outside.isnan().all(), f"{what}: something outside out was written to"
-    assert not out.isnan().any(), f"{what}: not all of out was written"
+    assert not out.isnan().any(), f"{what}: not all of out was written, {extent(out.isnan())}"
     error = relative_error(torch, out, expected)
     assert error <= allowed, f"{what}: relative error {error:.3e}, allowed {allowed:.3e}"

@@ -11,7 +11,15 @@ import numpy as np
 import pytest
 from bsrgemm._matmul import product
 from cases import ROUNDOFF, cancellation, least_error
-from device_cases import GUARD, DeviceProblem, random_problem, relative_error, repeats, some
+from device_cases import (
+    GUARD,
+    DeviceProblem,
+    extent,
+    random_problem,
+    relative_error,
+    repeats,
+    some,
+)
 from precision_cases import EIGHT, RESULTS, SUM_ERROR, TF32_ERROR
 
 pytestmark = pytest.mark.gpu
@@ -144,7 +152,7 @@ def check(
     )
     outside = torch.cat([memory[:guard], memory[lines[0] + guard :]])
     assert outside.isnan().all(), f"{what}: something outside out was written to"
-    assert not out.isnan().any(), f"{what}: not all of out was written"
+    assert not out.isnan().any(), f"{what}: not all of out was written, {extent(out.isnan())}"
     error = relative_error(torch, out, expected)
     assert error <= allowed, f"{what}: relative error {error:.3e}, allowed {allowed:.3e}"
 

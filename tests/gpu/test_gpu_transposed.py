@@ -13,6 +13,7 @@ from device_cases import (
     DeviceProblem,
     check_same_bits,
     corner,
+    extent,
     random_problem,
     reduced,
     relative_error,
@@ -96,7 +97,7 @@ def check_form(
     cancelled = cancellation(expected, exact(torch.float64, abs), inner)
     allowed = max(2.0 * lost, least_error(name, inner, cancelled))
     what = f"{form!r} {p.matrix!r} n={n} {layout} alpha={alpha} beta={beta} family={family}"
-    assert not out.isnan().any(), f"{what}: not all of out was written"
+    assert not out.isnan().any(), f"{what}: not all of out was written, {extent(out.isnan())}"
     error = relative_error(torch, out, expected)
     assert error <= allowed, f"{what}: relative error {error:.3e}, allowed {allowed:.3e}"
     out.fill_(float("nan"))
