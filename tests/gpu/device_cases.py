@@ -187,10 +187,10 @@ def relative_error(torch: Any, found: Any, expected: Any) -> float:
 
 
 def extent(where: Any) -> str:
-    """How many elements of a matrix a mask has, and between which rows and columns they lie."""
-    rows, columns = where.nonzero(as_tuple=True)
-    spans = [f"{int(of.min())} to {int(of.max())}" for of in (rows, columns)]
-    return f"{len(rows)} elements in rows {spans[0]} and columns {spans[1]}"
+    """How many elements a mask has, and between which indices of each axis they lie."""
+    places = where.nonzero()
+    ends = zip(places.amin(dim=0).tolist(), places.amax(dim=0).tolist(), strict=True)
+    return f"{len(places)} elements from {' and '.join(f'{a} to {b}' for a, b in ends)}"
 
 
 def check(
