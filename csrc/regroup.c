@@ -250,8 +250,10 @@ bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v, bsrg_bl
                           shape.width == BSRG_TALL_PIECED_WIDTH;
   int64_t rows;
   const bool counted = bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX - 64;
-  /* Measured: more or narrower ones take TMA longer than a copy does. */
-  const bool suits = part.width >= 32 && 4 * part.height * part.width >= 64 * 64;
+  /* Measured: more or narrower ones take TMA longer than a copy does, but for 16 columns that are all of a block: then a box
+   * has two rows in one. */
+  const bool suits = (part.width >= 32 && 4 * part.height * part.width >= 64 * 64) ||
+                     (v->block_width == 16 && part.height >= 32);
   return has_kernel && suits && counted ? part : (bsrg_block_shape){0, 0};
 }
 
@@ -260,6 +262,7 @@ static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t par
                           bsrg_regrouped *r) {
   const bsrg_block_shape shape = r->source_shape;
   const int32_t down = BSRG_TALL_STRIP / shape.height, across = BSRG_TALL_PIECED_WIDTH / shape.width;
+  const int32_t together = BSRG_TALL_TWO_ROWS(shape.width) ? BSRG_TWO_ROWS : 1;
   const int64_t bh = v->block_height, bw = v->block_width;
   const int64_t y = row * BSRG_TALL_PIECED_HEIGHT + part * shape.height, block_row = y / bh;
   if (block_row >= v->block_rows) return;
@@ -268,7 +271,7 @@ static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t par
       const int64_t column = v->indices[b] * bw + x, entry = slot[column / BSRG_TALL_PIECED_WIDTH];
       const int64_t panel = column % BSRG_TALL_PIECED_WIDTH / shape.width;
       r->sources[((entry * 2 + part / down) * across + panel) * down + part % down] =
-          (bsrg_tall_piece){(int32_t)x, (int32_t)(b * bh + y % bh)};
+          (bsrg_tall_piece){(int32_t)x, (int32_t)((b * bh + y % bh) / together)};
     }
 }
 

@@ -25,7 +25,7 @@ typedef struct bsrg_stream_plan {
   bsrg_stream_tile *tiles;
   int32_t *rows; /* first output row of each block row of the tiles, -1 where a tile has none */
   int32_t *
-      source; /* the parts in packed order: see bsrg_pack_params; zeros behind them, BSRG_STREAM_SLOTS of these */
+      source; /* the parts in packed order: see bsrg_pack_params; zeros behind them, BSRG_STREAM_SOURCE_SLACK */
   int64_t stage_count, part_count, row_count;
   int32_t tile_count;
   int64_t slots;        /* block columns of all stages */
@@ -67,7 +67,9 @@ static inline int32_t bsrg_stream_group_height(int32_t height) {
  * bsrg_compulsory_bytes. */
 void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_bytes, int64_t n,
                                 bool transposed_x, const bsrg_chip *chip, bsrg_candidate *candidate);
-/* Whether blocks are read as they are stored: of few columns, for which packing them takes a good part of the time. */
+/* Whether TMA sees both panels of a slot of X as one. */
+bool bsrg_stream_x_as_box(const bsrg_matmul_args *args);
+/* Whether blocks are read as they are stored: where packing them would take longer. */
 bool bsrg_stream_reads_stored(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                               const bsrg_chip *chip);
 /* Values that are packed where need be, and the product. Of float32 the structure's blocks are counted twice as wide as they are (kstream.c),

@@ -48,7 +48,7 @@ static bsrg_status prepare(const bsrg_matmul_args *args, const bsrg_stream_plan 
       [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
       [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
       [SOURCE] = {stream->source,
-                  sizeof(*stream->source) * (size_t)(stream->part_count + BSRG_STREAM_SLOTS)}};
+                  sizeof(*stream->source) * (size_t)(stream->part_count + BSRG_STREAM_SOURCE_SLACK)}};
   return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_STREAM, stream->low), parts, PARTS, gpu, uploads,
                           error);
 }
@@ -76,17 +76,24 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      (CUstream)args->stream, &p, error);
 }
 
-/* Of X or Y, in boxes of so many rows, of 16 bits each, by 64 columns. */
-static bsrg_map_shape shape_of(const bsrg_dense *d, bsrg_dtype dtype, bool transposed, int32_t rows) {
+/* Of Y in boxes of so many rows by 64 columns, or of X, of both panels of 64 columns where TMA sees them as one. */
+static bsrg_map_shape shape_of(const bsrg_dense *d, bsrg_dtype dtype, bool transposed, int32_t rows,
+                               int32_t panels) {
   const uint64_t k = (uint64_t)d->rows, n = (uint64_t)d->cols;
-  if (transposed)
+  if (transposed) /* rows are of 16 bits each */
     return (bsrg_map_shape){2,
-                            {k, n, 0},
-                            {(uint64_t)d->col_stride, 0},
-                            {2 * (uint32_t)rows / (uint32_t)bsrg_dtype_size(dtype), 64, 0},
+                            {k, n},
+                            {(uint64_t)d->col_stride},
+                            {2 * (uint32_t)rows / (uint32_t)bsrg_dtype_size(dtype), 64 * (uint32_t)panels},
                             bsrg_map_swizzle(2 * rows)};
+  if (panels > 1)
+    return (bsrg_map_shape){3,
+                            {64, k, n / 64},
+                            {(uint64_t)d->row_stride, 64},
+                            {64, (uint32_t)rows, (uint32_t)panels},
+                            CU_TENSOR_MAP_SWIZZLE_128B};
   return (bsrg_map_shape){
-      2, {n, k, 0}, {(uint64_t)d->row_stride, 0}, {64, (uint32_t)rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+      2, {n, k}, {(uint64_t)d->row_stride}, {64, (uint32_t)rows}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
 #define BSRG_STREAM_ONE_MORE(height, width) +1
@@ -106,11 +113,13 @@ static int kernel_of(const bsrg_matmul_args *args, const bsrg_stream_shape *shap
 static bsrg_status describe_blocks(const bsrg_matmul_args *args, const bsrg_stream_shape *shape,
                                    bsrg_tensor_map *map, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
+  const uint32_t together = BSRG_STREAM_TWO_ROWS(shape->height) ? BSRG_TWO_ROWS : 1;
+  const uint32_t width = together * (uint32_t)shape->width;
   const bsrg_map_shape blocks = {2,
-                                 {(uint64_t)shape->width, (uint64_t)(v->nnzb * v->block_height), 0},
-                                 {(uint64_t)shape->width, 0},
-                                 {(uint32_t)shape->width, (uint32_t)shape->height, 0},
-                                 bsrg_map_swizzle(2 * shape->width)};
+                                 {width, (uint64_t)(v->nnzb * v->block_height) / together},
+                                 {width},
+                                 {width, (uint32_t)shape->height / together},
+                                 bsrg_map_swizzle(2 * width)};
   return bsrg_encode_map(gpu.api, args->dtype, args->values, &blocks, map, error);
 }
 
@@ -127,6 +136,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const int64_t tiles = (int64_t)stream->tile_count * n_tiles, clusters = bsrg_min(sms / cluster, tiles);
   const bool tf32 = args->dtype == BSRG_F32, transposed = tf32 || bsrg_map_has_transposed_x(args);
   const bool kept = bsrg_stream_keeps(stream);
+  const bool x_as_box = bsrg_stream_x_as_box(args);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
                           .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
                           .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
@@ -148,9 +158,10 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .x_policy = kept && !transposed ? BSRG_L2_EVICT_FIRST : BSRG_L2_EVICT_NORMAL,
                           .y_data = args->y.data,
                           .y_row_stride = args->y.row_stride,
-                          .y_col_stride = args->y.col_stride};
-  const bsrg_map_shape x = shape_of(&args->x, args->dtype, transposed, shape->width),
-                       y = shape_of(&args->y, args->dtype, transposed, shape->height);
+                          .y_col_stride = args->y.col_stride,
+                          .x_as_box = x_as_box};
+  const bsrg_map_shape x = shape_of(&args->x, args->dtype, transposed, shape->width, x_as_box ? 2 : 1),
+                       y = shape_of(&args->y, args->dtype, transposed, shape->height, 1);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK && !tf32)
     status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);

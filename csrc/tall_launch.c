@@ -82,7 +82,10 @@ static bsrg_kernel_id kernel_for(const bsrg_structure_view *v, bsrg_dtype dtype,
 
 static bsrg_kernel_id kernel_for_pieces(bsrg_dtype dtype, const bsrg_tall_pieces *pieces,
                                         const bsrg_tall_schedule *s) {
-  const int width = pieces->width == 64 ? 0 : 1, pairing = s->cluster.rows == 2 ? 2 : s->cluster.columns - 1;
+  const int width = pieces->width == 64   ? 0
+                    : pieces->width == 32 ? 1
+                                          : 2,
+            pairing = s->cluster.rows == 2 ? 2 : s->cluster.columns - 1;
   return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_PIECES_K64_C1
                                                   : BSRG_KERNEL_TALL_BF16_PIECES_K64_C1) +
                           3 * width + pairing);
@@ -90,12 +93,13 @@ static bsrg_kernel_id kernel_for_pieces(bsrg_dtype dtype, const bsrg_tall_pieces
 
 static bsrg_map_shape pieces_shape(const bsrg_tall_pieces *pieces) {
   const bsrg_structure_view *v = pieces->stored;
-  const uint64_t width = (uint64_t)v->block_width, rows = (uint64_t)(v->nnzb * v->block_height);
+  const uint32_t together = BSRG_TALL_TWO_ROWS(pieces->width) ? BSRG_TWO_ROWS : 1;
+  const uint64_t width = (uint64_t)v->block_width * together, rows = (uint64_t)(v->nnzb * v->block_height);
   return (bsrg_map_shape){2,
-                          {width, rows, 0},
-                          {width, 0},
-                          {(uint32_t)pieces->width, (uint32_t)pieces->height, 0},
-                          bsrg_map_swizzle(2 * pieces->width)};
+                          {width, rows / together},
+                          {width},
+                          {(uint32_t)pieces->width * together, (uint32_t)pieces->height / together},
+                          bsrg_map_swizzle(2 * pieces->width * together)};
 }
 
 static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {

@@ -66,6 +66,11 @@ typedef struct bsrg_output_params {
   float curve[BSRG_OUTPUT_CURVE_TERMS];
 } bsrg_output_params;
 
+/* How many rows of a block one row of a box has, where the rows follow one another in memory and blocks have whole sixteens of them.
+ * TMA takes one or two cycles for each row of a box, however short it is. Their swizzle is that of rows twice as long: each 16
+ * bytes come to where WGMMA looks for them, but that it finds row r of a block where r ^ (r / 8 % 2) should be. */
+enum { BSRG_TWO_ROWS = 2 };
+
 /* ---- sm90/tall.cuh --------------------------------------------------------------------------- */
 
 enum {
@@ -107,11 +112,13 @@ typedef struct bsrg_tall_cut {
   int32_t first_slot, slot_count;
 } bsrg_tall_cut;
 
-/* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones, two or four a strip: first
- * element and row of a piece in the stored values, seen as [nnzb * bh, bw]. y = -1: no block has the piece. */
+/* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones: first element and row of a piece
+ * in the stored values as their map sees them. y = -1: no block has the piece. */
 typedef struct bsrg_tall_piece {
   int32_t x, y;
 } bsrg_tall_piece;
+/* Whether boxes of pieces have BSRG_TWO_ROWS: those of this width are all columns of a block. */
+#define BSRG_TALL_TWO_ROWS(piece_width) ((piece_width) == 16)
 
 /* Of bias_by_mma: that of columns or of rows, alone, of the operands' dtype, with adjacent elements, where alpha is 1. */
 enum { BSRG_TALL_BIAS_NONE, BSRG_TALL_BIAS_COLUMNS, BSRG_TALL_BIAS_ROWS };
@@ -120,7 +127,7 @@ typedef struct bsrg_tall_params {
   /* As described here for rows of X that are contiguous. With a transposed A, `a` is [nnzb * bw, bh], box STAGE k x 64
    * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x x_columns, and `y` {M, N}, box 64 rows x
    * 64 columns. */
-  bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k, or a piece */
+  bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k, or a piece, or with two of its rows in one */
   bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
   bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
   bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns, for `whole` kernels 64 x 64 */
@@ -183,7 +190,9 @@ enum {
   BSRG_STREAM_MOST_ROWS = 16,    /* block rows of a warpgroup, at most */
   BSRG_STREAM_TILE_N = 128,      /* columns of a tile, two panels of 64 */
   BSRG_STREAM_THREADS = 128 * 4, /* a warpgroup of producers */
-  BSRG_STREAM_SLOTS = 32,        /* block columns of X in a stage, at most */
+  BSRG_STREAM_LOADERS = 3,       /* warps of these that ask for X and blocks */
+  BSRG_STREAM_SOURCE_SLACK = 32 * BSRG_STREAM_LOADERS,
+  BSRG_STREAM_SLOTS = 32, /* block columns of X in a stage, at most */
   BSRG_STREAM_STAGES = 3,
   BSRG_STREAM_STAGE_BYTES = 64 << 10, /* X from its start, blocks up to its end */
   BSRG_STREAM_OUTPUT_BYTES = 8 << 10, /* of a warpgroup: 64 rows of a panel, or twice 32 */
@@ -197,6 +206,9 @@ enum {
 #define BSRG_STREAM_PAIRS(width) ((width) == 8)
 /* Slots of a stage, for which each block row has a bit. Narrow blocks leave room for more. */
 #define BSRG_STREAM_SLOTS_OF(width) (BSRG_STREAM_PAIRS(width) ? BSRG_STREAM_SLOTS : BSRG_STREAM_SLOTS / 2)
+
+/* Whether boxes of stored blocks have BSRG_TWO_ROWS. */
+#define BSRG_STREAM_TWO_ROWS(height) ((height) % 16 == 0)
 
 /* A warpgroup's share of a stage. Its warps read 16 bytes at a time. */
 typedef struct bsrg_stream_share {
@@ -224,9 +236,10 @@ typedef struct bsrg_stream_tile {
 } bsrg_stream_tile;
 
 typedef struct bsrg_stream_params {
-  /* As described here for rows of X that are contiguous. With a transposed X, `x` is {K, N}, box width rows x 64 columns,
+  /* As described here for rows of X that are contiguous. With a transposed X, `x` is {K, N}, box width rows x 128 columns,
    * and `y` {M, N}, box height rows x 64 columns. */
-  bsrg_tensor_map x;  /* {N, K}, box 64 columns x width rows */
+  bsrg_tensor_map
+      x; /* {64, K, N / 64}, box 64 x width rows x 2 where x_as_box; else {N, K}, box 64 columns x width rows */
   bsrg_tensor_map y;  /* {N, M}, box 64 columns x height rows */
   const void *packed; /* sm80/stream_pack.cu or sm80/regroup.cu */
   const bsrg_stream_stage *stages;
@@ -248,10 +261,12 @@ typedef struct bsrg_stream_params {
   /* Of float32, in place of the map. */
   void *y_data;
   int64_t y_row_stride, y_col_stride;
-  /* Of kernels that read blocks as they are stored, in place of `packed`: {width, all parts one below the other}, box a part, and
-   * which of these follow one another in packed order. */
+  /* Of kernels that read blocks as they are stored, in place of `packed`: {width, all parts one below the other}, box a part, or
+   * both with two rows in one; and which parts follow one another in packed order, with BSRG_STREAM_SOURCE_SLACK
+   * more behind them. */
   bsrg_tensor_map blocks;
   const int32_t *source;
+  int32_t x_as_box, pad;
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */

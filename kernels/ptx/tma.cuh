@@ -77,6 +77,15 @@ __device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_ten
       : "memory");
 }
 
+__device__ __forceinline__ void tma_load_3d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
+                                            int z, uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(destination),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
+      : "memory");
+}
+
 __device__ __forceinline__ void tma_load_4d(uint32_t destination, const bsrg_tensor_map &map, int x, int y,
                                             int z, int w, uint32_t barrier) {
   asm volatile(

@@ -51,6 +51,8 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   static constexpr bool kPairs = BSRG_STREAM_PAIRS(kWidth);
   static_assert(kRows <= BSRG_STREAM_MOST_ROWS / (kPairs ? 2 : 1), "a stage's record has no more");
   static_assert(!kStored || !kPairs, "rows of 32 or 64 bytes, as swizzles have them");
+  static constexpr bool kTwoRows = kStored && BSRG_STREAM_TWO_ROWS(kHeight);
+  static constexpr uint16_t kBoth = 3;  // the CTAs that a multicast reaches
   static_assert(!kTf32 || (kTransposedX && !kPairs), "WGMMA of tf32 is K-major, and takes eight rows of X");
 
   using Base::lane;
@@ -70,15 +72,15 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   __device__ void init_barriers() const {
     for (int i = 0; i < kStages; ++i) {
-      ptx::barrier_init(full(i), 1 + kLoaders);
+      ptx::barrier_init(full(i), kLoaders);
       ptx::barrier_init(empty(i), 128 * kGroups);
     }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (4 * kGroups + kLoaders + 1) * p.cluster);
+      ptx::barrier_init(tile_empty(i), (4 * kGroups + kLoaders) * p.cluster);
     }
     ptx::barrier_init(wanted(), 1);
-    ptx::barrier_init(both_ready(), 2);
+    ptx::barrier_init(both_ready(), 2 * kBlockLoaders);
     ptx::barrier_init_fence();
   }
 
@@ -90,11 +92,6 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     else
       ptx::barrier_arrive(tile_empty(slot.slot));
     return {m.x, m.y, m.z, m.w};
-  }
-
-  __device__ Message receive(const Slot &slot) const {
-    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-    return take(slot);
   }
 
   // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before. All
@@ -149,61 +146,68 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
 
   // ---- producers --------------------------------------------------------------------------------
 
-  // The blocks of a stage and its record, one bulk copy each; in a cluster half of the blocks, for both CTAs.
-  __device__ void load(int stage, const bsrg_stream_stage *from, const char *blocks, int bytes) const {
-    const uint32_t target = stage_data(stage) + kStageBytes - bytes;
-    if (p.cluster > 1) {
-      constexpr uint16_t kBoth = 3;
-      const int rank = static_cast<int>(ptx::cluster_rank()), half = bytes / 2;
-      if (rank == 0)
-        ptx::bulk_load_multicast(record(stage), from, L::kRecordBytes, full(stage), kBoth, p.blocks_policy);
-      ptx::bulk_load_multicast(target + rank * half, blocks + rank * half, half, full(stage), kBoth,
-                               p.blocks_policy);
-    } else {
+  // A warp takes some 65 cycles from one box to the next. Of blocks that are not packed each has its own; packed ones come by one
+  // copy, and the other two warps share the slots.
+  static constexpr int kSlotLoaders = kStored ? 1 : 2, kBlockLoaders = kLoaders - kSlotLoaders;
+  // How many of so many things fall to a warp that takes every `loaders`-th.
+  static __device__ int share_of(int count, int loader, int loaders) {
+    return (count - loader + loaders - 1) / loaders;
+  }
+
+  // By one lane: the record of a stage. In a cluster for both CTAs.
+  __device__ void load_record(int stage, const bsrg_stream_stage *from) const {
+    if (p.cluster == 1)
       ptx::bulk_load(record(stage), from, L::kRecordBytes, full(stage), p.blocks_policy);
+    else if (ptx::cluster_rank() == 0)
+      ptx::bulk_load_multicast(record(stage), from, L::kRecordBytes, full(stage), kBoth, p.blocks_policy);
+  }
+
+  // By one lane: its blocks. In a cluster half of them, for both CTAs.
+  __device__ void load_packed(int stage, int begin, int count) const {
+    const int bytes = count * kBlockBytes, half = bytes / 2;
+    const char *blocks = static_cast<const char *>(p.packed) + static_cast<int64_t>(begin) * kBlockBytes;
+    const uint32_t target = stage_data(stage) + kStageBytes - bytes;
+    if (p.cluster == 1) {
       ptx::bulk_load(target, blocks, bytes, full(stage), p.blocks_policy);
+    } else {
+      const int at = static_cast<int>(ptx::cluster_rank()) * half;
+      ptx::bulk_load_multicast(target + at, blocks + at, half, full(stage), kBoth, p.blocks_policy);
     }
   }
 
-  // Of blocks that are not packed one box each, by a warp. Their rows are swizzled like those of a transposed X.
+  // By a warp: its share of them, one box each. Their rows are swizzled like those of a transposed X.
   // first: where the lane's first one is stored.
-  __device__ void load_stored(int stage, const bsrg_stream_stage *from, int begin, int count,
-                              int first) const {
+  __device__ void load_stored(int loader, int stage, int begin, int count, int first) const {
+    constexpr int kBoxRows = kTwoRows ? kHeight / 2 : kHeight;
     const uint32_t target = stage_data(stage) + kStageBytes - count * kBlockBytes;
     const int rank = p.cluster > 1 ? static_cast<int>(ptx::cluster_rank()) : 0;
-    constexpr uint16_t kBoth = 3;
-    if (lane == 0) {
+    for (int i = lane; kBlockLoaders * i + loader < count; i += 32) {
+      const int block = kBlockLoaders * i + loader;
+      const int row = (i < 32 ? first : __ldg(p.source + begin + block)) * kBoxRows;
       if (p.cluster == 1)
-        ptx::bulk_load(record(stage), from, L::kRecordBytes, full(stage), p.blocks_policy);
-      else if (rank == 0)
-        ptx::bulk_load_multicast(record(stage), from, L::kRecordBytes, full(stage), kBoth, p.blocks_policy);
-    }
-    for (int i = lane; i < count; i += 32) {
-      const int row = (i < 32 ? first : __ldg(p.source + begin + i)) * kHeight;
-      if (p.cluster == 1)
-        ptx::tma_load_2d(target + i * kBlockBytes, p.blocks, 0, row, full(stage), p.blocks_policy);
+        ptx::tma_load_2d(target + block * kBlockBytes, p.blocks, 0, row, full(stage), p.blocks_policy);
       else if (i % 2 == rank)
-        ptx::tma_load_2d_multicast(target + i * kBlockBytes, p.blocks, 0, row, full(stage), kBoth,
+        ptx::tma_load_2d_multicast(target + block * kBlockBytes, p.blocks, 0, row, full(stage), kBoth,
                                    p.blocks_policy);
     }
   }
 
-  // One lane, or a warp where blocks are not packed. Stages are the same in both CTAs of a cluster, and so are slots; a copy to
-  // both has to wait until both are empty. Parts of a stage follow those of the one before it in p.source, which goes on for
-  // BSRG_STREAM_SLOTS behind the last.
-  __device__ void load_blocks() const {
-    const bool leads = !kStored || lane == 0;
+  // Stages are the same in both CTAs of a cluster, and so are slots; a copy to both has to wait until both are empty. Parts of
+  // a stage follow those of the one before it in p.source.
+  __device__ void load_blocks(int loader) const {
+    const bool leads = lane == 0, is_first = loader == 0;
+    const bool draws = is_first && leads && (p.cluster == 1 || ptx::cluster_rank() == 0);
+    const int32_t *sources = p.source + kBlockLoaders * lane + loader;
     Stage stage;
     stage.parity = 1;
     uint32_t turn = 0;
     for (Slot slot;; slot.advance()) {
-      const Message m = kStored ? receive_by_warp(slot) : receive(slot);
+      const Message m = receive_by_warp(slot);
       if (m.last()) return;
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
-      // One record ahead: a global load in this lane's path would cost 0.3 us a stage.
+      // One record ahead: a global load in this path would cost 0.3 us a stage.
       int2 a = m.stage_count > 0 ? __ldg(reinterpret_cast<const int2 *>(next)) : make_int2(0, 0);
-      int source = kStored && m.stage_count > 0 ? __ldg(p.source + a.x + lane) : 0;
-      const bool draws = leads && (p.cluster == 1 || ptx::cluster_rank() == 0);
+      int source = kStored && m.stage_count > 0 ? __ldg(sources + a.x) : 0;
       if (m.stage_count == 0 && draws) ptx::barrier_arrive(wanted());
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
         if (i == max(m.stage_count - kDrawBefore, 0) && draws) ptx::barrier_arrive(wanted());
@@ -211,12 +215,14 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         const int begin = a.x, count = a.y, first = source;
         if (i + 1 < m.stage_count) {
           a = __ldg(reinterpret_cast<const int2 *>(next));
-          if constexpr (kStored) source = __ldg(p.source + begin + count + lane);
+          if constexpr (kStored) source = __ldg(sources + begin + count);
         }
         ptx::barrier_wait(empty(stage.slot), stage.parity);
-        if (leads) ptx::barrier_arrive_expect(full(stage.slot), count * kBlockBytes + L::kRecordBytes);
+        if (leads)
+          ptx::barrier_arrive_expect(full(stage.slot), share_of(count, loader, kBlockLoaders) * kBlockBytes +
+                                                           (is_first ? L::kRecordBytes : 0));
         if (p.cluster > 1) {
-          // Of this one, too: else a partner that is ahead could end two phases, and this lane wait for the first for ever.
+          // Of this one, too: else a partner that is ahead could end two phases, and this warp wait for the first for ever.
           if (leads) {
             ptx::barrier_arrive(both_ready());
             ptx::barrier_arrive_cluster(ptx::map_to_rank(both_ready(), ptx::cluster_rank() ^ 1));
@@ -224,47 +230,59 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
           ptx::barrier_wait(both_ready(), turn);
           turn ^= 1;
         }
-        if constexpr (kStored) {
-          __syncwarp();  // what the barrier expects comes first
-          load_stored(stage.slot, current, begin, count, first);
-        } else {
-          load(stage.slot, current,
-               static_cast<const char *>(p.packed) + static_cast<int64_t>(begin) * kBlockBytes,
-               count * kBlockBytes);
-        }
+        __syncwarp();  // what the barrier expects comes first
+        if (is_first && leads) load_record(stage.slot, current);
+        if constexpr (kStored)
+          load_stored(loader, stage.slot, begin, count, first);
+        else if (leads)
+          load_packed(stage.slot, begin, count);
       }
     }
   }
 
-  // A warp: one panel of each slot of X, one lane a slot.
-  __device__ void load_x(int panel) const {
+  // Both panels of a slot: one box where TMA sees them as one.
+  __device__ void load_slot(int stage, int slot, int row, int column) const {
+    const uint32_t target = stage_data(stage) + slot * kSlotBytes;
+    if constexpr (kTransposedX) {
+      ptx::tma_load_2d(target, p.x, kTf32 ? row / 2 : row, column, full(stage), p.x_policy);
+    } else if (p.x_as_box) {
+      ptx::tma_load_3d(target, p.x, 0, row, column / kPanel, full(stage), p.x_policy);
+    } else {
+      for (int panel = 0; panel < 2; ++panel)
+        ptx::tma_load_2d(target + panel * kPanelBytes, p.x, column + panel * kPanel, row, full(stage),
+                         p.x_policy);
+    }
+  }
+
+  // A warp: its share of the slots of X, one lane each.
+  __device__ void load_x(int loader) const {
     static_assert(BSRG_STREAM_SLOTS == 32, "a lane each");
+    const int mine = kSlotLoaders * lane + loader;
+    const bool has_any = mine < BSRG_STREAM_SLOTS;
     Stage stage;
     stage.parity = 1;
     for (Slot slot;; slot.advance()) {
       const Message m = receive_by_warp(slot);
       if (m.last()) return;
-      const int column = m.n_tile * kTileN + panel * kPanel;
+      const int column = m.n_tile * kTileN;
       const bsrg_stream_stage *next = p.stages + m.stage_begin;
       int next_count = 0, next_row = 0;
       if (m.stage_count > 0) {
         next_count = __ldg(&next->x_count);
-        next_row = __ldg(&next->x_row[lane]);
+        if (has_any) next_row = __ldg(&next->x_row[mine]);
       }
       for (int i = 0; i < m.stage_count; ++i, stage.advance()) {
-        const int count = next_count, row = kTf32 ? next_row / 2 : next_row;
+        const int count = next_count, row = next_row;
         ++next;
         if (i + 1 < m.stage_count) {
           next_count = __ldg(&next->x_count);
-          next_row = __ldg(&next->x_row[lane]);
+          if (has_any) next_row = __ldg(&next->x_row[mine]);
         }
         ptx::barrier_wait(empty(stage.slot), stage.parity);
-        if (lane == 0) ptx::barrier_arrive_expect(full(stage.slot), count * kPanelBytes);
+        if (lane == 0)
+          ptx::barrier_arrive_expect(full(stage.slot), share_of(count, loader, kSlotLoaders) * kSlotBytes);
         __syncwarp();
-        if (lane < count)
-          ptx::tma_load_2d(stage_data(stage.slot) + lane * kSlotBytes + panel * kPanelBytes, p.x,
-                           kTransposedX ? row : column, kTransposedX ? column : row, full(stage.slot),
-                           p.x_policy);
+        if (mine < count) load_slot(stage.slot, mine, row, column);
       }
     }
   }
@@ -390,6 +408,20 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     ptx::warpgroup_wait<0>();
   }
 
+  // A thread has the sums of both rows that BSRG_TWO_ROWS leaves in each other's place.
+  static __device__ void swap_rows(Sums &d) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+#pragma unroll
+      for (int i = 0; i < 2 * kSums; i += 2) {
+        if (i % kSums / 4 % 2 == 0) continue;
+        float *pair = d[r][i / kSums] + i % kSums;
+        const float first = pair[0];
+        pair[0] = pair[1];
+        pair[1] = first;
+      }
+  }
+
   __device__ void consume() const {
     const int group = warp / 4;
     const uint64_t stream_out = ptx::policy_evict_first();
@@ -413,6 +445,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         // not see in an arrival of one for all.
         ptx::barrier_arrive(empty(stage.slot));
       }
+      if constexpr (kTwoRows) swap_rows(d);
       this->store(d, row, row_begin, m.n_tile, group, stream_out);
     }
     if ((warp & 3) == 0) ptx::bulk_wait<0>();
@@ -434,10 +467,13 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     } else {
       ptx::give_back_registers<kProducerRegisters>();
       const int role = warp - 4 * kGroups;
-      if (role < kLoaders) load_x(role);
-      if (role == kLoaders && (kStored || lane == 0)) load_blocks();
-      if (role == kLoaders + 1 && lane == 0 && blockIdx.x % p.cluster == 0) schedule();
+      if (role < kSlotLoaders) load_x(role);
+      if (role >= kSlotLoaders && role < kLoaders) load_blocks(role - kSlotLoaders);
+      if (role == kLoaders && lane == 0 && blockIdx.x % p.cluster == 0) schedule();
     }
+    __syncwarp();
+    // Without it one of some 20,000 short products ended with an illegal instruction, or did not end.
+    if (p.cluster > 1) ptx::cluster_sync();
   }
 };
 

@@ -12,7 +12,7 @@ constexpr int kStageBytes = BSRG_STREAM_STAGE_BYTES;
 constexpr int kMessageSlots = 2;
 constexpr int kDrawBefore = 3;  // stages to be loaded when the next tile is drawn, see tall_layout.cuh
 constexpr int kPanel = 64;      // columns of X in one 128-byte swizzle atom
-constexpr int kLoaders = 2;     // warps that load X, a panel each
+constexpr int kLoaders = BSRG_STREAM_LOADERS;
 constexpr int kConsumerRegisters = 160;  // of 128 that each of 512 threads starts with
 constexpr int kProducerRegisters = 32;
 

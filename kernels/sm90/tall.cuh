@@ -32,11 +32,12 @@ namespace bsrg::tall {
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
 template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts, bool kTransposedA,
           bool kTransposedX, int kPieceK>
-struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kParts, kPieceK > 0)> {
+struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kParts, kPieceK > 0),
+                       BSRG_TALL_TWO_ROWS(kPieceK)> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr bool kPieces = kPieceK > 0;
-  static constexpr int kLoaders = kPieces ? 3 : 2;  // of a CTA
+  static constexpr int kLoaders = kPieces ? 3 : 2;  // of a CTA: lanes or, for pieces, warps
   static_assert(!kPieces || (kStepK == 64 && !kUnion && !kParts && !kTransposedA && !kTransposedX),
                 "blocks of 128 x 64 by rows");
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
@@ -47,7 +48,8 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   using Slot = RingPosition<kMessageSlots>;
 
   static constexpr bool kHandsOver = hands_over(kUnion, kParts, kPieces);
-  using Base = Output<T, L, kTransposedX, kHandsOver>;
+  static constexpr bool kTwoRows = kPieces && BSRG_TALL_TWO_ROWS(kPieceK);
+  using Base = Output<T, L, kTransposedX, kHandsOver, kTwoRows>;
   using typename Base::Held;
   // Whether a tile is stored while the next one is multiplied: 1 to 2% where every stage is a WGMMA. Where stages may
   // pass a warpgroup by it is slower.
@@ -234,22 +236,22 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   }
 
   // Zeros where no block has the pieces of these lanes: TMA would take 24 cycles for each row of a piece beyond its map.
-  __device__ void clear_pieces(uint32_t lanes, uint32_t stage_a, int half, int bytes) const {
+  __device__ void clear_pieces(uint32_t lanes, uint32_t stage_a, int loader, int bytes) const {
     for (; lanes != 0; lanes &= lanes - 1) {
-      const uint32_t target = stage_a + (2 * (__ffs(lanes) - 1) + half) * bytes;
+      const uint32_t target = stage_a + (kLoaders * (__ffs(lanes) - 1) + loader) * bytes;
       for (int at = 16 * lane; at < bytes; at += 16 * 32)
         ptx::store_shared(target + at, make_int4(0, 0, 0, 0));
     }
     ptx::fence_async_proxy();
   }
 
-  // By two warps, which take pieces in turn, a lane for one: zeros and their fence would keep a single one too long. Pieces lie
-  // in the order of the entries.
-  __device__ void produce_pieces(int half) const {
+  // By three warps, which take pieces in turn, a lane for one, and of which the first one loads X: a warp takes 65 cycles from
+  // one box to the next, and zeros and their fence would keep a single one too long. Pieces lie in the order of the entries.
+  __device__ void produce_pieces(int loader) const {
     const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
-    const int mine = 2 * lane + half;
-    const bool is_any = mine < of_block;
+    const int mine = kLoaders * lane + loader;
+    const bool is_any = mine < of_block, leads = loader == 0 && lane == 0;
     // A pair along columns loads a strip each, for both.
     const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
     Stage stage;
@@ -257,18 +259,33 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     for (Slot slot;; slot.advance()) {
       const Message m = at(slot).receive_by_warp(slot.parity, lane, 0);
       if (m.last()) break;
+      const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
       const int2 *pieces =
           reinterpret_cast<const int2 *>(p.pieces) + static_cast<int64_t>(m.entry_begin) * of_block + mine;
-      int2 next = make_int2(0, -1);  // one block ahead, as in produce()
-      if (is_any && m.entry_count > 0) next = __ldg(pieces);
+      // One block ahead, as in produce().
+      int2 next = make_int2(0, -1);
+      int next_x = 0;
+      if (m.entry_count > 0) {
+        if (is_any) next = __ldg(pieces);
+        if (leads) next_x = __ldg(&entries->x);
+      }
+      const int draw_at = max(m.entry_count - kDrawBefore / kStepK, 0);
+      if (m.entry_count == 0 && leads && rank == 0) ptx::barrier_arrive(wanted());
       for (int e = 0; e < m.entry_count; ++e, stage.advance()) {
+        if (e == draw_at && leads && rank == 0) ptx::barrier_arrive(wanted());
         const int2 piece = next;
+        const int x = next_x;
         pieces += of_block;
-        if (is_any && e + 1 < m.entry_count) next = __ldg(pieces);
+        if (e + 1 < m.entry_count) {
+          if (is_any) next = __ldg(pieces);
+          if (leads) next_x = __ldg(&entries[e + 1].x);
+        }
         const uint32_t stage_a = shared + L::kA + stage.slot * L::kStageA, barrier = full(stage.slot);
         const bool is_stored = is_any && piece.y >= 0;
         const uint32_t stored = __ballot_sync(~0u, is_stored);
         ptx::barrier_wait(empty(stage.slot), stage.parity);
+        if (leads)
+          load_x(p.x_tail, kStepK, shared + L::kX + stage.slot * L::kStageX, x, m.n_tile * kTileN, barrier);
         if (is_stored && is_loader) {
           if constexpr (kPairing == Pairing::kColumns)
             ptx::tma_load_2d_multicast(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, kBoth, policy);
@@ -277,10 +294,11 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
         }
         __syncwarp();
         const uint32_t missing = __ballot_sync(~0u, is_any) & ~stored;
-        if (missing != 0) clear_pieces(missing, stage_a, half, bytes);
+        if (missing != 0) clear_pieces(missing, stage_a, loader, bytes);
         __syncwarp();
         // What has arrived by now is counted as well: the phase does not end before this arrival.
-        if (lane == 0) ptx::barrier_arrive_expect(barrier, __popc(stored) * bytes);
+        const int bytes_x = leads ? kStepK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2 : 0;
+        if (lane == 0) ptx::barrier_arrive_expect(barrier, __popc(stored) * bytes + bytes_x);
       }
     }
     wait_until_released(empty(0), stage);
@@ -466,10 +484,10 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
 
     if (warp < 4) {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
-      if (warp == 0 && lane == 0) produce<true>();
       if constexpr (kPieces) {
-        if (warp >= 2) produce_pieces(warp - 2);
+        if (warp != 1) produce_pieces(warp == 0 ? 0 : warp - 1);
       } else {
+        if (warp == 0 && lane == 0) produce<true>();
         if (warp == 2 && lane == 0) produce<false>();
       }
       if (warp == 1 && rank == 0) schedule();

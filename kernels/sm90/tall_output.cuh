@@ -13,9 +13,9 @@
 namespace bsrg::tall {
 
 // kHandsOver: consumers leave pieces in shared memory, and a lane of the producers has TMA store them (tall.cuh).
-template <typename T, typename L, bool kTransposed, bool kHandsOver>
-struct Output : Vectors<T, L, kTransposed, kHandsOver> {
-  using Base = Vectors<T, L, kTransposed, kHandsOver>;
+template <typename T, typename L, bool kTransposed, bool kHandsOver, bool kSwapped>
+struct Output : Vectors<T, L, kTransposed, kHandsOver, kSwapped> {
+  using Base = Vectors<T, L, kTransposed, kHandsOver, kSwapped>;
   using Base::kPieceBytes;
   using Base::kTogether;
   using Base::lane;
@@ -24,6 +24,7 @@ struct Output : Vectors<T, L, kTransposed, kHandsOver> {
   using Base::piece_empty;
   using Base::piece_full;
   using Base::piece_parity;
+  using Base::row_below;
   using Base::shared;
   using Base::warp;
 
@@ -36,13 +37,13 @@ struct Output : Vectors<T, L, kTransposed, kHandsOver> {
   }
 
   __device__ void scale_and_add_pairs(float (&d)[kTileN / 2], int row, int column) const {
-    const int first_row = row + (lane >> 2);
+    const int first_row = row + (lane >> 2), to_below = row_below() - (lane >> 2);
     const T *c = static_cast<const T *>(p.c) + first_row * p.c_row_stride + column + 2 * (lane & 3);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 2) {
       d[i] *= p.alpha;
       d[i + 1] *= p.alpha;
-      const int offset = i / 4 * 8, below = i / 2 % 2 * 8;
+      const int offset = i / 4 * 8, below = i / 2 % 2 * to_below;
       // n is a multiple of 8; the last strip may reach beyond the last row.
       if (p.beta != 0.f && column + offset < p.n && first_row + below < p.rows) {
         const float2 old =
@@ -177,7 +178,7 @@ struct Output : Vectors<T, L, kTransposed, kHandsOver> {
 
   __device__ void write_rows(const uint32_t (&pairs)[kPairs], uint32_t buffer) const {
     const int matrix = lane >> 3;
-    const int piece_row = (matrix & 1) * 8 + (lane & 7);
+    const int piece_row = ((matrix & 1) * 8 + (lane & 7)) ^ (kSwapped ? matrix & 1 : 0);
 #pragma unroll
     for (int j = 0; j < 8; j += 2) {
       const uint32_t *v = pairs + 2 * j;  // column group j, then j + 1: rows 0-7, rows 8-15

@@ -12,7 +12,8 @@
 
 namespace bsrg::tall {
 
-template <typename T, typename L, bool kTransposed, bool kHandsOver>
+// kSwapped: rows of A come in the order of BSRG_TWO_ROWS.
+template <typename T, typename L, bool kTransposed, bool kHandsOver, bool kSwapped>
 struct Vectors {
   static_assert(!kTransposed || !kHandsOver, "only rows are handed over");
   // 64 columns of a warp's 16 rows or, where a warpgroup has its pieces together, of its 64.
@@ -24,6 +25,9 @@ struct Vectors {
   const bsrg_tall_params &p;
   const uint32_t shared;
   const int warp, lane;
+
+  // Of a warp's 16 rows a thread has sums of row lane / 4 and of this one.
+  __device__ int row_below() const { return 8 + (lane >> 2 ^ (kSwapped ? 1 : 0)); }
 
   // ---- pieces of the output ---------------------------------------------------------------------
 
@@ -142,8 +146,8 @@ struct Vectors {
   // apply(sum, element of rows), which the warp has in lanes from `first` on.
   template <typename Apply>
   __device__ void for_rows(float (&d)[kTileN / 2], float rows, int first, Apply apply) const {
-    const int mine = first + (lane >> 2);
-    const float above = __shfl_sync(~0u, rows, mine), below = __shfl_sync(~0u, rows, mine + 8);
+    const float above = __shfl_sync(~0u, rows, first + (lane >> 2)),
+                below = __shfl_sync(~0u, rows, first + row_below());
 #pragma unroll
     for (int i = 0; i < kTileN / 2; ++i) apply(d[i], i / 2 % 2 ? below : above);
   }
@@ -194,10 +198,12 @@ struct Vectors {
     // Of rows there are 64: the other warps' are copies, which nothing reads.
     const uint32_t two = ptx::load_shared_int(column_vector(0) + 4 * (is_of_columns() ? t : lane));
     ptx::named_barrier_sync(warp / 4, 128);
+    // Row t, and the one behind it
+    const bool swaps = kSwapped && !is_of_columns() && (t >> 2 & 1);
     const uint32_t mine = bias_operand() + 32 * t;
     const int4 half = make_int4(static_cast<int>(ptx::pack<T>(0.5f, 0.f)), 0, 0, 0);
-    ptx::store_shared(mine, make_int4(static_cast<int>(two & 0xffff), 0, 0, 0));
-    ptx::store_shared(mine + 16, make_int4(static_cast<int>(two >> 16), 0, 0, 0));
+    ptx::store_shared(mine + (swaps ? 16 : 0), make_int4(static_cast<int>(two & 0xffff), 0, 0, 0));
+    ptx::store_shared(mine + (swaps ? 0 : 16), make_int4(static_cast<int>(two >> 16), 0, 0, 0));
     ptx::store_shared(mine + kHalves, half);
     ptx::store_shared(mine + kHalves + 16, half);
     ptx::fence_async_proxy();

@@ -350,6 +350,19 @@ def test_regroup(
         check_ways(torch, rng, p, n, "regroup", transposed=True, right=True)
 
 
+@pytest.mark.parametrize("block", [(32, 32), (64, 16)], ids=str)
+def test_regroup_in_place(
+    torch: Any, rng: np.random.Generator, hopper: None, block: tuple[int, int]
+) -> None:
+    mask = rng.random((600 // block[0], 500 // block[1])) < 0.9
+    mask[-1, -1] = True
+    p = random_problem(torch, mask, block, "bfloat16")
+    (found,) = [c for c in p.matrix.plan(264).candidates if c["family"] == "regroup"]
+    assert " in place, " in found["reason"]
+    for n in some((264, 520)):
+        check_ways(torch, rng, p, n, "regroup")
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("block", [(128, 128), (64, 64), (32, 32), (12, 20)], ids=str)
 def test_align(

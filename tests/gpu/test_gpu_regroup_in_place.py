@@ -13,7 +13,7 @@ from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
-# Pieces 32 and 64 columns wide, two and four of them a strip; blocks that strips cut in two.
+# Pieces 16, 32 and 64 columns wide, two to eight of them a strip; blocks that strips cut in two.
 SHAPES = (
     (32, 32),
     (96, 96),
@@ -27,6 +27,10 @@ SHAPES = (
     (80, 192),
     (32, 64),
     (32, 128),
+    (32, 16),
+    (64, 16),
+    (96, 16),
+    (128, 16),
 )
 # Single CTAs, pairs along columns, pairs along rows; X as one box, and panel by panel.
 COLUMNS = (8, 256, 264, 512, 1032, 2304)
@@ -67,7 +71,7 @@ def test_shapes(
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("blocksize", [(32, 32), (48, 64), (96, 96)])
+@pytest.mark.parametrize("blocksize", [(32, 32), (48, 64), (96, 96), (64, 16)])
 def test_patterns(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], pattern: str
 ) -> None:
@@ -85,20 +89,22 @@ def test_patterns(
 def test_large(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     """Rings go round many times, and tiles are drawn."""
     side = reduced(4096)
-    for blocksize in ((32, 32), (16, 64)):
+    for blocksize in ((32, 32), (16, 64), (32, 16)):
         for density in (0.8, 1.1):
             mask = mask_of(rng, blocksize, side - 1, side - 1, density)
             p = random_problem(torch, mask, blocksize, dtype)
             multiply_in_place(torch, p, side)
 
 
-def test_infinity_stays_where_it_is(torch: Any, rng: np.random.Generator) -> None:
-    """Of a row of blocks that are all there: no piece is taken for another."""
-    blocksize = (32, 32)
+@pytest.mark.parametrize("blocksize", [(32, 32), (64, 16)])
+def test_infinity_stays_where_it_is(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]
+) -> None:
+    """Of a row of blocks that are all there: no piece, nor a row of one, is taken for another."""
     p = random_problem(torch, mask_of(rng, blocksize, 500, 400, 1.1), blocksize, "float16")
     m, k = p.matrix.shape
     x = torch.randn(k, 512, device="cuda").half()
-    for row, column in ((0, 0), (33, 17), (m - 1, k - 1), (127, 64), (128, 63)):
+    for row, column in ((0, 0), (33, 17), (42, 3), (m - 1, k - 1), (127, 64), (128, 63)):
         a = bsrgemm.bsr_array(
             (p.matrix.data.clone(), p.matrix.indices, p.matrix.indptr), p.matrix.shape
         )
