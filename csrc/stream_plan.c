@@ -435,7 +435,8 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
 }
 
 bool bsrg_stream_x_as_box(const bsrg_matmul_args *args) {
-  return bsrg_map_has_transposed_x(args) || args->dtype == BSRG_F32 || args->x.cols % 64 == 0;
+  const int64_t n = args->x.cols;
+  return bsrg_map_has_transposed_x(args) || args->dtype == BSRG_F32 || (n % 64 == 0 && n > 64);
 }
 
 /* What an SM takes longer for a slot of a stage whose blocks are no bulk copy, since only one warp is left to ask for X. Of 30
