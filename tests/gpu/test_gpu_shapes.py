@@ -243,6 +243,22 @@ def test_stream_clusters(
     check(torch, p, 8192, alpha=1.5, beta=-1.0, family="stream")
 
 
+@pytest.mark.parametrize("pattern", ["banded", "one block column", "uniform"])
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 48)])
+def test_short_clusters_behind_one_another(
+    torch: Any, rng: np.random.Generator, hopper: None, blocksize: tuple[int, int], pattern: str
+) -> None:
+    """Tiles of one or a few stages: one CTA of a cluster may be done long before the other, and the
+    next product begin in its place."""
+    make, rows, cols = PATTERNS[pattern]
+    scale = -(-5 * 384 // (rows * blocksize[0]))
+    p = random_problem(torch, make(rng, rows * scale, cols), blocksize, "float16")
+    x = torch.randn(p.matrix.shape[1], 8192, device="cuda").half()
+    first = product(p.matrix, x, None, 1.0, 0.0, None, None, "stream")
+    for _ in repeats(300):
+        assert torch.equal(product(p.matrix, x, None, 1.0, 0.0, None, None, "stream"), first)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(
     ("family", "blocksize"),
