@@ -41,8 +41,8 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
 /* The parts into which lines at multiples of 64 rows and columns cut stored blocks, where the kernels of tall_pieces.cuh put
- * larger blocks of this shape together from them: 128 x 64, of at most four parts to 64 x 64, 32 columns wide or 64.
- * Otherwise of no rows. */
+ * larger blocks of this shape together from them: 128 x 64, of at most four parts to 64 x 64, 32 columns wide or 64, or
+ * of blocks 16 columns wide with parts of 32 rows or more. Otherwise of no rows. */
 bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view, bsrg_block_shape shape,
                                            const bsrg_family_ops *family);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */

@@ -67,8 +67,8 @@ typedef struct bsrg_output_params {
 } bsrg_output_params;
 
 /* How many rows of a block one row of a box has, where the rows follow one another in memory and blocks have whole sixteens of them.
- * TMA takes one or two cycles for each row of a box, however short it is. Their swizzle is that of rows twice as long: each 16
- * bytes come to where WGMMA looks for them, but that it finds row r of a block where r ^ (r / 8 % 2) should be. */
+ * TMA seems to take one or two cycles for each row of a box, however short it is. The swizzle is that of rows twice as long: each
+ * 16 bytes come to where WGMMA looks for them, but that it finds row r of a block where row r ^ (r / 8 % 2) should be. */
 enum { BSRG_TWO_ROWS = 2 };
 
 /* ---- sm90/tall.cuh --------------------------------------------------------------------------- */

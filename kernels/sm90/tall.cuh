@@ -14,7 +14,7 @@
 // A transposed A comes as it is stored, k along the rows of a block, and WGMMA reads it so. A transposed X, the rows of
 // which are adjacent in memory instead of its columns, likewise; Y is then stored in the same way.
 //
-// kPieceK: blocks of 128 x 64 are put together from pieces of smaller ones, so many columns wide each.
+// kPieceK: blocks of 128 x 64 are put together from pieces of smaller ones, so many columns wide each, by warps 0, 2 and 3.
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -151,7 +151,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     wait_until_released(tile_empty(0), slot);
   }
 
-  // ---- producers of every CTA: two lanes, or for pieces a lane and two warps -----------------------
+  // ---- producers of every CTA: two lanes, or for pieces three warps --------------------------------
 
   // The panels of X that this CTA loads: in a pair along rows its half, for both.
   __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,

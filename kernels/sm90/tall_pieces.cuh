@@ -1,6 +1,6 @@
 // The tall kernels for blocks of 128 x 64 that are put together from smaller ones as they are loaded, with zeros where there
 // are none: nothing is copied before. A box of TMA for each piece, which lies in shared memory as it does in its block, k
-// along rows of 32 or 64 elements; pieces with the same columns lie below one another.
+// along rows of 16, 32 or 64 elements; pieces with the same columns lie below one another.
 #pragma once
 
 #include "sm90/tall.cuh"
