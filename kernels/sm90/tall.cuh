@@ -14,7 +14,8 @@
 // A transposed A comes as it is stored, k along the rows of a block, and WGMMA reads it so. A transposed X, the rows of
 // which are adjacent in memory instead of its columns, likewise; Y is then stored in the same way.
 //
-// kPieceK: blocks of 128 x 64 are put together from pieces of smaller ones, so many columns wide each, by warps 0, 2 and 3.
+// kPieceK: blocks of 128 x 64 are put together from pieces of smaller ones, so many columns wide each, by warps 0, 2 and 3
+// (tall_piece_loader.cuh).
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -25,6 +26,7 @@
 #include "sm90/tall_layout.cuh"
 #include "sm90/tall_messages.cuh"
 #include "sm90/tall_output.cuh"
+#include "sm90/tall_piece_loader.cuh"
 
 namespace bsrg::tall {
 
@@ -40,6 +42,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   static constexpr int kLoaders = kPieces ? 3 : 2;  // of a CTA: lanes or, for pieces, warps
   static_assert(!kPieces || (kStepK == 64 && !kUnion && !kParts && !kTransposedA && !kTransposedX),
                 "blocks of 128 x 64 by rows");
+  static constexpr Pairing kPairs = kPairing;
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
   static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
   static constexpr uint16_t kBoth = 3;                                  // the CTAs that a multicast reaches
@@ -235,75 +238,6 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     wait_until_released(empty(0), stage);
   }
 
-  // Zeros where no block has the pieces of these lanes: TMA would take 24 cycles for each row of a piece beyond its map.
-  __device__ void clear_pieces(uint32_t lanes, uint32_t stage_a, int loader, int bytes) const {
-    for (; lanes != 0; lanes &= lanes - 1) {
-      const uint32_t target = stage_a + (kLoaders * (__ffs(lanes) - 1) + loader) * bytes;
-      for (int at = 16 * lane; at < bytes; at += 16 * 32)
-        ptx::store_shared(target + at, make_int4(0, 0, 0, 0));
-    }
-    ptx::fence_async_proxy();
-  }
-
-  // By three warps, which take pieces in turn, a lane for one, and of which the first one loads X: a warp takes 65 cycles from
-  // one box to the next, and zeros and their fence would keep a single one too long. Pieces lie in the order of the entries.
-  __device__ void produce_pieces(int loader) const {
-    const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
-    const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
-    const int mine = kLoaders * lane + loader;
-    const bool is_any = mine < of_block, leads = loader == 0 && lane == 0;
-    // A pair along columns loads a strip each, for both.
-    const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
-    Stage stage;
-    stage.parity = 1;
-    for (Slot slot;; slot.advance()) {
-      const Message m = at(slot).receive_by_warp(slot.parity, lane, 0);
-      if (m.last()) break;
-      const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
-      const int2 *pieces =
-          reinterpret_cast<const int2 *>(p.pieces) + static_cast<int64_t>(m.entry_begin) * of_block + mine;
-      // One block ahead, as in produce().
-      int2 next = make_int2(0, -1);
-      int next_x = 0;
-      if (m.entry_count > 0) {
-        if (is_any) next = __ldg(pieces);
-        if (leads) next_x = __ldg(&entries->x);
-      }
-      const int draw_at = max(m.entry_count - kDrawBefore / kStepK, 0);
-      if (m.entry_count == 0 && leads && rank == 0) ptx::barrier_arrive(wanted());
-      for (int e = 0; e < m.entry_count; ++e, stage.advance()) {
-        if (e == draw_at && leads && rank == 0) ptx::barrier_arrive(wanted());
-        const int2 piece = next;
-        const int x = next_x;
-        pieces += of_block;
-        if (e + 1 < m.entry_count) {
-          if (is_any) next = __ldg(pieces);
-          if (leads) next_x = __ldg(&entries[e + 1].x);
-        }
-        const uint32_t stage_a = shared + L::kA + stage.slot * L::kStageA, barrier = full(stage.slot);
-        const bool is_stored = is_any && piece.y >= 0;
-        const uint32_t stored = __ballot_sync(~0u, is_stored);
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        if (leads)
-          load_x(p.x_tail, kStepK, shared + L::kX + stage.slot * L::kStageX, x, m.n_tile * kTileN, barrier);
-        if (is_stored && is_loader) {
-          if constexpr (kPairing == Pairing::kColumns)
-            ptx::tma_load_2d_multicast(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, kBoth, policy);
-          else
-            ptx::tma_load_2d(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, policy);
-        }
-        __syncwarp();
-        const uint32_t missing = __ballot_sync(~0u, is_any) & ~stored;
-        if (missing != 0) clear_pieces(missing, stage_a, loader, bytes);
-        __syncwarp();
-        // What has arrived by now is counted as well: the phase does not end before this arrival.
-        const int bytes_x = leads ? kStepK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2 : 0;
-        if (lane == 0) ptx::barrier_arrive_expect(barrier, __popc(stored) * bytes + bytes_x);
-      }
-    }
-    wait_until_released(empty(0), stage);
-  }
-
   // ---- stores: one lane -------------------------------------------------------------------------
 
   __device__ void store() const {
@@ -485,7 +419,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     if (warp < 4) {
       if constexpr (kDeferred) ptx::give_back_registers<kProducerRegisters>();
       if constexpr (kPieces) {
-        if (warp != 1) produce_pieces(warp == 0 ? 0 : warp - 1);
+        if (warp != 1) PieceLoader<Kernel>{*this, warp == 0 ? 0 : warp - 1}.produce();
       } else {
         if (warp == 0 && lane == 0) produce<true>();
         if (warp == 2 && lane == 0) produce<false>();
