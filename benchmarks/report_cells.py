@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
+from .cases import gpu_cases
 from .records import Row
 
 
@@ -48,8 +50,15 @@ Cells = list[str]
 Made = tuple[Cells, list[Cells], Iterable[Run]]
 
 
+@cache
+def _order() -> dict[str, int]:
+    cases = gpu_cases(("float16", "bfloat16", "float32"))
+    return {case.name: place for place, case in enumerate(cases)}
+
+
 def ours(runs: list[Run], timing: str, **fields: Any) -> list[tuple[Run, Row]]:
-    """Our rows of the newest run that has each case."""
+    """Our rows of the newest run that has each case. Those of the suite gpu are in its order, since
+    parts of it may have been run again; others follow as the runs have them."""
     newest: dict[str, tuple[Run, Row]] = {}
     for run in runs:
         for row in run.rows:
@@ -59,7 +68,8 @@ def ours(runs: list[Run], timing: str, **fields: Any) -> list[tuple[Run, Row]]:
                 and all(row.get(key) == value for key, value in fields.items())
             ):
                 newest.setdefault(row["case"], (run, row))
-    return list(newest.values())
+    order = _order()
+    return sorted(newest.values(), key=lambda found: order.get(found[1]["case"], len(order)))
 
 
 def number(value: float) -> str:

@@ -126,7 +126,8 @@ static void check_values(const bsrg_structure_view *v, const bsrg_regrouped *r, 
   CHECK(wrong == 0);
 }
 
-/* Whether tall_pieces.cuh has a kernel for these: two or four pieces a strip, 32 columns wide or 64. */
+/* Whether tall_pieces.cuh has a kernel for these: two or four pieces a strip, 32 columns wide or 64, or all 16 of a block's columns
+ * and 32 rows or 64. */
 static bool has_sources(const bsrg_structure_view *v, const bsrg_regrouped *r) {
   const bool fits = r->family == &bsrg_tall_family && r->shape.height == 128 && r->shape.width == 64;
   if (v->block_width == 16) return fits && v->block_height % 32 == 0;
