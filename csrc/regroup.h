@@ -29,6 +29,8 @@ typedef struct bsrg_regrouped {
   bsrg_tall_piece *sources;
   int64_t source_count;
   bsrg_block_shape source_shape;
+  uint8_t *k16s;  /* of the child's blocks, in the order of its plan's entries: see bsrg_tall_params */
+  double skipped; /* the share of their strips' sixteens of k that no part meets */
 } bsrg_regrouped;
 
 /* Shapes for tall have heights that are multiples of 64 and widths from 16 to 128 that are multiples of 16; shapes
@@ -41,8 +43,8 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
 /* The parts into which lines at multiples of 64 rows and columns cut stored blocks, where the kernels of tall_pieces.cuh put
- * larger blocks of this shape together from them: 128 x 64, of at most four parts to 64 x 64, 32 columns wide or 64, or
- * of blocks 16 columns wide with parts of 32 rows or more. Otherwise of no rows. */
+ * larger blocks of this shape together from them: 128 x 64, of at most eight parts to 64 x 64, 32 columns wide or 64, or
+ * of blocks 16 columns wide with parts of 16 rows or more. Otherwise of no rows. */
 bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view, bsrg_block_shape shape,
                                            const bsrg_family_ops *family);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */

@@ -74,24 +74,30 @@ typedef struct bsrg_tall_schedule {
   double seconds;
   const char *limit; /* what takes them */
 } bsrg_tall_schedule;
-/* The fastest by prediction (tall_schedule.c). transposed_rows: those of Y with a transposed X, else 0. */
-bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
-                                          int64_t n, int64_t transposed_rows, const bsrg_chip *chip);
-/* For that. The structure may have more rows than Y, see tall_launch.c. */
-int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args);
-void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                       bsrg_candidate *candidate);
-
 /* Blocks of 128 x 64 that are nowhere but in the kernels, which put them together from pieces of the stored blocks. */
 enum { BSRG_TALL_PIECED_HEIGHT = 128, BSRG_TALL_PIECED_WIDTH = 64 };
 typedef struct bsrg_tall_pieces {
   const bsrg_structure_view *stored;
   int32_t height, width; /* of a piece */
-  /* On the device, as bsrg_tall_params has them, in the order of the plan's entries. */
+  /* On the device, as bsrg_tall_params has them, in the order of the plan's entries. For launches only. */
   const bsrg_tall_piece *pieces;
+  const uint8_t *k16s;
+  const void *zeros;
 } bsrg_tall_pieces;
+
+/* The fastest by prediction (tall_schedule.c). pieces: NULL where the values are those of the structure. transposed_rows: those of Y
+ * with a transposed X, else 0. */
+bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *view, const bsrg_tall_plan *plan,
+                                          const bsrg_tall_pieces *pieces, int64_t n, int64_t transposed_rows,
+                                          const bsrg_chip *chip);
+/* For that. The structure may have more rows than Y, see tall_launch.c. */
+int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args);
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                       bsrg_candidate *candidate);
+
 /* Whether there are kernels for it. args and plan: of the structure of these blocks, with the stored values. */
-bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip);
+bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_tall_pieces *pieces,
+                            const bsrg_chip *chip);
 bsrg_status bsrg_tall_launch_pieces(const bsrg_matmul_args *args, const void *plan,
                                     const bsrg_tall_pieces *pieces, bsrg_gpu gpu, bsrg_error *error);
 

@@ -194,7 +194,8 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   const int64_t n = args->x.cols;
   const bsrg_chip chip = bsrg_chip_of(gpu);
   const tall_form form = {.a = v->order, .x = bsrg_map_has_transposed_x(args)};
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, tall, n, bsrg_tall_transposed_rows(args), &chip);
+  const bsrg_tall_schedule s =
+      bsrg_tall_schedule_for(v, tall, pieces, n, bsrg_tall_transposed_rows(args), &chip);
   const bsrg_tall_level *level = s.level;
   /* The kernels for parts write zeros aside; with beta or an epilogue, empty tiles are tiles like others. */
   const bool zeros = args->beta == 0 && !bsrg_epilogue_of(args);
@@ -253,6 +254,8 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
 
   if (pieces) {
     p.pieces = pieces->pieces;
+    p.k16s = pieces->k16s;
+    p.zeros = pieces->zeros;
     p.strip_pieces = BSRG_TALL_STRIP * BSRG_TALL_STAGE_K / (pieces->height * pieces->width);
   }
   const bsrg_map_shape a = pieces ? pieces_shape(pieces) : a_shape(v, (uint32_t)step_k);
@@ -299,9 +302,10 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   return launch_with(args, plan, NULL, gpu, error);
 }
 
-bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip) {
+bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_tall_pieces *pieces,
+                            const bsrg_chip *chip) {
   if (bsrg_map_has_transposed_x(args) || (uintptr_t)args->values % 16) return false;
-  return bsrg_tall_schedule_for(&args->a->view, plan, args->x.cols, 0, chip).level == NULL;
+  return bsrg_tall_schedule_for(&args->a->view, plan, pieces, args->x.cols, 0, chip).level == NULL;
 }
 
 bsrg_status bsrg_tall_launch_pieces(const bsrg_matmul_args *args, const void *plan,

@@ -13,11 +13,13 @@ static bsrg_tall_cluster cluster_along_columns(int64_t n) {
   return (bsrg_tall_cluster){.columns = tiles % 2 == 0 || tiles > 15 ? 2 : 1, .rows = 1};
 }
 
-static bsrg_tall_cluster cluster_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n,
-                                     bool transposed) {
+static bsrg_tall_cluster cluster_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
+                                     const bsrg_tall_pieces *pieces, int64_t n, bool transposed) {
   /* Half of X is more than half of A, and no column tile is left over. Blocks of 16 columns, which the least
-   * time of a stage limits, have no such kernel, and transposed operands neither. */
-  if (plan->row_pairs && v->block_width > 16 && !transposed)
+   * time of a stage limits, have no such kernel, and transposed operands neither. Of the smallest pieces a CTA has as many to
+   * ask for as it can: a pair along columns asks for half of them. */
+  const bool few_pieces = !pieces || pieces->height * pieces->width > 16 * 16;
+  if (plan->row_pairs && v->block_width > 16 && !transposed && few_pieces)
     return (bsrg_tall_cluster){.columns = 1, .rows = 2};
   return cluster_along_columns(n);
 }
@@ -146,9 +148,10 @@ int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args) {
   return bsrg_map_has_transposed_x(args) ? args->y.rows : 0;
 }
 
-bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n,
-                                          int64_t transposed_rows, const bsrg_chip *chip) {
-  bsrg_tall_schedule s = {.cluster = cluster_for(v, plan, n, v->order || transposed_rows)};
+bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
+                                          const bsrg_tall_pieces *pieces, int64_t n, int64_t transposed_rows,
+                                          const bsrg_chip *chip) {
+  bsrg_tall_schedule s = {.cluster = cluster_for(v, plan, pieces, n, v->order || transposed_rows)};
   const costs uncut = costs_for(v, plan, n, s.cluster, chip);
   s.seconds = uncut_seconds(&uncut, plan, chip);
   s.limit = uncut.limit;
@@ -179,7 +182,8 @@ void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsr
                        bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(v, plan, n, bsrg_tall_transposed_rows(args), chip);
+  const bsrg_tall_schedule s =
+      bsrg_tall_schedule_for(v, plan, NULL, n, bsrg_tall_transposed_rows(args), chip);
   const costs of = costs_for(v, plan, n, s.cluster, chip);
   c->mma_flops = of.mma_flops;
   c->l2_bytes = of.l2_bytes + (s.level ? 2 * partial_bytes(s.level, n) : 0);

@@ -113,12 +113,15 @@ typedef struct bsrg_tall_cut {
 } bsrg_tall_cut;
 
 /* For the kernels of tall_pieces.cuh, which put the blocks together from pieces of smaller ones: first element and row of a piece
- * in the stored values as their map sees them. y = -1: no block has the piece. */
+ * in the stored values as their map sees them. x = -1: no block has the piece; y: of a run of such pieces one below the other
+ * the first one has its length, the others 0. */
 typedef struct bsrg_tall_piece {
   int32_t x, y;
 } bsrg_tall_piece;
 /* Whether boxes of pieces have BSRG_TWO_ROWS: those of this width are all columns of a block. */
 #define BSRG_TALL_TWO_ROWS(piece_width) ((piece_width) == 16)
+/* So many that all SMs do not ask the same slices of L2 for them. */
+#define BSRG_TALL_ZERO_BYTES 65536
 
 /* Of bias_by_mma: that of columns or of rows, alone, of the operands' dtype, with adjacent elements, where alpha is 1. */
 enum { BSRG_TALL_BIAS_NONE, BSRG_TALL_BIAS_COLUMNS, BSRG_TALL_BIAS_ROWS };
@@ -163,6 +166,9 @@ typedef struct bsrg_tall_params {
   /* For the kernels of tall_pieces.cuh: so many of each strip of each entry, those of the first columns first. */
   const bsrg_tall_piece *pieces;
   int32_t strip_pieces;
+  const uint8_t
+      *k16s; /* of each entry, of its two strips by 4 bits: the sixteens of k of which there is a piece */
+  const void *zeros; /* BSRG_TALL_ZERO_BYTES of them, for pieces that no block has */
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a

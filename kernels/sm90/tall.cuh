@@ -266,9 +266,11 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   }
 
   // One stage of kSteps k16 instructions, committed as one group. The count is a template argument because a
-  // branch between two WGMMAs of a group makes ptxas wait for each of them.
+  // branch between two WGMMAs of a group makes ptxas wait for each of them. which: where there may be fewer than a stage has,
+  // the sixteens of k that they take.
   template <int kSteps>
-  __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate) const {
+  __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate,
+                           uint32_t which = 15) const {
     constexpr int kRowK = kPieces ? kPieceK : kStepK;  // that a row of A has side by side
     constexpr ptx::Swizzle kSwizzleA = kSwizzleOf<kRowK>, kSwizzleX = kSwizzleOf<kStepK>;
     // K-major operands have rows of a stage's k, the others rows of 64 elements for each k. Descriptors count 16 bytes:
@@ -282,25 +284,27 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
                                               16, kTransposedA ? 1024 : 8 * kRowK * 2,
                                               kTransposedA ? ptx::Swizzle::k128 : kSwizzleA);
     const uint64_t x = ptx::matrix_descriptor(
-        shared + L::kX + stage * L::kStageX, kTransposedX ? 16 : kSteps * 16 * (kPanel * 2),
+        shared + L::kX + stage * L::kStageX,
+        kTransposedX ? 16 : (kPieces ? kStepK : kSteps * 16) * (kPanel * 2),
         kTransposedX ? 8 * kStepK * 2 : 1024, kTransposedX ? kSwizzleX : ptx::Swizzle::k128);
     ptx::warpgroup_fence();
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
+    for (int i = 0; i < kSteps; ++i, which &= which - 1) {
+      const int k = kPieces && kSteps < kStepK / 16 ? __ffs(which) - 1 : i;
       ptx::Wgmma<T, kTileN, kTransposedA, !kTransposedX>::run(d, a + next_a(k), x + kNextX * k,
-                                                              accumulate || k > 0);
+                                                              accumulate || i > 0);
     }
     ptx::warpgroup_commit();
   }
 
   // The last stage of a block may be shorter.
   template <int kSteps = kStepK / 16>
-  __device__ void multiply_up_to(float (&d)[kTileN / 2], int strip, int stage, int steps,
-                                 bool accumulate) const {
+  __device__ void multiply_up_to(float (&d)[kTileN / 2], int strip, int stage, int steps, bool accumulate,
+                                 uint32_t which = 15) const {
     if (kSteps == 1 || steps == kSteps)
-      multiply<kSteps>(d, strip, stage, accumulate);
+      multiply<kSteps>(d, strip, stage, accumulate, which);
     else if constexpr (kSteps > 1)
-      multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate);
+      multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate, which);
   }
 
   // Where the sums of a warp go; below 0: nowhere.
@@ -322,12 +326,15 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     const int count = stages.count();
     const bool fused = p.output.given && (!kParts || m.slot < 0);
     bool fetches = fused;
+    [[maybe_unused]] PiecedSteps<kPieces> pieced(m, p.k16s, strip, lane);
     for (int i = 0; i < count; ++i, stage.advance()) {
       const bool takes_part = stages.takes_part();
       const bool tail = stages.next_is_last();
+      const uint32_t which = kPieces ? pieced.take() : 15;
       ptx::barrier_wait(full(stage.slot), stage.parity);
       if (takes_part) {
-        multiply_up_to(d, strip, stage.slot, tail ? tail_k16 : kStepK / 16, started);
+        const int steps = kPieces ? __popc(which) : tail ? tail_k16 : kStepK / 16;
+        multiply_up_to(d, strip, stage.slot, steps, started, which);
         started = true;
         stages.pass(tail);
         ptx::warpgroup_wait<1>();

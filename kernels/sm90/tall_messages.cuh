@@ -70,6 +70,34 @@ struct Stages {
   }
 };
 
+// In a warp of a consumer of tall_pieces.cuh: which sixteens of an entry's k have a piece in its strip; one of them at least,
+// since all warps meet at a stage's WGMMAs. Each lane has an entry's, and those 32 later. The first ones take all, so
+// that nobody waits for what is loaded.
+template <bool kPieces>
+struct PiecedSteps {
+  const uint8_t *source;
+  const int count, shift, lane;
+  int entry = 0;
+  uint32_t now, next;
+
+  __device__ PiecedSteps(const Message &m, const uint8_t *k16s, int strip, int lane)
+      : source(k16s + m.entry_begin), count(m.entry_count), shift(4 * strip), lane(lane) {
+    now = of(0);
+    next = of(32);
+  }
+  __device__ uint32_t of(int first) const {
+    return kPieces && first + lane < count ? __ldg(source + first + lane) >> shift & 15 : 0;
+  }
+  __device__ uint32_t take() {
+    const uint32_t which = entry < 4 ? 15 : max(__shfl_sync(~0u, now, entry % 32), 1);
+    if (++entry % 32 == 0) {
+      now = next;
+      next = of(entry + 32);
+    }
+    return which;
+  }
+};
+
 // A slot for a message: shared addresses of its 32 bytes and of its barriers. kCluster: CTAs. kParts: whether messages say
 // where the sums of a part go. kUnion: whether they say which strips have blocks.
 template <int kCluster, bool kParts, bool kUnion>

@@ -9,36 +9,48 @@
 namespace bsrg::tall {
 
 // One of three warps, which take pieces in turn, a lane for one, and of which the first one loads X: a warp takes 65 cycles from
-// one box to the next, and zeros and their fence would keep a single one too long. Pieces lie in the order of the entries.
+// one box to the next. Pieces lie in the order of the entries.
 template <typename Kernel>
 struct PieceLoader {
   using L = typename Kernel::L;
   static constexpr int kLoaders = Kernel::kLoaders;
   static constexpr int kStageK = BSRG_TALL_STAGE_K;
   static constexpr Pairing kPairing = Kernel::kPairs;
+  static constexpr int kBlockBytes = 2 * L::kStripBytes, kZeroBlocks = BSRG_TALL_ZERO_BYTES / kBlockBytes;
 
   const Kernel &kernel;
   const int loader;
 
-  // Zeros where no block has the pieces of these lanes: TMA would take 24 cycles for each row of a piece beyond its map.
-  __device__ void clear(uint32_t lanes, uint32_t stage_a, int bytes) const {
-    for (; lanes != 0; lanes &= lanes - 1) {
-      const uint32_t target = stage_a + (kLoaders * (__ffs(lanes) - 1) + loader) * bytes;
-      for (int at = 16 * kernel.lane; at < bytes; at += 16 * 32)
-        ptx::store_shared(target + at, make_int4(0, 0, 0, 0));
-    }
-    ptx::fence_async_proxy();
+  // For a pair along columns both CTAs get it.
+  __device__ void load(uint32_t target, int2 piece, uint32_t barrier, uint64_t policy) const {
+    if constexpr (kPairing == Pairing::kColumns)
+      ptx::tma_load_2d_multicast(target, kernel.p.a, piece.x, piece.y, barrier, Kernel::kBoth, policy);
+    else
+      ptx::tma_load_2d(target, kernel.p.a, piece.x, piece.y, barrier, policy);
+  }
+
+  // What no block has, out of memory that is zero: TMA would take 24 cycles for each row of a box beyond its map, and where lanes
+  // store zeros, that and its fence keep their warp from asking for the next pieces.
+  __device__ void load_zeros(uint32_t target, const uint8_t *zeros, int bytes, uint32_t barrier) const {
+    if constexpr (kPairing == Pairing::kColumns)
+      ptx::bulk_load_multicast(target, zeros, bytes, barrier, Kernel::kBoth, ptx::policy_evict_normal());
+    else
+      ptx::bulk_load(target, zeros, bytes, barrier);
   }
 
   __device__ void produce() const {
     const bsrg_tall_params &p = kernel.p;
     const int lane = kernel.lane, rank = kernel.rank;
     const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
-    const int of_block = 2 * p.strip_pieces, bytes = 2 * L::kStripBytes / of_block;
-    const int mine = kLoaders * lane + loader;
+    const int of_block = 2 * p.strip_pieces, bytes = kBlockBytes / of_block;
+    const int mine = kLoaders * lane + loader, at = mine * bytes;
     const bool is_any = mine < of_block, leads = loader == 0 && lane == 0;
     // A pair along columns loads a strip each, for both.
     const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
+    const int pieces_here = (of_block - loader + kLoaders - 1) / kLoaders;
+    const int expected =
+        pieces_here * bytes + (leads ? kStageK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2 : 0);
+    const uint8_t *zeros = static_cast<const uint8_t *>(p.zeros) + at;
     typename Kernel::Stage stage;
     stage.parity = 1;
     for (typename Kernel::Slot slot;; slot.advance()) {
@@ -48,7 +60,7 @@ struct PieceLoader {
       const int2 *pieces =
           reinterpret_cast<const int2 *>(p.pieces) + static_cast<int64_t>(m.entry_begin) * of_block + mine;
       // One block ahead, as in Kernel::produce().
-      int2 next = make_int2(0, -1);
+      int2 next = make_int2(-1, 0);
       int next_x = 0;
       if (m.entry_count > 0) {
         if (is_any) next = __ldg(pieces);
@@ -67,26 +79,17 @@ struct PieceLoader {
         }
         const uint32_t stage_a = kernel.shared + L::kA + stage.slot * L::kStageA,
                        barrier = kernel.full(stage.slot);
-        const bool is_stored = is_any && piece.y >= 0;
-        const uint32_t stored = __ballot_sync(~0u, is_stored);
         ptx::barrier_wait(kernel.empty(stage.slot), stage.parity);
         if (leads)
           kernel.load_x(p.x_tail, kStageK, kernel.shared + L::kX + stage.slot * L::kStageX, x,
                         m.n_tile * kTileN, barrier);
-        if (is_stored && is_loader) {
-          if constexpr (kPairing == Pairing::kColumns)
-            ptx::tma_load_2d_multicast(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, Kernel::kBoth,
-                                       policy);
-          else
-            ptx::tma_load_2d(stage_a + mine * bytes, p.a, piece.x, piece.y, barrier, policy);
-        }
-        __syncwarp();
-        const uint32_t missing = __ballot_sync(~0u, is_any) & ~stored;
-        if (missing != 0) clear(missing, stage_a, bytes);
+        if (is_any && is_loader && piece.x >= 0) load(stage_a + at, piece, barrier, policy);
+        if (is_any && is_loader && piece.x < 0 && piece.y > 0)
+          load_zeros(stage_a + at, zeros + (blockIdx.x + e) % kZeroBlocks * kBlockBytes, piece.y * bytes,
+                     barrier);
         __syncwarp();
         // What has arrived by now is counted as well: the phase does not end before this arrival.
-        const int bytes_x = leads ? kStageK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2 : 0;
-        if (lane == 0) ptx::barrier_arrive_expect(barrier, __popc(stored) * bytes + bytes_x);
+        if (lane == 0) ptx::barrier_arrive_expect(barrier, expected);
       }
     }
     wait_until_released(kernel.empty(0), stage);

@@ -116,7 +116,7 @@ static bsrg_tall_plan *checked_plan(bsrg_structure *structure) {
     check_level(plan, &plan->levels[i]);
   }
   for (int64_t n = 8; n <= 8192; n = n * 3 + 8) {
-    const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, n, 0, &chip);
+    const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, NULL, n, 0, &chip);
     CHECK(!s.level || (s.level >= plan->levels && s.level < plan->levels + plan->level_count));
     check_order(plan, &s);
   }
@@ -156,7 +156,7 @@ static void test_choice(void) {
         make(cases[i].rows, cases[i].cols, cases[i].height, cases[i].width, cases[i].length);
     const bsrg_structure_view view = bsrg_structure_get(structure);
     bsrg_tall_plan *plan = checked_plan(structure);
-    const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, cases[i].n, 0, &chip);
+    const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, NULL, cases[i].n, 0, &chip);
     CHECK((s.level != NULL) == cases[i].cut);
     bsrg_tall_free_plan(plan);
     bsrg_structure_destroy(structure);
@@ -178,10 +178,10 @@ static void test_lead(void) {
   bsrg_structure *structure = make(64, 64, 128, 128, like_zipf);
   const bsrg_structure_view view = bsrg_structure_get(structure);
   bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
-  const bsrg_tall_schedule wide = bsrg_tall_schedule_for(&view, plan, 8192, 0, &chip);
+  const bsrg_tall_schedule wide = bsrg_tall_schedule_for(&view, plan, NULL, 8192, 0, &chip);
   CHECK(plan->skewed && wide.lead > 0 && wide.lead < 20 && wide.group < wide.n_tiles);
   CHECK(wide.group * wide.cluster.columns >= 4);
-  const bsrg_tall_schedule narrow = bsrg_tall_schedule_for(&view, plan, 512, 0, &chip);
+  const bsrg_tall_schedule narrow = bsrg_tall_schedule_for(&view, plan, NULL, 512, 0, &chip);
   CHECK(narrow.group == narrow.n_tiles && narrow.lead == (narrow.level ? narrow.level->tiles : 0));
   bsrg_tall_free_plan(plan);
   bsrg_structure_destroy(structure);

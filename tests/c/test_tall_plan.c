@@ -87,7 +87,7 @@ static void check_pairs(const bsrg_structure_view *v, const bsrg_tall_plan *plan
 static void check_cost(bsrg_structure *structure, const bsrg_tall_plan *plan, int64_t n, bool paired) {
   const bsrg_structure_view v = bsrg_structure_get(structure);
   const bsrg_chip chip = bsrg_chip_h200();
-  const bsrg_tall_schedule s = bsrg_tall_schedule_for(&v, plan, n, 0, &chip);
+  const bsrg_tall_schedule s = bsrg_tall_schedule_for(&v, plan, NULL, n, 0, &chip);
   CHECK(s.cluster.rows == (paired && !s.level ? 2 : 1));
   CHECK(s.cluster.rows == 1 || s.cluster.columns == 1);
   CHECK(s.n_tiles == bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns));
@@ -181,7 +181,7 @@ static void test_transposed(void) {
     const bsrg_structure_view view = bsrg_structure_get(transposed);
     bsrg_tall_plan *plan = bsrg_tall_make_plan(transposed);
     check_tiles(&view, plan);
-    CHECK(bsrg_tall_schedule_for(&view, plan, 1024, 0, &chip).cluster.rows == 1);
+    CHECK(bsrg_tall_schedule_for(&view, plan, NULL, 1024, 0, &chip).cluster.rows == 1);
     bsrg_tall_free_plan(plan);
     bsrg_structure_destroy(structure);
   }
@@ -201,11 +201,12 @@ static void test_groups(void) {
           make(pairs_along_rows ? full : different, 3 - pairs_along_rows, unions ? 64 : 128, widths[i]);
       const bsrg_structure_view view = bsrg_structure_get(structure);
       bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
-      const bsrg_tall_schedule s = bsrg_tall_schedule_for(&view, plan, 32 * 2 * BSRG_TALL_TILE_N, 0, &chip);
+      const bsrg_tall_schedule s =
+          bsrg_tall_schedule_for(&view, plan, NULL, 32 * 2 * BSRG_TALL_TILE_N, 0, &chip);
       CHECK(s.cluster.rows == 1 + pairs_along_rows);
       CHECK(s.group * s.cluster.columns == (unions ? of_unions : expected)[i]);
       CHECK(s.in_step == (i > 0)); /* all tiles are equally long, and those of 1024 k and more long enough */
-      CHECK(bsrg_tall_schedule_for(&view, plan, 8, 0, &chip).group == 1);
+      CHECK(bsrg_tall_schedule_for(&view, plan, NULL, 8, 0, &chip).group == 1);
       bsrg_tall_free_plan(plan);
       bsrg_structure_destroy(structure);
     }

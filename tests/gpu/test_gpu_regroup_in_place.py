@@ -13,7 +13,7 @@ from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
-# Pieces 16, 32 and 64 columns wide, two to eight of them a strip; blocks that strips cut in two.
+# Pieces 16, 32 and 64 columns wide, two to sixteen of them a strip; blocks that strips cut in two.
 SHAPES = (
     (32, 32),
     (96, 96),
@@ -31,6 +31,13 @@ SHAPES = (
     (64, 16),
     (96, 16),
     (128, 16),
+    (16, 16),
+    (48, 16),
+    (16, 32),
+    (48, 96),
+    (8, 64),
+    (24, 64),
+    (8, 128),
 )
 # Single CTAs, pairs along columns, pairs along rows; X as one box, and panel by panel.
 COLUMNS = (8, 256, 264, 512, 1032, 2304)
@@ -56,9 +63,18 @@ def mask_of(
     return mask
 
 
+# The planner takes other blocks for wide ones with many zeros, and for dense ones of 8 rows.
+CASES = [
+    (blocksize, density)
+    for blocksize in SHAPES
+    for density in (0.6, 0.85, 1.1)
+    if not (density == 0.6 and blocksize in ((128, 32), (160, 32), (192, 32)))
+    and not (density == 1.1 and blocksize[0] == 8)
+]
+
+
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("density", [0.85, 1.1])
-@pytest.mark.parametrize("blocksize", SHAPES)
+@pytest.mark.parametrize(("blocksize", "density"), CASES)
 def test_shapes(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], density: float, dtype: str
 ) -> None:
@@ -71,11 +87,11 @@ def test_shapes(
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("blocksize", [(32, 32), (48, 64), (96, 96), (64, 16)])
+@pytest.mark.parametrize("blocksize", [(32, 32), (48, 64), (96, 96), (64, 16), (16, 16)])
 def test_patterns(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], pattern: str
 ) -> None:
-    """Dense rows among others: whole blocks of zeros are not listed, pieces are zeros by TMA."""
+    """Dense rows among others: whole blocks of zeros are not listed, but pieces of zeros."""
     make, rows, cols = PATTERNS[pattern]
     mask = np.kron(make(rng, rows, cols), np.ones((6, 5), bool))
     mask &= rng.random(mask.shape) < 0.9
@@ -89,11 +105,28 @@ def test_patterns(
 def test_large(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     """Rings go round many times, and tiles are drawn."""
     side = reduced(4096)
-    for blocksize in ((32, 32), (16, 64), (32, 16)):
-        for density in (0.8, 1.1):
+    for blocksize in ((32, 32), (16, 64), (32, 16), (16, 16)):
+        for density in (0.6, 0.8, 1.1):
             mask = mask_of(rng, blocksize, side - 1, side - 1, density)
             p = random_problem(torch, mask, blocksize, dtype)
             multiply_in_place(torch, p, side)
+
+
+@pytest.mark.parametrize("n", [1104, 2304])
+@pytest.mark.parametrize("blocksize", [(16, 16), (16, 32), (32, 32), (32, 16)])
+def test_sixteens_without_blocks(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], n: int
+) -> None:
+    """Strips of 64 rows pass over sixteens of k in which they have no block, in tiles of more
+    blocks than two loads of a warp tell."""
+    height, width = blocksize
+    rows, cols = 2048, 70 * 64
+    strips = np.repeat(rng.random((rows // 64, cols // width)) < 0.8, 64 // height, axis=0)
+    strips[-64 // height :] = True
+    mask = strips & (rng.random(strips.shape) < 0.9)
+    mask[: 64 // height, 5 * 64 // width :] = False
+    p = random_problem(torch, mask, blocksize, "bfloat16")
+    multiply_in_place(torch, p, n)
 
 
 @pytest.mark.parametrize("blocksize", [(32, 32), (64, 16)])
