@@ -63,13 +63,12 @@ def mask_of(
     return mask
 
 
-# The planner takes other blocks for wide ones with many zeros, and for dense ones of 8 rows.
+# The planner takes other blocks for high ones with many zeros, and for dense ones of 8 rows.
 CASES = [
     (blocksize, density)
     for blocksize in SHAPES
     for density in (0.6, 0.85, 1.1)
-    if not (density == 0.6 and blocksize in ((128, 32), (160, 32), (192, 32)))
-    and not (density == 1.1 and blocksize[0] == 8)
+    if not (density == 0.6 and blocksize[0] >= 64) and not (density == 1.1 and blocksize[0] == 8)
 ]
 
 
