@@ -233,12 +233,13 @@ static bool stays_in_place(const bsrg_matmul_args *args, const bsrg_regrouped *r
   return r->sources && bsrg_tall_takes_pieces(&child, r->child_plan, &pieces, chip);
 }
 
-/* Fitted to products of density .5 to 1, sustained: sixteens of k that a strip has no part in are passed over, which gains half of
+/* Fitted to products of density .5 to 1, sustained: sixteens of k that a strip has no part in are passed over, which gains less than
  * their WGMMAs' time, since other strips wait for the same stages; and so many parts that TMA takes longer than the tensor
  * cores. */
 static double in_place_overhead(const bsrg_regrouped *r) {
+  const double gain = r->source_shape.width == 16 ? 0.6 : 0.5;
   const bool many = r->source_shape.height * r->source_shape.width <= 16 * 16;
-  return (1 - 0.5 * r->skipped) * (many ? 1.04 : 1);
+  return (1 - gain * r->skipped) * (many ? 1.04 : 1);
 }
 
 static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
