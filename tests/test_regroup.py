@@ -28,9 +28,12 @@ def candidate(
     return found, plan.choice
 
 
-def test_a_dense_matrix_of_small_blocks_becomes_large_ones(rng: np.random.Generator) -> None:
-    found, choice = candidate(rng, (16, 16), 1.1)
-    assert found["reason"].startswith("as 128x64 blocks for tall, 0% zeros; limited by")
+@pytest.mark.parametrize(("side", "where"), [(16, " in place"), (8, "")])
+def test_a_dense_matrix_of_small_blocks_becomes_large_ones(
+    rng: np.random.Generator, side: int, where: str
+) -> None:
+    found, choice = candidate(rng, (side, side), 1.1)
+    assert found["reason"].startswith(f"as 128x64 blocks for tall{where}, 0% zeros; limited by")
     assert choice == "regroup"
 
 
