@@ -166,9 +166,8 @@ typedef struct bsrg_tall_params {
   /* For the kernels of tall_pieces.cuh: so many of each strip of each entry, those of the first columns first. */
   const bsrg_tall_piece *pieces;
   int32_t strip_pieces;
-  const uint8_t
-      *k16s; /* of each entry, of its two strips by 4 bits: the sixteens of k of which there is a piece */
-  const void *zeros; /* BSRG_TALL_ZERO_BYTES of them, for pieces that no block has */
+  const uint8_t *k16s; /* of each entry, 4 bits a strip: the sixteens of k of which it has a piece */
+  const void *zeros;   /* BSRG_TALL_ZERO_BYTES of them, for pieces that no block has */
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a
