@@ -234,12 +234,11 @@ static bool stays_in_place(const bsrg_matmul_args *args, const bsrg_regrouped *r
 }
 
 /* Fitted to products of density .5 to 1, sustained: sixteens of k that a strip has no part in are passed over, which gains less than
- * their WGMMAs' time, since other strips wait for the same stages; and so many parts that TMA takes longer than the tensor
- * cores. */
-static double in_place_overhead(const bsrg_regrouped *r) {
-  const double gain = r->source_shape.width == 16 ? 0.6 : 0.5;
-  const bool many = r->source_shape.height * r->source_shape.width <= 16 * 16;
-  return (1 - gain * r->skipped) * (many ? 1.04 : 1);
+ * their WGMMAs' time, since other strips wait for the same stages. */
+static double in_place_overhead(const bsrg_structure_view *v, const bsrg_regrouped *r) {
+  const bsrg_tall_pieces pieces = pieces_of(v, r);
+  const double gain = pieces.width == 16 ? 0.6 : 0.5;
+  return (1 - gain * r->skipped) * (bsrg_tall_has_most_pieces(&pieces) ? 1.04 : 1);
 }
 
 static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
@@ -261,7 +260,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   }
   const bool in_place = stays_in_place(args, r, chip);
   double bytes = 0;
-  c->seconds = in_place ? product.seconds * in_place_overhead(r)
+  c->seconds = in_place ? product.seconds * in_place_overhead(v, r)
                         : product.seconds + packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;

@@ -84,6 +84,10 @@ typedef struct bsrg_tall_pieces {
   const uint8_t *k16s;
   const void *zeros;
 } bsrg_tall_pieces;
+/* Whether they are as many as there can be, so that TMA may take longer for a stage than the tensor cores do. */
+static inline bool bsrg_tall_has_most_pieces(const bsrg_tall_pieces *pieces) {
+  return pieces->height * pieces->width <= 16 * 16;
+}
 
 /* The fastest by prediction (tall_schedule.c). pieces: NULL where the values are those of the structure. transposed_rows: those of Y
  * with a transposed X, else 0. */

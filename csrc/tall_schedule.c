@@ -16,10 +16,10 @@ static bsrg_tall_cluster cluster_along_columns(int64_t n) {
 static bsrg_tall_cluster cluster_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
                                      const bsrg_tall_pieces *pieces, int64_t n, bool transposed) {
   /* Half of X is more than half of A, and no column tile is left over. Blocks of 16 columns, which the least
-   * time of a stage limits, have no such kernel, and transposed operands neither. Of the smallest pieces a CTA has as many to
-   * ask for as it can: a pair along columns asks for half of them. */
-  const bool few_pieces = !pieces || pieces->height * pieces->width > 16 * 16;
-  if (plan->row_pairs && v->block_width > 16 && !transposed && few_pieces)
+   * time of a stage limits, have no such kernel, and transposed operands neither. Where pieces are
+   * as many as there can be, a CTA of a pair along columns asks for half of them. */
+  const bool halved = pieces && bsrg_tall_has_most_pieces(pieces);
+  if (plan->row_pairs && v->block_width > 16 && !transposed && !halved)
     return (bsrg_tall_cluster){.columns = 1, .rows = 2};
   return cluster_along_columns(n);
 }

@@ -33,6 +33,11 @@ __device__ __forceinline__ void wait_until_released(uint32_t barriers, RingPosit
   for (int i = 0; i < kSlots; ++i, next.advance()) ptx::barrier_wait(barriers + 8 * next.slot, next.parity);
 }
 
+// How many of so many things fall to worker `worker` of `workers`, who take them in turn.
+__device__ __forceinline__ int share_of(int count, int worker, int workers) {
+  return (count - worker + workers - 1) / workers;
+}
+
 struct TilePosition {
   int row, column;
 };

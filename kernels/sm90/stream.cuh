@@ -149,10 +149,6 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   // A warp takes some 65 cycles from one box to the next. Of blocks that are not packed each has its own; packed ones come by one
   // copy, and the other two warps share the slots.
   static constexpr int kSlotLoaders = kStored ? 1 : 2, kBlockLoaders = kLoaders - kSlotLoaders;
-  // How many of so many things fall to a warp that takes every `loaders`-th.
-  static __device__ int share_of(int count, int loader, int loaders) {
-    return (count - loader + loaders - 1) / loaders;
-  }
 
   // By one lane: the record of a stage. In a cluster for both CTAs.
   __device__ void load_record(int stage, const bsrg_stream_stage *from) const {

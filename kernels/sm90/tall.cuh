@@ -51,8 +51,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   using Slot = RingPosition<kMessageSlots>;
 
   static constexpr bool kHandsOver = hands_over(kUnion, kParts, kPieces);
-  static constexpr bool kTwoRows = kPieces && BSRG_TALL_TWO_ROWS(kPieceK);
-  using Base = Output<T, L, kTransposedX, kHandsOver, kTwoRows>;
+  using Base = Output<T, L, kTransposedX, kHandsOver, BSRG_TALL_TWO_ROWS(kPieceK)>;
   using typename Base::Held;
   // Whether a tile is stored while the next one is multiplied: 1 to 2% where every stage is a WGMMA. Where stages may
   // pass a warpgroup by it is slower.

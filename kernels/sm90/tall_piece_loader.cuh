@@ -47,9 +47,8 @@ struct PieceLoader {
     const bool is_any = mine < of_block, leads = loader == 0 && lane == 0;
     // A pair along columns loads a strip each, for both.
     const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
-    const int pieces_here = (of_block - loader + kLoaders - 1) / kLoaders;
-    const int expected =
-        pieces_here * bytes + (leads ? kStageK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2 : 0);
+    const int bytes_x = kStageK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2;
+    const int expected = share_of(of_block, loader, kLoaders) * bytes + (leads ? bytes_x : 0);
     const uint8_t *zeros = static_cast<const uint8_t *>(p.zeros) + at;
     typename Kernel::Stage stage;
     stage.parity = 1;
