@@ -234,7 +234,7 @@ static bool make_pieces_for_stream(const bsrg_structure_view *v, bsrg_regrouped 
   return done;
 }
 
-/* ---- where the parts of blocks of 128 x 64 are stored ------------------------------------------- */
+/* ---- where the parts of blocks of 128 x 64 or 128 x 80 are stored -------------------------------- */
 
 /* The largest power of two up to 64 that divides a block side. */
 static int32_t common_part(int64_t side) {
@@ -245,9 +245,11 @@ static int32_t common_part(int64_t side) {
 
 bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v, bsrg_block_shape shape,
                                            const bsrg_family_ops *family) {
-  const bsrg_block_shape part = {common_part(v->block_height), common_part(v->block_width)};
+  const bool wide = bsrg_regroup_is_wide(v) && shape.width == BSRG_TALL_WIDE_PIECE;
+  const bsrg_block_shape part = {common_part(v->block_height),
+                                 wide ? BSRG_TALL_WIDE_PIECE : common_part(v->block_width)};
   const bool has_kernel = family == &bsrg_tall_family && shape.height == BSRG_TALL_PIECED_HEIGHT &&
-                          shape.width == BSRG_TALL_PIECED_WIDTH;
+                          (wide || shape.width == BSRG_TALL_PIECED_WIDTH);
   int64_t rows;
   const bool counted = bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX - 64;
   /* Smaller parts (8 x 32) gain nothing. Of 16 columns where these are all of a block, since a box has two rows in one then:
@@ -261,16 +263,16 @@ bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *v, bsrg_bl
 static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t part, const int32_t *slot,
                           bsrg_regrouped *r) {
   const bsrg_block_shape shape = r->source_shape;
-  const int32_t down = BSRG_TALL_STRIP / shape.height, across = BSRG_TALL_PIECED_WIDTH / shape.width;
+  const int32_t down = BSRG_TALL_STRIP / shape.height, across = r->shape.width / shape.width;
   const int32_t together = BSRG_TALL_TWO_ROWS(shape.width) ? BSRG_TWO_ROWS : 1;
   const int64_t bh = v->block_height, bw = v->block_width;
   const int64_t y = row * BSRG_TALL_PIECED_HEIGHT + part * shape.height, block_row = y / bh;
   if (block_row >= v->block_rows) return;
   for (int64_t b = v->indptr[block_row]; b < v->indptr[block_row + 1]; ++b)
     for (int64_t x = 0; x < bw; x += shape.width) {
-      const int64_t column = v->indices[b] * bw + x, entry = slot[column / BSRG_TALL_PIECED_WIDTH];
-      const int64_t panel = column % BSRG_TALL_PIECED_WIDTH / shape.width;
-      for (int64_t k = panel * shape.width / 16; k < (panel + 1) * shape.width / 16; ++k)
+      const int64_t column = v->indices[b] * bw + x, entry = slot[column / r->shape.width];
+      const int64_t panel = column % r->shape.width / shape.width;
+      for (int64_t k = panel * shape.width / 16; k < bsrg_min((panel + 1) * shape.width / 16, 4); ++k)
         r->k16s[entry] |= (uint8_t)(1 << (part / down * 4 + k));
       r->sources[((entry * 2 + part / down) * across + panel) * down + part % down] =
           (bsrg_tall_piece){(int32_t)x, (int32_t)((b * bh + y % bh) / together)};
@@ -292,7 +294,7 @@ static bool make_sources(const bsrg_structure_view *v, bsrg_regrouped *r) {
   if (r->source_shape.height == 0) return true;
   const bsrg_tall_plan *plan = r->child_plan; /* with an entry for every block */
   const int32_t rows = BSRG_TALL_PIECED_HEIGHT / r->source_shape.height;
-  r->source_count = child->nnzb * rows * (BSRG_TALL_PIECED_WIDTH / r->source_shape.width);
+  r->source_count = child->nnzb * rows * (r->shape.width / r->source_shape.width);
   int32_t *entry_of = malloc(sizeof(*entry_of) * (size_t)child->nnzb);
   int32_t *slot = malloc(sizeof(*slot) * (size_t)child->block_cols);
   r->sources = malloc(sizeof(*r->sources) * (size_t)r->source_count);

@@ -25,7 +25,8 @@ typedef struct bsrg_regrouped {
   int64_t *tile_begin; /* tile_count + 1 */
   int64_t tile_count;
   int32_t tile_elements;
-  /* Of blocks of 128 x 64: where their parts are stored, for tall_pieces.cuh. NULL: no such kernel, or no such blocks. */
+  /* Of blocks of 128 x 64 or 128 x 80: where their parts are stored, for tall_pieces.cuh. NULL: no such kernel, or no such
+   * blocks. */
   bsrg_tall_piece *sources;
   int64_t source_count;
   bsrg_block_shape source_shape;
@@ -42,9 +43,14 @@ int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_sha
  * blocks. marks: view->cols / 8 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
 double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
                                     int32_t *marks, int32_t *stamp);
+/* Whether blocks are as many columns wide as several wide pieces, and not as several of 64. */
+static inline bool bsrg_regroup_is_wide(const bsrg_structure_view *view) {
+  return view->block_width % BSRG_TALL_WIDE_PIECE == 0 && view->block_width % BSRG_TALL_PIECED_WIDTH != 0;
+}
 /* The parts into which lines at multiples of 64 rows and columns cut stored blocks, where the kernels of tall_pieces.cuh put
  * larger blocks of this shape together from them: 128 x 64, of at most eight parts to 64 x 64, 32 columns wide or 64, or
- * of blocks 16 columns wide with parts of 16 rows or more. Otherwise of no rows. */
+ * of blocks 16 columns wide with parts of 16 rows or more; and at multiples of 80 columns 128 x 80, of parts as wide.
+ * Otherwise of no rows. */
 bsrg_block_shape bsrg_regroup_source_shape(const bsrg_structure_view *view, bsrg_block_shape shape,
                                            const bsrg_family_ops *family);
 /* NULL when memory ran out. bsrg_regroup_most_blocks must be below 2^31. */

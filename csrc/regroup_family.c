@@ -19,10 +19,10 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
 
 /* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what 16 and
  * 32 columns cost), strips of different block rows, and that zeros draw less power, whose share this is. The last two
- * are fitted to dense and nearly dense products, sustained. */
-static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks,
-                            double zeros) {
-  const double stages = ceil(shape.width / 64.0);
+ * are fitted to dense and nearly dense products, sustained. In place, a stage is as wide as its blocks. */
+static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks, double zeros,
+                            bool in_place) {
+  const double stages = in_place ? 1 : ceil(shape.width / 64.0);
   const double stage = shape.width <= 32 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
   const double places = ceil((double)v->rows / shape.height) * ceil((double)v->cols / shape.width);
   const double power = blocks > 0.95 * places ? 0.97 * (1 - 0.11 * zeros) : 1 - 0.09 * zeros;
@@ -68,9 +68,8 @@ static bsrg_structure_view child_view(const bsrg_structure_view *v, bsrg_block_s
 
 /* Keeps the shape if nothing better is known. */
 static void offer(search *s, const bsrg_family_ops *family, bsrg_block_shape shape, double blocks,
-                  double product_seconds) {
+                  bool in_place, double product_seconds) {
   double bytes;
-  const bool in_place = bsrg_regroup_source_shape(s->v, shape, family).height > 0;
   const double seconds =
       product_seconds + (in_place ? 0 : packing_seconds(s->v, blocks, shape, &s->chip, &bytes));
   if (seconds >= s->least) return;
@@ -94,14 +93,18 @@ static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double 
   bsrg_candidate product;
   const bsrg_matmul_args args = {.a = &child, .dtype = BSRG_F16, .x.cols = TYPICAL_COLUMNS};
   bsrg_tall_family.predict(&args, &plan, &s->chip, &product);
-  offer(s, &bsrg_tall_family, shape, blocks,
-        product.seconds * tall_overhead(s->v, shape, blocks, zeros_of(s->v, blocks, shape)));
+  const bool in_place = bsrg_regroup_source_shape(s->v, shape, &bsrg_tall_family).height > 0;
+  const double zeros = zeros_of(s->v, blocks, shape);
+  offer(s, &bsrg_tall_family, shape, blocks, in_place,
+        product.seconds * tall_overhead(s->v, shape, blocks, zeros, in_place));
 }
 
 /* Widths that fill a stage of the tall kernels well, and the stored blocks' own, made a multiple of 16, which cuts no
  * block in two. 64 rows fill up with fewer zeros, 128 share their columns of X. */
 static void search_tall(search *s) {
-  int32_t own = s->v->block_width > 128 ? 64 : (int32_t)s->v->block_width;
+  int32_t own = bsrg_regroup_is_wide(s->v) ? BSRG_TALL_WIDE_PIECE
+                : s->v->block_width > 128  ? 64
+                                           : (int32_t)s->v->block_width;
   while (own % 16 || own < 32) own *= 2;
   const int32_t widths[] = {64, 32, own};
   for (int i = 0; i < (own > 128 || 64 % own == 0 ? 2 : 3); ++i) {
@@ -148,7 +151,7 @@ static void search_stream(search *s) {
     bsrg_candidate product;
     bsrg_stream_predict_packed(&work, bsrg_compulsory_bytes(&child, BSRG_F16, TYPICAL_COLUMNS),
                                TYPICAL_COLUMNS, false, &s->chip, &product);
-    offer(s, &bsrg_stream_family, shape, work.parts, product.seconds);
+    offer(s, &bsrg_stream_family, shape, work.parts, false, product.seconds);
   }
 }
 
@@ -248,6 +251,7 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   const bsrg_structure_view *child = &r->child->view;
   bsrg_candidate product = bsrg_new_candidate(r->family->family, bsrg_says_why(c));
   const double zeros = zeros_of(v, (double)child->nnzb, r->shape);
+  const bool in_place = stays_in_place(args, r, chip);
   if (r->family == &bsrg_stream_family) {
     const bsrg_stream_work work = bsrg_stream_work_of(r->child_plan);
     const int64_t n = args->x.cols;
@@ -256,9 +260,8 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   } else {
     const bsrg_matmul_args product_args = of_child(args, r, args->values);
     bsrg_tall_family.predict(&product_args, r->child_plan, chip, &product);
-    product.seconds *= tall_overhead(v, r->shape, (double)child->nnzb, zeros);
+    product.seconds *= tall_overhead(v, r->shape, (double)child->nnzb, zeros, in_place);
   }
-  const bool in_place = stays_in_place(args, r, chip);
   double bytes = 0;
   c->seconds = in_place ? product.seconds * in_place_overhead(v, r)
                         : product.seconds + packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);

@@ -74,7 +74,8 @@ typedef struct bsrg_tall_schedule {
   double seconds;
   const char *limit; /* what takes them */
 } bsrg_tall_schedule;
-/* Blocks of 128 x 64 that are nowhere but in the kernels, which put them together from pieces of the stored blocks. */
+/* Blocks of 128 x 64, or as wide as a wide piece, that are nowhere but in the kernels, which put them together from pieces of the
+ * stored blocks. */
 enum { BSRG_TALL_PIECED_HEIGHT = 128, BSRG_TALL_PIECED_WIDTH = 64 };
 typedef struct bsrg_tall_pieces {
   const bsrg_structure_view *stored;

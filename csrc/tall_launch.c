@@ -84,22 +84,24 @@ static bsrg_kernel_id kernel_for_pieces(bsrg_dtype dtype, const bsrg_tall_pieces
                                         const bsrg_tall_schedule *s) {
   const int width = pieces->width == 64   ? 0
                     : pieces->width == 32 ? 1
-                                          : 2,
+                    : pieces->width == 16 ? 2
+                                          : 3,
             pairing = s->cluster.rows == 2 ? 2 : s->cluster.columns - 1;
   return (bsrg_kernel_id)((int)(dtype == BSRG_F16 ? BSRG_KERNEL_TALL_F16_PIECES_K64_C1
                                                   : BSRG_KERNEL_TALL_BF16_PIECES_K64_C1) +
                           3 * width + pairing);
 }
 
-static bsrg_map_shape pieces_shape(const bsrg_tall_pieces *pieces) {
+/* columns: of a piece, for a box. */
+static bsrg_map_shape pieces_shape(const bsrg_tall_pieces *pieces, int32_t columns) {
   const bsrg_structure_view *v = pieces->stored;
   const uint32_t together = BSRG_TALL_TWO_ROWS(pieces->width) ? BSRG_TWO_ROWS : 1;
   const uint64_t width = (uint64_t)v->block_width * together, rows = (uint64_t)(v->nnzb * v->block_height);
   return (bsrg_map_shape){2,
                           {width, rows / together},
                           {width},
-                          {(uint32_t)pieces->width * together, (uint32_t)pieces->height / together},
-                          bsrg_map_swizzle(2 * pieces->width * together)};
+                          {(uint32_t)columns * together, (uint32_t)pieces->height / together},
+                          bsrg_map_swizzle((uint32_t)columns * 2 * together)};
 }
 
 static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
@@ -223,7 +225,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   bsrg_status status = bsrg_uploads_get(args->a, BSRG_TALL, lists, UPLOADS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
-  const int step_k = stage_k(v->block_width, form);
+  const int step_k = pieces ? (int)v->block_width : stage_k(v->block_width, form);
   const int32_t steps = (int32_t)bsrg_ceil_div(v->block_width, step_k);
   const int32_t tail_k = (int32_t)v->block_width - (steps - 1) * step_k;
   bsrg_tall_params p = {.entries = (const bsrg_tall_entry *)(uintptr_t)uploads[ENTRIES],
@@ -256,13 +258,18 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
     p.pieces = pieces->pieces;
     p.k16s = pieces->k16s;
     p.zeros = pieces->zeros;
-    p.strip_pieces = BSRG_TALL_STRIP * BSRG_TALL_STAGE_K / (pieces->height * pieces->width);
+    p.strip_pieces = BSRG_TALL_STRIP * step_k / (pieces->height * pieces->width);
   }
-  const bsrg_map_shape a = pieces ? pieces_shape(pieces) : a_shape(v, (uint32_t)step_k);
+  const int32_t first = pieces ? (int32_t)bsrg_min(pieces->width, BSRG_TALL_PIECED_WIDTH) : 0;
+  const bsrg_map_shape a = pieces ? pieces_shape(pieces, first) : a_shape(v, (uint32_t)step_k);
   const bsrg_map_shape y = y_shape(&args->y, form, !pieces && is_whole(v, form, &s) ? BSRG_TALL_STRIP : 16);
   const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
   const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, columns);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
+  if (status == BSRG_OK && pieces && pieces->width > first) {
+    const bsrg_map_shape rest = pieces_shape(pieces, pieces->width - first);
+    status = bsrg_encode_map(gpu.api, args->dtype, args->values, &rest, &p.a_rest, error);
+  }
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   p.x_tail = p.x;
   if (status == BSRG_OK && !form.x && tail_k != step_k) {

@@ -120,6 +120,8 @@ typedef struct bsrg_tall_piece {
 } bsrg_tall_piece;
 /* Whether boxes of pieces have BSRG_TWO_ROWS: those of this width are all columns of a block. */
 #define BSRG_TALL_TWO_ROWS(piece_width) ((piece_width) == 16)
+/* Columns of a piece that is a stage's k: boxes of 64 columns and of those behind them. */
+#define BSRG_TALL_WIDE_PIECE 80
 /* So many that all SMs do not ask the same slices of L2 for them. */
 #define BSRG_TALL_ZERO_BYTES 65536
 
@@ -166,8 +168,10 @@ typedef struct bsrg_tall_params {
   /* For the kernels of tall_pieces.cuh: so many of each strip of each entry, those of the first columns first. */
   const bsrg_tall_piece *pieces;
   int32_t strip_pieces;
-  const uint8_t *k16s; /* of each entry, 4 bits a strip: the sixteens of k of which it has a piece */
-  const void *zeros;   /* BSRG_TALL_ZERO_BYTES of them, for pieces that no block has */
+  /* Of each entry, 4 bits a strip: the sixteens of k of which it has a piece, of wide pieces all four for any. */
+  const uint8_t *k16s;
+  const void *zeros;      /* BSRG_TALL_ZERO_BYTES of them, for pieces that no block has */
+  bsrg_tensor_map a_rest; /* of wide pieces the columns behind the first 64 */
 } bsrg_tall_params;
 
 /* sm80/tall_add.cu, tall_add_transposed.cu: Y = alpha * sum of the parts + beta * C for the tiles that were cut. With a

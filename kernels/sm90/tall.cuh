@@ -14,8 +14,8 @@
 // A transposed A comes as it is stored, k along the rows of a block, and WGMMA reads it so. A transposed X, the rows of
 // which are adjacent in memory instead of its columns, likewise; Y is then stored in the same way.
 //
-// kPieceK: blocks of 128 x 64 are put together from pieces of smaller ones, so many columns wide each, by warps 0, 2 and 3
-// (tall_piece_loader.cuh).
+// kPieceK: blocks of 128 x 64 or 128 x 80 are put together from pieces of smaller ones, so many columns wide each, by warps 0, 2
+// and 3 (tall_piece_loader.cuh).
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -40,8 +40,13 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr bool kPieces = kPieceK > 0;
   static constexpr int kLoaders = kPieces ? 3 : 2;  // of a CTA: lanes or, for pieces, warps
-  static_assert(!kPieces || (kStepK == 64 && !kUnion && !kParts && !kTransposedA && !kTransposedX),
-                "blocks of 128 x 64 by rows");
+  static_assert(!kPieces || (!kUnion && !kParts && !kTransposedA && !kTransposedX), "by rows");
+  static constexpr int kStageK = kStepK;
+  // k that a row of A has side by side, and of a wide piece those behind them, which lie below all its rows.
+  static constexpr int kRowK = kPieceK > 64 ? 64
+                               : kPieces    ? kPieceK
+                                            : kStepK,
+                       kRestK = kPieceK > 64 ? kPieceK - 64 : 0;
   static constexpr Pairing kPairs = kPairing;
   static constexpr int kCluster = kPairing == Pairing::kNone ? 1 : 2;
   static constexpr int kRowTiles = kPairing == Pairing::kRows ? 2 : 1;  // of a cluster
@@ -270,7 +275,6 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
   template <int kSteps>
   __device__ void multiply(float (&d)[kTileN / 2], int strip, int stage, bool accumulate,
                            uint32_t which = 15) const {
-    constexpr int kRowK = kPieces ? kPieceK : kStepK;  // that a row of A has side by side
     constexpr ptx::Swizzle kSwizzleA = kSwizzleOf<kRowK>, kSwizzleX = kSwizzleOf<kStepK>;
     // K-major operands have rows of a stage's k, the others rows of 64 elements for each k. Descriptors count 16 bytes:
     // to the next k16 it is 32 bytes of a row, or 16 rows of 128 bytes, or where pieces end a strip's rows.
@@ -286,12 +290,15 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
         shared + L::kX + stage * L::kStageX,
         kTransposedX ? 16 : (kPieces ? kStepK : kSteps * 16) * (kPanel * 2),
         kTransposedX ? 8 * kStepK * 2 : 1024, kTransposedX ? kSwizzleX : ptx::Swizzle::k128);
+    const uint64_t rest = ptx::matrix_descriptor(
+        shared + L::kA + stage * L::kStageA + strip * L::kStripBytes + kStrip * kRowK * 2, 16, 8 * kRestK * 2,
+        kSwizzleOf<kRestK>);
     ptx::warpgroup_fence();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i, which &= which - 1) {
       const int k = kPieces && kSteps < kStepK / 16 ? __ffs(which) - 1 : i;
-      ptx::Wgmma<T, kTileN, kTransposedA, !kTransposedX>::run(d, a + next_a(k), x + kNextX * k,
-                                                              accumulate || i > 0);
+      ptx::Wgmma<T, kTileN, kTransposedA, !kTransposedX>::run(
+          d, kRestK > 0 && i * 16 >= kRowK ? rest : a + next_a(k), x + kNextX * k, accumulate || i > 0);
     }
     ptx::warpgroup_commit();
   }
@@ -302,6 +309,8 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
                                  uint32_t which = 15) const {
     if (kSteps == 1 || steps == kSteps)
       multiply<kSteps>(d, strip, stage, accumulate, which);
+    else if constexpr (kRestK > 0)
+      multiply<1>(d, strip, stage, accumulate, 1);
     else if constexpr (kSteps > 1)
       multiply_up_to<kSteps - 1>(d, strip, stage, steps, accumulate, which);
   }
@@ -325,7 +334,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     const int count = stages.count();
     const bool fused = p.output.given && (!kParts || m.slot < 0);
     bool fetches = fused;
-    [[maybe_unused]] PiecedSteps<kPieces> pieced(m, p.k16s, strip, lane);
+    [[maybe_unused]] PiecedSteps<kPieces, kStepK> pieced(m, p.k16s, strip, lane);
     for (int i = 0; i < count; ++i, stage.advance()) {
       const bool takes_part = stages.takes_part();
       const bool tail = stages.next_is_last();

@@ -72,9 +72,10 @@ struct Stages {
 
 // In a warp of a consumer of tall_pieces.cuh: which sixteens of an entry's k have a piece in its strip; one of them at least,
 // since all warps meet at a stage's WGMMAs. Each lane has an entry's, and those 32 later. The first ones take all, so
-// that nobody waits for what is loaded.
-template <bool kPieces>
+// that nobody waits for what is loaded. kStepK: of a stage, 64 or that of a wide piece, which is there or not.
+template <bool kPieces, int kStepK>
 struct PiecedSteps {
+  static constexpr uint32_t kAll = (1 << kStepK / 16) - 1;
   const uint8_t *source;
   const int count, shift, lane;
   int entry = 0;
@@ -89,7 +90,8 @@ struct PiecedSteps {
     return kPieces && first + lane < count ? __ldg(source + first + lane) >> shift & 15 : 0;
   }
   __device__ uint32_t take() {
-    const uint32_t which = entry < 4 ? 15 : max(__shfl_sync(~0u, now, entry % 32), 1);
+    const uint32_t found = __shfl_sync(~0u, now, entry % 32);
+    const uint32_t which = entry < 4 || (kAll > 15 && found > 0) ? kAll : max(found, 1);
     if (++entry % 32 == 0) {
       now = next;
       next = of(entry + 32);

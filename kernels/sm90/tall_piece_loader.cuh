@@ -1,4 +1,4 @@
-// What loads blocks of 128 x 64 that tall_pieces.cuh puts together from pieces of smaller ones, and X with them.
+// What loads the blocks that tall_pieces.cuh puts together from pieces of smaller ones, and X with them.
 #pragma once
 
 #include "ptx/sync.cuh"
@@ -14,7 +14,7 @@ template <typename Kernel>
 struct PieceLoader {
   using L = typename Kernel::L;
   static constexpr int kLoaders = Kernel::kLoaders;
-  static constexpr int kStageK = BSRG_TALL_STAGE_K;
+  static constexpr int kStageK = Kernel::kStageK, kRestK = Kernel::kRestK;
   static constexpr Pairing kPairing = Kernel::kPairs;
   static constexpr int kBlockBytes = 2 * L::kStripBytes, kZeroBlocks = BSRG_TALL_ZERO_BYTES / kBlockBytes;
 
@@ -22,11 +22,12 @@ struct PieceLoader {
   const int loader;
 
   // For a pair along columns both CTAs get it.
-  __device__ void load(uint32_t target, int2 piece, uint32_t barrier, uint64_t policy) const {
+  __device__ void load(uint32_t target, const bsrg_tensor_map &map, int x, int y, uint32_t barrier,
+                       uint64_t policy) const {
     if constexpr (kPairing == Pairing::kColumns)
-      ptx::tma_load_2d_multicast(target, kernel.p.a, piece.x, piece.y, barrier, Kernel::kBoth, policy);
+      ptx::tma_load_2d_multicast(target, map, x, y, barrier, Kernel::kBoth, policy);
     else
-      ptx::tma_load_2d(target, kernel.p.a, piece.x, piece.y, barrier, policy);
+      ptx::tma_load_2d(target, map, x, y, barrier, policy);
   }
 
   // What no block has, out of memory that is zero: TMA would take 24 cycles for each row of a box beyond its map, and where lanes
@@ -43,7 +44,12 @@ struct PieceLoader {
     const int lane = kernel.lane, rank = kernel.rank;
     const uint64_t policy = p.keep_a ? ptx::policy_evict_last() : ptx::policy_evict_normal();
     const int of_block = 2 * p.strip_pieces, bytes = kBlockBytes / of_block;
-    const int mine = kLoaders * lane + loader, at = mine * bytes;
+    const int mine = kLoaders * lane + loader;
+    // Of wide pieces a strip has the first 64 columns below one another, then the others.
+    const int strip_at = mine / p.strip_pieces * L::kStripBytes, below = mine % p.strip_pieces;
+    const int rest_bytes = bytes / kStageK * kRestK, first_bytes = bytes - rest_bytes;
+    const int at = kRestK > 0 ? strip_at + below * first_bytes : mine * bytes;
+    const int rest_at = strip_at + kStrip * Kernel::kRowK * 2 + below * rest_bytes;
     const bool is_any = mine < of_block, leads = loader == 0 && lane == 0;
     // A pair along columns loads a strip each, for both.
     const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
@@ -82,10 +88,16 @@ struct PieceLoader {
         if (leads)
           kernel.load_x(p.x_tail, kStageK, kernel.shared + L::kX + stage.slot * L::kStageX, x,
                         m.n_tile * kTileN, barrier);
-        if (is_any && is_loader && piece.x >= 0) load(stage_a + at, piece, barrier, policy);
-        if (is_any && is_loader && piece.x < 0 && piece.y > 0)
-          load_zeros(stage_a + at, zeros + (blockIdx.x + e) % kZeroBlocks * kBlockBytes, piece.y * bytes,
-                     barrier);
+        if (is_any && is_loader && piece.x >= 0) {
+          load(stage_a + at, p.a, piece.x, piece.y, barrier, policy);
+          if constexpr (kRestK > 0)
+            load(stage_a + rest_at, p.a_rest, piece.x + Kernel::kRowK, piece.y, barrier, policy);
+        }
+        if (is_any && is_loader && piece.x < 0 && piece.y > 0) {
+          const uint8_t *source = zeros + (blockIdx.x + e) % kZeroBlocks * kBlockBytes;
+          load_zeros(stage_a + at, source, piece.y * first_bytes, barrier);
+          if constexpr (kRestK > 0) load_zeros(stage_a + rest_at, source, piece.y * rest_bytes, barrier);
+        }
         __syncwarp();
         // What has arrived by now is counted as well: the phase does not end before this arrival.
         if (lane == 0) ptx::barrier_arrive_expect(barrier, expected);

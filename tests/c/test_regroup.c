@@ -126,16 +126,19 @@ static void check_values(const bsrg_structure_view *v, const bsrg_regrouped *r, 
   CHECK(wrong == 0);
 }
 
-/* Whether tall_pieces.cuh has a kernel for these: up to eight pieces a strip, 32 columns wide or 64, or all 16 of a block's columns
- * and 16 rows or more. */
+/* Whether tall_pieces.cuh has a kernel for these: up to eight pieces a strip, 32 columns wide or 64, or 80, or all 16 of a block's
+ * columns and 16 rows or more. */
 static bool has_sources(const bsrg_structure_view *v, const bsrg_regrouped *r) {
-  const bool fits = r->family == &bsrg_tall_family && r->shape.height == 128 && r->shape.width == 64;
+  const bool tall = r->family == &bsrg_tall_family && r->shape.height == 128;
+  if (tall && r->shape.width == 80)
+    return v->block_height % 8 == 0 && v->block_width % 80 == 0 && v->block_width % 64 != 0;
+  const bool fits = tall && r->shape.width == 64;
   if (v->block_width == 16) return fits && v->block_height % 16 == 0;
   return fits && v->block_height % 8 == 0 && v->block_width % (v->block_height % 16 == 0 ? 32 : 64) == 0;
 }
 
-/* A piece, or from its first one a run of zeros, as the loaders of tall_pieces.cuh write them: of a child's block the 128 x 64 values
- * of its pieces, one behind the other, each of which has to be written once. */
+/* A piece, or from its first one a run of zeros, as the loaders of tall_pieces.cuh write them: of a child's block the
+ * 128 x 64 or 128 x 80 values of its pieces, one behind the other, each of which has to be written once. */
 static void load_piece(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *values,
                        const bsrg_tall_piece *piece, uint16_t *to, uint8_t *times) {
   const int64_t height = r->source_shape.height, width = r->source_shape.width;
@@ -151,37 +154,37 @@ static void load_piece(const bsrg_structure_view *v, const bsrg_regrouped *r, co
 /* As tall_pieces.cuh loads a strip, in the order of entries: pieces below one another, then those of the next columns. */
 static void check_sources(const bsrg_structure_view *v, const bsrg_regrouped *r, const uint16_t *values,
                           const uint16_t *dense) {
-  enum { STRIP = 64, HEIGHT = 2 * STRIP, WIDTH = 64, BLOCK = HEIGHT * WIDTH };
+  enum { STRIP = 64, HEIGHT = 2 * STRIP, MOST = HEIGHT * 80 };
   const bsrg_structure_view *c = &r->child->view;
   const int64_t height = r->source_shape.height, width = r->source_shape.width;
   CHECK((r->sources != NULL) == has_sources(v, r));
   if (r->sources == NULL) return;
   const bsrg_tall_plan *plan = r->child_plan;
-  const int64_t of_block = BLOCK / (height * width);
+  const int64_t across = r->shape.width, block = HEIGHT * across, of_block = block / (height * width);
   CHECK(r->source_count == c->nnzb * of_block && plan->entry_count == c->nnzb);
-  CHECK(STRIP % height == 0 && v->block_height % height == 0 && WIDTH % width == 0 &&
+  CHECK(STRIP % height == 0 && v->block_height % height == 0 && across % width == 0 &&
         v->block_width % width == 0);
-  uint16_t *loaded = allocate(BLOCK, sizeof(*loaded));
+  uint16_t *loaded = allocate(block, sizeof(*loaded));
   int64_t wrong = 0, met = 0;
   for (int64_t i = 0; i < c->block_rows; ++i)
     for (int64_t b = c->indptr[i]; b < c->indptr[i + 1]; ++b) {
       int64_t entry = 0;
       while (entry < plan->entry_count && plan->entries[entry].a_block[0] != b * HEIGHT) ++entry;
-      CHECK(entry < plan->entry_count && plan->entries[entry].x_row == c->indices[b] * WIDTH);
-      uint8_t times[BLOCK] = {0};
+      CHECK(entry < plan->entry_count && plan->entries[entry].x_row == c->indices[b] * across);
+      uint8_t times[MOST] = {0};
       for (int64_t p = 0; p < of_block; ++p) {
         const int64_t at = p * height * width;
         load_piece(v, r, values, r->sources + entry * of_block + p, loaded + at, times + at);
       }
       int k16s = 0;
-      for (int64_t e = 0; e < BLOCK; ++e) {
-        const int64_t strip = e / (STRIP * WIDTH), of_strip = e % (STRIP * WIDTH);
+      for (int64_t e = 0; e < block; ++e) {
+        const int64_t strip = e / (STRIP * across), of_strip = e % (STRIP * across);
         const int64_t k = of_strip / (STRIP * width) * width + of_strip % width;
         const int64_t row = i * HEIGHT + strip * STRIP + of_strip / width % STRIP,
-                      column = c->indices[b] * WIDTH + k;
+                      column = c->indices[b] * across + k;
         const bool inside = row < v->rows && column < v->cols;
         wrong += times[e] != 1 || loaded[e] != (inside ? dense[row * v->cols + column] : 0);
-        if (loaded[e] != 0) k16s |= 1 << (4 * strip + k / 16);
+        if (loaded[e] != 0) k16s |= (width == 80 ? 15 : 1 << k / 16) << 4 * strip;
       }
       CHECK(r->k16s[entry] == k16s); /* stored values are not 0 here */
       for (int bit = 0; bit < 8; ++bit) met += k16s >> bit & 1;
@@ -231,12 +234,13 @@ static void check_pair(bsrg_structure *structure, bsrg_block_shape shape, const 
 }
 
 static void test_pairs(void) {
-  static const int blocks[][2] = {{1, 1},   {5, 3},    {8, 8},    {16, 16},  {24, 24},  {32, 32},  {40, 24},
-                                  {48, 80}, {96, 96},  {32, 64},  {64, 8},   {3, 200},  {200, 2},  {17, 130},
-                                  {64, 64}, {128, 12}, {256, 7},  {300, 20}, {9, 1000}, {1000, 4}, {130, 130},
-                                  {32, 16}, {96, 16},  {128, 16}, {8, 64},   {16, 32},  {24, 128}};
-  static const bsrg_block_shape tall[] = {{64, 16},  {64, 32},  {64, 64},  {64, 80},  {64, 128},
-                                          {128, 16}, {128, 48}, {128, 64}, {128, 96}, {192, 96}};
+  static const int blocks[][2] = {{1, 1},    {5, 3},    {8, 8},     {16, 16},  {24, 24}, {32, 32},
+                                  {40, 24},  {48, 80},  {96, 96},   {32, 64},  {64, 8},  {3, 200},
+                                  {200, 2},  {17, 130}, {64, 64},   {128, 12}, {256, 7}, {300, 20},
+                                  {9, 1000}, {1000, 4}, {130, 130}, {32, 16},  {96, 16}, {128, 16},
+                                  {8, 64},   {16, 32},  {24, 128},  {16, 160}, {8, 240}};
+  static const bsrg_block_shape tall[] = {{64, 16},  {64, 32},  {64, 64},  {64, 80},  {64, 128}, {128, 16},
+                                          {128, 48}, {128, 64}, {128, 80}, {128, 96}, {192, 96}};
   static const bsrg_block_shape stream[] = {{16, 8},  {24, 8},  {64, 8},  {8, 16},  {16, 16},
                                             {24, 16}, {40, 16}, {56, 16}, {64, 16}, {16, 32},
                                             {24, 32}, {32, 32}, {48, 32}, {56, 32}, {64, 32}};
@@ -315,6 +319,8 @@ static void test_family(void) {
       {12, 16, 2000, 100, true, "as 128x64 blocks for tall, "},
       {32, 32, 2000, 100, true, "as 128x64 blocks for tall in place, 3% zeros"},
       {32, 32, 2000, 95, true, "zeros; limited by"},
+      {48, 80, 2000, 100, true, "as 128x80 blocks for tall in place, "},
+      {16, 160, 2000, 95, true, "as 128x80 blocks for tall in place, "},
       {16, 16, 2000, 2, false, "as 64x32 blocks"},
       {96, 96, 4000, 30, false, "as 64x96 blocks"}, /* stream takes their parts of 48x32 */
       {1, 1, 2000, 10, true, "zeros; limited by"},

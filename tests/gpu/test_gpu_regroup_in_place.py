@@ -13,7 +13,7 @@ from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
-# Pieces 16, 32 and 64 columns wide, two to sixteen of them a strip; blocks that strips cut in two.
+# Pieces 16, 32, 64 and 80 columns wide, two to sixteen of them a strip; blocks that strips cut in two.
 SHAPES = (
     (32, 32),
     (96, 96),
@@ -38,6 +38,9 @@ SHAPES = (
     (8, 64),
     (24, 64),
     (8, 128),
+    (48, 80),
+    (16, 160),
+    (24, 240),
 )
 # Single CTAs, pairs along columns, pairs along rows; X as one box, and panel by panel.
 COLUMNS = (8, 256, 264, 512, 1032, 2304)
