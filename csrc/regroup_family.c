@@ -17,13 +17,14 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
   return BSRG_LAUNCH_SECONDS + *bytes / chip->hbm_bytes_per_s;
 }
 
-/* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what 16 and
- * 32 columns cost), strips of different block rows, and that zeros draw less power, whose share this is. The last two
- * are fitted to dense and nearly dense products, sustained. In place, a stage is as wide as its blocks. */
-static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks, double zeros,
-                            bool in_place) {
-  const double stages = in_place ? 1 : ceil(shape.width / 64.0);
-  const double stage = shape.width <= 32 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
+/* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what blocks
+ * of 16 and 32 columns and last stages of 16 cost), strips of different block rows, and that zeros draw less power, whose share this is. The last two
+ * are fitted to dense and nearly dense products, sustained. */
+static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks,
+                            double zeros) {
+  const double stages = ceil(shape.width / 64.0);
+  const double stage =
+      shape.width <= 32 || shape.width % 64 == 16 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
   const double places = ceil((double)v->rows / shape.height) * ceil((double)v->cols / shape.width);
   const double power = blocks > 0.95 * places ? 0.97 * (1 - 0.11 * zeros) : 1 - 0.09 * zeros;
   return stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * power;
@@ -92,11 +93,12 @@ static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double 
   plan.longest_tile = (int32_t)bsrg_ceil_div(plan.tile_entries, plan.tile_count); /* spread evenly */
   bsrg_candidate product;
   const bsrg_matmul_args args = {.a = &child, .dtype = BSRG_F16, .x.cols = TYPICAL_COLUMNS};
-  bsrg_tall_family.predict(&args, &plan, &s->chip, &product);
-  const bool in_place = bsrg_regroup_source_shape(s->v, shape, &bsrg_tall_family).height > 0;
-  const double zeros = zeros_of(s->v, blocks, shape);
+  const bsrg_block_shape part = bsrg_regroup_source_shape(s->v, shape, &bsrg_tall_family);
+  const bsrg_tall_pieces pieces = {.stored = s->v, .height = part.height, .width = part.width};
+  const bool in_place = part.height > 0;
+  bsrg_tall_predict(&args, &plan, in_place ? &pieces : NULL, &s->chip, &product);
   offer(s, &bsrg_tall_family, shape, blocks, in_place,
-        product.seconds * tall_overhead(s->v, shape, blocks, zeros, in_place));
+        product.seconds * tall_overhead(s->v, shape, blocks, zeros_of(s->v, blocks, shape)));
 }
 
 /* Widths that fill a stage of the tall kernels well, and the stored blocks' own, made a multiple of 16, which cuts no
@@ -183,10 +185,10 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (v->nnzb == 0) return "needs at least one block";
   if (v->column_order != BSRG_ASCENDING) return "needs block columns that ascend strictly";
   if (v->order) return BSRG_ORDER_OBSTACLE;
-  if (v->block_height % 64 == 0 && v->block_width % 16 == 0 && v->block_width > 32)
+  if (v->block_height % 64 == 0 && v->block_width % 16 == 0 && v->block_width > 32 &&
+      !bsrg_regroup_is_wide(v))
     return "needs blocks that gain from being larger: the tall kernels are fast on multiples of (64, 16) "
-           "with "
-           "more than 32 columns";
+           "with more than 32 columns, but for 80, 160, 240 ...";
   if (bsrg_whole_rows(v) > INT32_MAX - 128 || bsrg_whole_cols(v) > INT32_MAX - 128 || v->nnzb > INT32_MAX ||
       !bsrg_mul_ok(v->block_height, v->block_width, &block) || block > INT32_MAX ||
       !fits_tall(v, (bsrg_block_shape){64, 64}))
@@ -259,8 +261,9 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
                                bsrg_map_has_transposed_x(args), chip, &product);
   } else {
     const bsrg_matmul_args product_args = of_child(args, r, args->values);
-    bsrg_tall_family.predict(&product_args, r->child_plan, chip, &product);
-    product.seconds *= tall_overhead(v, r->shape, (double)child->nnzb, zeros, in_place);
+    const bsrg_tall_pieces pieces = pieces_of(v, r);
+    bsrg_tall_predict(&product_args, r->child_plan, in_place ? &pieces : NULL, chip, &product);
+    product.seconds *= tall_overhead(v, r->shape, (double)child->nnzb, zeros);
   }
   double bytes = 0;
   c->seconds = in_place ? product.seconds * in_place_overhead(v, r)

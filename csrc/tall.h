@@ -97,8 +97,8 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *view, const
                                           const bsrg_chip *chip);
 /* For that. The structure may have more rows than Y, see tall_launch.c. */
 int64_t bsrg_tall_transposed_rows(const bsrg_matmul_args *args);
-void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                       bsrg_candidate *candidate);
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_tall_pieces *pieces,
+                       const bsrg_chip *chip, bsrg_candidate *candidate);
 
 /* Whether there are kernels for it. args and plan: of the structure of these blocks, with the stored values. */
 bool bsrg_tall_takes_pieces(const bsrg_matmul_args *args, const void *plan, const bsrg_tall_pieces *pieces,

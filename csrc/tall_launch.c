@@ -305,6 +305,11 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   return bsrg_scratch_free(gpu.api, partial, stream, status, error);
 }
 
+static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                    bsrg_candidate *candidate) {
+  bsrg_tall_predict(args, plan, NULL, chip, candidate);
+}
+
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   return launch_with(args, plan, NULL, gpu, error);
 }
@@ -326,7 +331,7 @@ const bsrg_family_ops bsrg_tall_family = {.family = BSRG_TALL,
                                           .layout_obstacle = layout_obstacle,
                                           .make_plan = bsrg_tall_make_plan,
                                           .free_plan = bsrg_tall_free_plan,
-                                          .predict = bsrg_tall_predict,
+                                          .predict = predict,
                                           .clips_x = true,
                                           .clips_y = true,
                                           .launch = launch};

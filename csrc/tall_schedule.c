@@ -60,6 +60,13 @@ bool bsrg_tall_stays_in_step(const bsrg_structure_view *v, const bsrg_tall_plan 
 static const double tile_seconds = 2.2e-6;
 /* Likewise: the least that a stage takes, which blocks of 16 and 32 columns do not fill. */
 static double stage_seconds(int64_t block_width) { return (block_width <= 16 ? 0.32 : 0.365) * 1e-6; }
+/* Of the time of a block's stages the share that its k would take in full ones: a last stage of 16 takes as long as one of about
+ * 27 would (the least time above). Pieces have stages as wide as themselves. */
+static double share_of_stages(const bsrg_structure_view *v, const bsrg_tall_pieces *pieces) {
+  const int64_t least_k = 27, width = v->block_width, last = width % BSRG_TALL_STAGE_K;
+  if (pieces || width < BSRG_TALL_STAGE_K || last == 0 || last >= least_k) return 1;
+  return (double)width / (double)(width - last + least_k);
+}
 /* Likewise: the time of the tensor cores when stages are that short; strips of 64 rows pass by some of them. */
 static double short_stage_overhead(const bsrg_structure_view *v) {
   if (v->block_width > 32) return 1;
@@ -94,8 +101,9 @@ typedef struct costs {
   const char *limit;
 } costs;
 
-static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, int64_t n,
-                       bsrg_tall_cluster cluster, const bsrg_chip *chip) {
+static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
+                       const bsrg_tall_pieces *pieces, int64_t n, bsrg_tall_cluster cluster,
+                       const bsrg_chip *chip) {
   costs c = {.columns = (double)bsrg_ceil_div(n, BSRG_TALL_TILE_N * cluster.columns) * cluster.columns};
   const double blocks = (double)v->nnzb * (double)(v->block_height * v->block_width);
   const double entries = (double)plan->tile_entries;
@@ -105,8 +113,10 @@ static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
       (blocks / cluster.columns + entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
   const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
-  const double mma = c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v) * shared_x_gain(v, plan);
-  const double l2 = c.l2_bytes / chip->l2_bytes_per_s * strips_l2_share(v);
+  const double share = share_of_stages(v, pieces);
+  const double mma =
+      c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v) * shared_x_gain(v, plan) / share;
+  const double l2 = c.l2_bytes / chip->l2_bytes_per_s * strips_l2_share(v) / share;
   c.cores = fmax(mma, least);
   c.flow = fmax(c.cores, l2);
   c.entry = c.cores * chip->sm_count / (entries * c.columns);
@@ -152,14 +162,14 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
                                           const bsrg_tall_pieces *pieces, int64_t n, int64_t transposed_rows,
                                           const bsrg_chip *chip) {
   bsrg_tall_schedule s = {.cluster = cluster_for(v, plan, pieces, n, v->order || transposed_rows)};
-  const costs uncut = costs_for(v, plan, n, s.cluster, chip);
+  const costs uncut = costs_for(v, plan, pieces, n, s.cluster, chip);
   s.seconds = uncut_seconds(&uncut, plan, chip);
   s.limit = uncut.limit;
   /* What cutting costs is not fitted: accept it only where it gains much. */
   const double needed = 0.9 * s.seconds;
   /* The kernels for parts have no pairs along rows. */
   const bsrg_tall_cluster across = cluster_along_columns(n);
-  const costs cut = costs_for(v, plan, n, across, chip);
+  const costs cut = costs_for(v, plan, pieces, n, across, chip);
   /* The second pass of transposed products writes rows in eights, without a look at where Y ends. */
   const bool uncuttable = transposed_rows && transposed_rows != bsrg_whole_rows(v);
   for (int32_t i = 0; i < plan->level_count && !uncuttable; ++i) {
@@ -178,13 +188,13 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   return s;
 }
 
-void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                       bsrg_candidate *c) {
+void bsrg_tall_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_tall_pieces *pieces,
+                       const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
   const int64_t n = args->x.cols;
   const bsrg_tall_schedule s =
-      bsrg_tall_schedule_for(v, plan, NULL, n, bsrg_tall_transposed_rows(args), chip);
-  const costs of = costs_for(v, plan, n, s.cluster, chip);
+      bsrg_tall_schedule_for(v, plan, pieces, n, bsrg_tall_transposed_rows(args), chip);
+  const costs of = costs_for(v, plan, pieces, n, s.cluster, chip);
   c->mma_flops = of.mma_flops;
   c->l2_bytes = of.l2_bytes + (s.level ? 2 * partial_bytes(s.level, n) : 0);
   c->hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);

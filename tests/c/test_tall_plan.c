@@ -97,7 +97,7 @@ static void check_cost(bsrg_structure *structure, const bsrg_tall_plan *plan, in
 
   const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x.cols = n};
   bsrg_candidate candidate = {0};
-  bsrg_tall_predict(&args, plan, &chip, &candidate);
+  bsrg_tall_predict(&args, plan, NULL, &chip, &candidate);
   const int64_t across = s.n_tiles * s.cluster.columns;
   const int64_t a = 2 * v.nnzb * v.block_height * v.block_width;
   const int64_t x = 2 * plan->tile_entries * v.block_width * BSRG_TALL_TILE_N;

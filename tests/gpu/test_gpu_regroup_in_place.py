@@ -41,6 +41,9 @@ SHAPES = (
     (48, 80),
     (16, 160),
     (24, 240),
+    (64, 80),
+    (128, 80),
+    (192, 160),
 )
 # Single CTAs, pairs along columns, pairs along rows; X as one box, and panel by panel.
 COLUMNS = (8, 256, 264, 512, 1032, 2304)
