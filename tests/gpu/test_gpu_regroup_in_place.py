@@ -13,7 +13,7 @@ from test_gpu_shapes import HALVES, PATTERNS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
-# Pieces 16, 32, 64 and 80 columns wide, two to sixteen of them a strip; blocks that strips cut in two.
+# Pieces 16 to 80 columns wide, two to sixteen of them a strip; blocks that strips cut in two.
 SHAPES = (
     (32, 32),
     (96, 96),

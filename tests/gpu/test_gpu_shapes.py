@@ -268,25 +268,30 @@ def test_short_clusters_behind_one_another(
         ("stream", (32, 128)),
         ("tall", (64, 128)),
         ("tall", (128, 64)),
+        ("tall", (128, 80)),
+        ("tall", (256, 64)),
+        ("regroup", (128, 80)),
+        ("regroup", (32, 32)),
     ],
 )
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 5])  # of 64 k, about: rings have four such stages
 def test_short_tiles(
     torch: Any,
     rng: np.random.Generator,
     hopper: None,
     family: str,
     blocksize: tuple[int, int],
+    blocks: int,
     dtype: str,
 ) -> None:
-    """Many tiles an SM, of a few stages each, products one right behind the other: what one leaves
-    behind, the next must not meet."""
+    """Many tiles an SM, all of the same few stages, products one right behind the other: what one
+    leaves behind, the next must not meet, nor may those who work on a tile wait for one another."""
     rows, cols, n = 8192 // blocksize[0], 8192 // blocksize[1], 8192
-    mask = np.zeros((rows, cols), bool)
-    mask[np.arange(rows), rng.integers(cols, size=rows)] = True
+    mask = rng.random((rows, cols)).argsort(axis=1) < blocks
     p = random_problem(torch, mask, blocksize, dtype)
     x = torch.randn(p.matrix.shape[1], n, device="cuda").to(p.matrix.dtype)
     out = torch.full((8192, n), float("nan"), device="cuda", dtype=p.matrix.dtype)
-    for _ in repeats(200):
+    for _ in repeats(100):
         product(p.matrix, x, None, 1.0, None, out, None, family)
     error = relative_error(torch, out, p.dense @ x.double())
     assert error <= 1.2 * cases.ROUNDOFF[dtype]
