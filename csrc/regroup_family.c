@@ -17,9 +17,9 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
   return BSRG_LAUNCH_SECONDS + *bytes / chip->hbm_bytes_per_s;
 }
 
-/* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what blocks
- * of 16 and 32 columns and last stages of 16 cost), strips of different block rows, and that zeros draw less power, whose share this is. The last two
- * are fitted to dense and nearly dense products, sustained. */
+/* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what blocks of 16
+ * and 32 columns and last stages of 16 cost), strips of different block rows, and that zeros draw less power, whose share this
+ * is. The last two are fitted to dense and nearly dense products, sustained. */
 static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks,
                             double zeros) {
   const double stages = ceil(shape.width / 64.0);
