@@ -272,6 +272,7 @@ static void enter_sources(const bsrg_structure_view *v, int64_t row, int32_t par
     for (int64_t x = 0; x < bw; x += shape.width) {
       const int64_t column = v->indices[b] * bw + x, entry = slot[column / r->shape.width];
       const int64_t panel = column % r->shape.width / shape.width;
+      /* Four bits a strip: of a wide piece the fifth sixteen goes with the others. */
       for (int64_t k = panel * shape.width / 16; k < bsrg_min((panel + 1) * shape.width / 16, 4); ++k)
         r->k16s[entry] |= (uint8_t)(1 << (part / down * 4 + k));
       r->sources[((entry * 2 + part / down) * across + panel) * down + part % down] =

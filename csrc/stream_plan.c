@@ -439,8 +439,8 @@ bool bsrg_stream_x_as_box(const bsrg_matmul_args *args) {
   return bsrg_map_has_transposed_x(args) || args->dtype == BSRG_F32 || (n % 64 == 0 && n > 64);
 }
 
-/* What an SM takes longer for a slot of a stage whose blocks are no bulk copy. Of 32
- * products on an H200, of 512 to 8,192 columns, this takes the faster way but where they differ by 4% at most. */
+/* What an SM takes longer for a slot of a stage whose blocks are no bulk copy. Of 32 products on an H200, of 512 to 8,192
+ * columns, this takes the faster way but where they differ by 4% at most. */
 static const double slot_seconds = 5.3e-9;
 
 static double packing_bytes(const bsrg_stream_plan *plan) { /* read and written */

@@ -350,7 +350,7 @@ def test_regroup(
         check_ways(torch, rng, p, n, "regroup", transposed=True, right=True)
 
 
-@pytest.mark.parametrize("block", [(32, 32), (64, 16), (16, 16)], ids=str)
+@pytest.mark.parametrize("block", [(32, 32), (64, 16), (16, 16), (48, 80)], ids=str)
 def test_regroup_in_place(
     torch: Any, rng: np.random.Generator, hopper: None, block: tuple[int, int]
 ) -> None:
