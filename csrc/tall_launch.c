@@ -129,13 +129,14 @@ static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step
   return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, step_k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
-static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form) {
+/* rows: of a box, which is what a kernel stores at a time. */
+static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form, uint32_t rows) {
   const uint64_t m = (uint64_t)y->rows, n = (uint64_t)y->cols;
   if (form.x)
     return (bsrg_map_shape){
         2, {m, n, 0}, {(uint64_t)y->col_stride, 0}, {BSRG_TALL_STRIP, 64, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
   return (bsrg_map_shape){
-      2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, 16, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+      2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
 /* Of a tile, those that are loaded. TMA fills in what lies beyond N, but takes its time for it: 128 columns took longer than
@@ -261,7 +262,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   }
   const int32_t first = pieces ? (int32_t)bsrg_min(pieces->width, BSRG_TALL_PIECED_WIDTH) : 0;
   const bsrg_map_shape a = pieces ? pieces_shape(pieces, first) : a_shape(v, (uint32_t)step_k);
-  const bsrg_map_shape y = y_shape(&args->y, form);
+  const bsrg_map_shape y = y_shape(&args->y, form, !pieces && is_whole(v, form, &s) ? BSRG_TALL_STRIP : 16);
   const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
   const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, columns);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);

@@ -135,7 +135,7 @@ typedef struct bsrg_tall_params {
   bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k, or a piece, or with two of its rows in one */
   bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
   bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
-  bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns */
+  bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns, for `whole` kernels 64 x 64 */
   const bsrg_tall_entry *entries;
   const bsrg_tall_tile *tiles;
   const bsrg_tall_part

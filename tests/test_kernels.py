@@ -43,6 +43,18 @@ extern "C" __global__ void reads_early(float *x, const float *uploaded) {{
 }}
 """
 
+# Whoever waits at the other CTA's barrier may write to `message` before it has been read.
+TELLS_EARLY = f"""{WAITS}
+extern "C" __global__ void tells_early(int *x, unsigned message, unsigned barrier) {{
+  wait();
+  int read;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(read) : "r"(message) : "memory");
+  if (USED) barrier += read == -1;
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+  x[threadIdx.x] = read;
+}}
+"""
+
 # 96 values are alive at once, in threads that get 32 registers.
 SPILLS = """
 extern "C" __global__ void __launch_bounds__(1024, 2) spills(float *x) {
@@ -184,6 +196,13 @@ def test_what_was_uploaded_may_be_read_early(compile_text):
     assert problems(compile_text("sm80/other", other)) == [
         "sm80/other: reads_early (sm_90) may touch memory before it waits for the grid before it"
     ]
+
+
+def test_arrivals_before_a_load_are_found(compile_text):
+    assert problems(compile_text("sm90/tells_early", "#define USED false\n" + TELLS_EARLY)) == [
+        "sm90/tells_early: tells_early (sm_90a) may read a message when another CTA has replaced it"
+    ]
+    assert problems(compile_text("sm90/used", "#define USED true\n" + TELLS_EARLY)) == []
 
 
 def test_waits_of_some_threads_are_found(compile_text):

@@ -4,11 +4,13 @@ Nothing spills or touches local memory, and the kernels that live from tensor co
 facts come from the report of ptxas, from the machine code's resources and from its SASS, which must
 agree on which kernels there are. Disassembling takes longest. So of an image for several
 architectures it is done for the newest one, and there for how each kernel begins and for one
-instruction of each opcode, since these are numbers in the instructions that can be counted.
+instruction of each opcode, since these are numbers in the instructions that can be counted; and for
+what comes before the arrivals at barriers of other CTAs.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -61,6 +63,7 @@ BEFORE_WAIT = re.compile(
 UPLOADED = re.compile(r"\.E\.NA\.(\w+\.)*CONSTANT\b")
 EARLY = "(before the wait)"
 UNIFORM_COPY = "(to a uniform address)"
+OVERTAKES = "(before a load)"
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -76,6 +79,13 @@ _SASS_TARGET = re.compile(r"0x([0-9a-f]+)")
 INSTRUCTION_BYTES = 16
 OPCODE_BITS = 0xFFF  # of its first two bytes
 BEGINNING = 256  # instructions of a kernel, within which it has to wait
+
+# An arrival at a barrier that may be another CTA's does not wait for loads of shared memory before
+# it, and whoever waits there may replace what they read. So it has to come behind what uses it.
+REMOTE_ARRIVAL = re.compile(r"\.ARRIVE\..*\.RED\b")
+BEFORE_ARRIVAL = 48  # instructions, within which such loads are looked for
+_BARRIER_ARRIVAL = 0x9A7  # local ones, too
+_REGISTER = re.compile(r"\bR(\d+)")
 
 # LDGSTS to the sum of a uniform address and one of each lane. ptxas 13.0 also has it where the copy
 # has an L2 policy, and with registers then that no GPU executes.
@@ -120,6 +130,8 @@ class Kernel:
             found.append(
                 "may end with an illegal instruction: its cp.async go to uniform addresses"
             )
+        if opcodes[OVERTAKES]:
+            found.append("may read a message when another CTA has replaced it")
         if not opcodes[WAITS]:
             found.append("does not wait for the grid before it, beside which it may be launched")
         elif opcodes[EARLY]:
@@ -240,6 +252,23 @@ def _early(beginning: list[re.Match[str]]) -> int:
     return early + 1  # it comes too late to be looked for
 
 
+def _overtakes(instructions: list[re.Match[str]]) -> bool:
+    """Whether the last of them is an arrival at another CTA's barrier, and nothing has waited for
+    what a load of shared memory before it gives."""
+    waited_for: set[int] = set()
+    for instruction in reversed(instructions if REMOTE_ARRIVAL.match(instructions[-1][4]) else []):
+        _, _, opcode, operands = instruction.groups()
+        if opcode in ("BRA", "EXIT") or ".PHASECHK" in operands:
+            break
+        registers = [int(number) for number in _REGISTER.findall(operands)]
+        if opcode == "LDS" and not re.match(r"\S* RZ,", operands):
+            words = 4 if ".128" in operands else 2 if ".64" in operands else 1
+            if waited_for.isdisjoint(range(registers[0], registers[0] + words)):
+                return True
+        waited_for.update(registers)
+    return False
+
+
 def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]:
     codes = _machine_code(image, arch)
     numbers = {
@@ -252,20 +281,31 @@ def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]
         for i, number in enumerate(found)
     }
     beginnings = [code[: INSTRUCTION_BYTES * BEGINNING] for code in codes.values()]
-    found = _instructions(b"".join([*one_of_each.values(), *beginnings]), arch)
-    in_order = [found[address] for address in sorted(found)]
-    opcodes = {
-        number: instruction[3] for number, instruction in zip(one_of_each, in_order, strict=False)
+    arrivals = {
+        name: [
+            code[INSTRUCTION_BYTES * max(i + 1 - BEFORE_ARRIVAL, 0) : INSTRUCTION_BYTES * (i + 1)]
+            for i, number in enumerate(numbers[name])
+            if number == _BARRIER_ARRIVAL
+        ]
+        for name, code in codes.items()
     }
-    functions, at = {}, len(one_of_each)
+    parts = [*one_of_each.values(), *beginnings, *itertools.chain(*arrivals.values())]
+    found = _instructions(b"".join(parts), arch)
+    in_order = iter([found[address] for address in sorted(found)])
+
+    def instructions_of(part: bytes) -> list[re.Match[str]]:
+        return list(itertools.islice(in_order, len(part) // INSTRUCTION_BYTES))
+
+    opcodes = {number: instructions_of(code)[0][3] for number, code in one_of_each.items()}
+    functions = {}
     for name, beginning in zip(codes, beginnings, strict=True):
-        counts = Counter(opcodes[number] for number in numbers[name])
-        instructions = in_order[at : at + len(beginning) // INSTRUCTION_BYTES]
-        at += len(instructions)
+        counts = functions[arch, name] = Counter(opcodes[number] for number in numbers[name])
+        instructions = instructions_of(beginning)
         if counts[WAITS]:
             counts[EARLY] = _early(instructions)
         counts[UNIFORM_COPY] = numbers[name].count(UNIFORM_LDGSTS)
-        functions[arch, name] = counts
+    for name, windows in arrivals.items():
+        functions[arch, name][OVERTAKES] = sum(_overtakes(instructions_of(w)) for w in windows)
     return functions
 
 

@@ -2,6 +2,7 @@
 // policy.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 namespace bsrg::ptx {
@@ -57,10 +58,16 @@ __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, int byte
                : "memory");
 }
 
-// The address may be another CTA's. The default semantics are used: an explicit .release.cluster is much
-// slower, and what these arrivals order is reads of shared memory that have already returned.
+// The address may be another CTA's. The default semantics are used, which hold within a CTA: an explicit .release.cluster is
+// much slower. So this arrival may overtake loads of shared memory that have been issued before.
 __device__ __forceinline__ void barrier_arrive_cluster(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// The same behind a load of shared memory that gave `read`, which is never INT_MIN: the address waits for it, by a choice that
+// the compiler cannot foresee.
+__device__ __forceinline__ void barrier_arrive_cluster_behind(uint32_t barrier, int read) {
+  barrier_arrive_cluster(read == INT_MIN ? 0 : barrier);
 }
 
 __device__ __forceinline__ void barrier_arrive_expect_cluster(uint32_t barrier, int bytes) {

@@ -88,7 +88,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   __device__ Message take(const Slot &slot) const {
     const int4 m = ptx::load_shared_int4(message(slot.slot));
     if (p.cluster > 1)
-      ptx::barrier_arrive_cluster(ptx::map_to_rank(tile_empty(slot.slot), 0));
+      ptx::barrier_arrive_cluster_behind(ptx::map_to_rank(tile_empty(slot.slot), 0), m.y);
     else
       ptx::barrier_arrive(tile_empty(slot.slot));
     return {m.x, m.y, m.z, m.w};

@@ -34,7 +34,8 @@ namespace bsrg::tall {
 // Asking that at every stage costs 1.5% where it is never so. kParts: some tiles are cut into parts (bsrg_tall_part).
 template <typename T, int kStepK, Pairing kPairing, bool kUnion, bool kParts, bool kTransposedA,
           bool kTransposedX, int kPieceK>
-struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPieceK)> {
+struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kParts, kPieceK > 0),
+                       BSRG_TALL_TWO_ROWS(kPieceK)> {
   static_assert(!kParts || kPairing != Pairing::kRows, "parts have no partners");
   static_assert(!kTransposedX || kPairing != Pairing::kRows, "a transposed X is one box, not two halves");
   static constexpr bool kPieces = kPieceK > 0;
@@ -54,7 +55,8 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPiec
   using Stage = RingPosition<L::kStages>;
   using Slot = RingPosition<kMessageSlots>;
 
-  using Base = Output<T, L, kTransposedX, BSRG_TALL_TWO_ROWS(kPieceK)>;
+  static constexpr bool kHandsOver = hands_over(kUnion, kParts, kPieces);
+  using Base = Output<T, L, kTransposedX, kHandsOver, BSRG_TALL_TWO_ROWS(kPieceK)>;
   using typename Base::Held;
   // Whether a tile is stored while the next one is multiplied: 1 to 2% where every stage is a WGMMA. Where stages may
   // pass a warpgroup by it is slower.
@@ -78,9 +80,14 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPiec
       ptx::barrier_init(empty(i),
                         2 * kReleases * kCluster);  // both consumers of every CTA that reads the slot
     }
+    for (int i = 0; i < 4 && kHandsOver; ++i) {
+      ptx::barrier_init(shared + L::kPieceFull + 8 * i, 4);
+      ptx::barrier_init(shared + L::kPieceEmpty + 8 * i, 1);
+    }
     for (int i = 0; i < kMessageSlots; ++i) {
       ptx::barrier_init(tile_full(i), 1);
-      ptx::barrier_init(tile_empty(i), (kLoaders + 8) * kCluster);  // and consumer warps of every CTA
+      // And the lane that stores, and consumer warps of every CTA.
+      ptx::barrier_init(tile_empty(i), (kLoaders + kHandsOver + 8) * kCluster);
     }
     ptx::barrier_init(wanted(), 1);
     ptx::barrier_init_fence();
@@ -233,6 +240,18 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPiec
       }
     }
     wait_until_released(empty(0), stage);
+  }
+
+  // ---- stores: one lane -------------------------------------------------------------------------
+
+  __device__ void store() const {
+    const uint64_t stream_out = ptx::policy_evict_first();
+    for (Slot slot;; slot.advance()) {
+      const Message m = receive(slot);
+      if (m.last()) break;
+      this->store_handed_over(m.strip0, m.strip1, m.n_tile * kTileN, stream_out);
+    }
+    ptx::bulk_wait<0>();
   }
 
   // ---- consumers: one warpgroup a strip ---------------------------------------------------------
@@ -393,7 +412,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPiec
         if (p.alpha != 1.f || p.beta != 0.f) this->scale_and_add(d, row, column);
         if (p.output.given) this->add_bias(d, rows);
         // Pieces lie where others may still read their vectors.
-        if (this->adds_by_mma()) ptx::named_barrier_sync(1 + strip, 128);
+        if (kHandsOver ? p.output.given : this->adds_by_mma()) ptx::named_barrier_sync(1 + strip, 128);
         if constexpr (kDeferred)
           this->hold(held, d, row, column);
         else
@@ -401,7 +420,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPiec
       }
     }
     if constexpr (kDeferred) this->store_rest(held);
-    if (lane == 0) ptx::bulk_wait<0>();
+    if (!kHandsOver && lane == 0) ptx::bulk_wait<0>();
   }
 
   __device__ void run() const {
@@ -422,6 +441,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, BSRG_TALL_TWO_ROWS(kPiec
       }
       if (warp == 1 && rank == 0) schedule();
       if (kParts && warp == 3) this->clear();
+      if (kHandsOver && warp == 3 && lane == 0) store();
       __syncwarp();
     } else {
       if constexpr (kDeferred) ptx::take_registers<kConsumerRegisters>();

@@ -31,7 +31,10 @@ struct Layout {
   static constexpr int kOutput = kX + kStages * kStageX;  // two pieces a consumer warp
   static constexpr int kFull = kOutput + 8 * 2 * kPieceBytes;
   static constexpr int kEmpty = kFull + 8 * kStages;
-  static constexpr int kTileFull = kEmpty + 8 * kStages;
+  // Of each warpgroup's two pieces, where these are handed over.
+  static constexpr int kPieceFull = kEmpty + 8 * kStages;
+  static constexpr int kPieceEmpty = kPieceFull + 8 * 4;
+  static constexpr int kTileFull = kPieceEmpty + 8 * 4;
   static constexpr int kTileEmpty = kTileFull + 8 * kMessageSlots;
   static constexpr int kMessage = kTileEmpty + 8 * kMessageSlots;
   static constexpr int kWanted = kMessage + 32 * kMessageSlots;
@@ -50,6 +53,12 @@ constexpr ptx::Swizzle kSwizzleOf = kRow == 64   ? ptx::Swizzle::k128
 // loads one strip of A for both. kRows: two row tiles with equal lists of block columns, in one column tile; each
 // loads half of the columns of X for both.
 enum class Pairing { kNone, kColumns, kRows };
+
+// Whether a lane of the producers stores for the consumers: not where stages may pass a warpgroup by, for which it gained
+// nothing, nor where no warp is left for it.
+constexpr bool hands_over(bool is_union, bool has_parts, bool has_pieces) {
+  return !is_union && !has_parts && !has_pieces;
+}
 
 // What the scheduler tells the other roles of a CTA about its tile. slot: where the sums of a part go; -1: to Y.
 // present0, present1: a bit for each of the first 32 entries in which the strip has a block.

@@ -114,9 +114,9 @@ struct MessageSlot {
       tail = ptx::load_shared_int4(message + 16);
     else
       tail.x = ptx::load_shared_int(message + 16);
-    // The scheduler sits in rank 0 and waits there for all readers.
+    // The scheduler sits in rank 0, waits there for all readers, and replaces the message at once.
     if constexpr (kCluster > 1)
-      ptx::barrier_arrive_cluster(ptx::map_to_rank(empty, 0));
+      ptx::barrier_arrive_cluster_behind(ptx::map_to_rank(empty, 0), max(head.w, tail.x));
     else
       ptx::barrier_arrive(empty);
     return {head.x, head.y, head.z, head.w, tail.x, kParts ? tail.y : -1, tail.z, tail.w};

@@ -12,13 +12,18 @@
 
 namespace bsrg::tall {
 
-template <typename T, typename L, bool kTransposed, bool kSwapped>
-struct Output : Vectors<T, L, kTransposed, kSwapped> {
-  using Base = Vectors<T, L, kTransposed, kSwapped>;
+// kHandsOver: consumers leave pieces in shared memory, and a lane of the producers has TMA store them (tall.cuh).
+template <typename T, typename L, bool kTransposed, bool kHandsOver, bool kSwapped>
+struct Output : Vectors<T, L, kTransposed, kHandsOver, kSwapped> {
+  using Base = Vectors<T, L, kTransposed, kHandsOver, kSwapped>;
   using Base::kPieceBytes;
+  using Base::kTogether;
   using Base::lane;
   using Base::p;
   using Base::piece_buffers;
+  using Base::piece_empty;
+  using Base::piece_full;
+  using Base::piece_parity;
   using Base::row_below;
   using Base::shared;
   using Base::warp;
@@ -86,7 +91,13 @@ struct Output : Vectors<T, L, kTransposed, kSwapped> {
                               uint32_t buffers, uint64_t policy) const {
     const uint32_t buffer = buffers + (piece & 1) * kPieceBytes;
     column += piece * kPanel;
-    if constexpr (kTransposed) {
+    if constexpr (kHandsOver) {
+      const int strip = warp / 4 - 1;
+      ptx::barrier_wait(piece_empty(strip, piece), piece_parity(piece) ^ 1);
+      write_rows(pairs, buffer + (warp & 3) * (16 * kPanel * 2));
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(piece_full(strip, piece));
+    } else if constexpr (kTransposed) {
       store_transposed_piece(pairs, row - (warp & 3) * 16, column, buffer, policy);
     } else {
       store_warp_piece(pairs, row, column, buffer, policy);
@@ -175,6 +186,31 @@ struct Output : Vectors<T, L, kTransposed, kSwapped> {
       const int chunk = (j + (matrix >> 1)) ^ (piece_row & 7);
       ptx::store_matrix_x4(buffer + piece_row * 128 + chunk * 16, v[0], v[1], v[2], v[3]);
     }
+  }
+
+  // By one lane of the producers, what both warpgroups have left or will leave of a tile. They would wait for the fence, for
+  // TMA and for its answer whether it has read what was stored before: tiles of 384 and 512 k took 2 and 6% longer then.
+  // They take the same stages at about the same time, so pieces come in turn.
+  __device__ void store_handed_over(int strip0, int strip1, int column, uint64_t policy) const {
+    uint32_t before = 0;  // what becomes empty when TMA has read it
+#pragma unroll 1
+    for (int piece = 0; piece < kPieces; ++piece) {
+#pragma unroll 1
+      for (int strip = 0; strip < 2; ++strip) {
+        const int row = (strip == 0 ? strip0 : strip1) * kStrip;
+        if (row < 0) continue;
+        ptx::barrier_wait(piece_full(strip, piece), piece_parity(piece));
+        ptx::fence_async_proxy();
+        ptx::tma_store_2d(p.y, piece_buffers(4 * strip) + (piece & 1) * kPieceBytes, column + piece * kPanel,
+                          row, policy);
+        ptx::bulk_commit();
+        ptx::bulk_wait_read<1>();
+        if (before != 0) ptx::barrier_arrive(before);
+        before = piece_empty(strip, piece);
+      }
+    }
+    ptx::bulk_wait_read<0>();
+    if (before != 0) ptx::barrier_arrive(before);
   }
 
   // A row of the piece is a column of Y: its 128 bytes are the 64 rows of the strip, to which each warp of the

@@ -13,10 +13,12 @@
 namespace bsrg::tall {
 
 // kSwapped: rows of A come in the order of BSRG_TWO_ROWS.
-template <typename T, typename L, bool kTransposed, bool kSwapped>
+template <typename T, typename L, bool kTransposed, bool kHandsOver, bool kSwapped>
 struct Vectors {
+  static_assert(!kTransposed || !kHandsOver, "only rows are handed over");
   // 64 columns of a warp's 16 rows or, where a warpgroup has its pieces together, of its 64.
-  static constexpr int kPieceBytes = (kTransposed ? kStrip : 16) * kPanel * 2;
+  static constexpr bool kTogether = kTransposed || kHandsOver;
+  static constexpr int kPieceBytes = (kTogether ? kStrip : 16) * kPanel * 2;
   static constexpr int kWarpOutputBytes = 2 * 16 * kPanel * 2;  // two pieces, or its part of a warpgroup's
   static_assert(2 * kTileN * 4 <= kWarpOutputBytes, "two vectors of a tile's columns");
 
@@ -31,13 +33,26 @@ struct Vectors {
 
   // Two a warp or, of four times the size, two a warpgroup, which begin where those of its first warp would.
   __device__ uint32_t piece_buffers(int consumer_warp) const {
-    return shared + L::kOutput + (kTransposed ? consumer_warp & ~3 : consumer_warp) * kWarpOutputBytes;
+    return shared + L::kOutput + (kTogether ? consumer_warp & ~3 : consumer_warp) * kWarpOutputBytes;
   }
   __device__ uint32_t piece_buffers() const { return piece_buffers(warp - 4); }
 
+  // Where pieces are handed over: of a strip's two buffers the one of this piece. A tile has four, so that which phase it
+  // is follows from the piece.
+  __device__ uint32_t piece_full(int strip, int piece) const {
+    return shared + L::kPieceFull + 8 * (2 * strip + (piece & 1));
+  }
+  __device__ uint32_t piece_empty(int strip, int piece) const {
+    return shared + L::kPieceEmpty + 8 * (2 * strip + (piece & 1));
+  }
+  static __device__ uint32_t piece_parity(int piece) { return piece >> 1 & 1; }
+
   // Until TMA has read what the pieces held.
   __device__ void wait_for_pieces() const {
-    if constexpr (kTransposed) {
+    if constexpr (kHandsOver) {
+      ptx::barrier_wait(piece_empty(warp / 4 - 1, 0), 1);
+      ptx::barrier_wait(piece_empty(warp / 4 - 1, 1), 1);
+    } else if constexpr (kTransposed) {
       if ((warp & 3) == 0 && lane == 0) ptx::bulk_wait_read<0>();
       ptx::named_barrier_sync(warp / 4, 128);
     } else {
