@@ -243,6 +243,31 @@ def test_same_bits_every_time(general: str, torch: Any, rng: np.random.Generator
         assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5])  # of keys
+@pytest.mark.parametrize("size", [64, 128])
+def test_short_lists(
+    size: int, tiles: int, general: str, torch: Any, rng: np.random.Generator
+) -> None:
+    """Many query tiles an SM, all with the same few key tiles, calls one right behind the other."""
+    q = torch.randn(1, 4, 16384, size, device="cuda").half()
+    k, v = (torch.randn(1, 4, 2048, size, device="cuda").half() for _ in range(2))
+    blocks = rng.random((128, 16)).argsort(axis=1) < tiles
+    chosen = BlockMask.from_dense(blocks, (128, 128))
+    keys = 128 * tiles
+    seen = torch.from_numpy(blocks.repeat(128, axis=0).repeat(128, axis=1)).cuda()
+    for mask in (None, chosen):
+        operands = (q, k, v) if mask is not None else (q, k[:, :, :keys], v[:, :, :keys])
+        first = attention(*operands, block_mask=mask, backend=general)
+        for _ in repeats(50):
+            found = attention(*operands, block_mask=mask, backend=general)
+        assert torch.equal(found, first)
+        scores = operands[0].double() @ operands[1].double().transpose(2, 3) / size**0.5
+        if mask is not None:
+            scores.masked_fill_(~seen, float("-inf"))
+        expected = scores.softmax(dim=3) @ operands[2].double()
+        assert (found.double() - expected).abs().max() < 5e-3
+
+
 def test_masks_come_and_go(general: str, torch: Any, rng: np.random.Generator) -> None:
     """A mask at the address of one that is gone is not taken for it."""
     q, k, v = (torch.randn(1, 1, 256, 64, device="cuda").half() for _ in range(3))

@@ -18,6 +18,7 @@ from device_cases import (
     need_cublas,
     random_problem,
     relative_error,
+    repeats,
     some,
 )
 from precision_cases import EIGHT, RESULTS, SUM_ERROR, TF32_ERROR, check
@@ -184,6 +185,26 @@ def test_same_bits(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     check_streams(
         torch, multiply, [torch.randn(2560, 600, device="cuda").to(kind) for _ in range(4)]
     )
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("height", [64, 128])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float32"])
+def test_short_tiles(
+    torch: Any, rng: np.random.Generator, dtype: str, height: int, blocks: int
+) -> None:
+    """As of 16 bits: many tiles an SM, all of the same few stages."""
+    side = 8192
+    mask = rng.random((side // height, side // 128)).argsort(axis=1) < blocks
+    p = random_problem(torch, mask, (height, 128), dtype)
+    x = torch.randn(side, side, device="cuda").to(p.matrix.dtype).T
+    options = {"precision": "tf32"} if dtype == "float32" else {}
+    first = bsrgemm.matmul(p.matrix, x, **options)
+    for _ in repeats(50):
+        found = bsrgemm.matmul(p.matrix, x, **options)
+    assert torch.equal(found, first)
+    accepted = TF32_ERROR if dtype == "float32" else 2.0**-8 * 1.1 + SUM_ERROR
+    assert relative_error(torch, found, p.dense @ x.double()) <= accepted
 
 
 # ---- tf32 ---------------------------------------------------------------------------------------
