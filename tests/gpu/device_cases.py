@@ -73,6 +73,21 @@ def repeats(count: int) -> range:
     return range(3 if brief else count)
 
 
+def one_behind_the_other(
+    torch: Any, launch: Callable[[Any], object], shape: tuple[int, ...], dtype: Any, count: int
+) -> Any:
+    """The result of so many launches, each into memory of NaN: what one leaves out is seen. All
+    have the same bits."""
+    outs = [torch.empty(shape, device="cuda", dtype=dtype) for _ in range(5)]
+    for _ in repeats(count // len(outs)):
+        for out in outs:
+            out.fill_(float("nan"))
+        for out in outs:
+            launch(out)
+        assert all(torch.equal(out, outs[0]) for out in outs[1:])
+    return outs[0]
+
+
 def threads(count: int) -> int:
     """How many launch at a time. In brief form one: compute-sanitizer loses track of launches of
     several threads and then waits for ever, or reports an error of its own."""
