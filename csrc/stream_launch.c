@@ -100,9 +100,19 @@ static bsrg_map_shape shape_of(const bsrg_dense *d, bsrg_dtype dtype, bool trans
 enum { WIDE_SHAPES = 0 BSRG_STREAM_WIDE_SHAPES(BSRG_STREAM_ONE_MORE) };
 #undef BSRG_STREAM_ONE_MORE
 
+/* The number of a shape among those without width 8. */
+static int wide_of(const bsrg_stream_shape *shape) {
+#define BSRG_STREAM_PAIR(height, width) {height, width},
+  static const int32_t shapes[][2] = {BSRG_STREAM_WIDE_SHAPES(BSRG_STREAM_PAIR)};
+#undef BSRG_STREAM_PAIR
+  int i = 0;
+  while (i + 1 < WIDE_SHAPES && (shapes[i][0] != shape->height || shapes[i][1] != shape->width)) ++i;
+  return i;
+}
+
 static int kernel_of(const bsrg_matmul_args *args, const bsrg_stream_shape *shape, bool transposed,
                      bool fused, bool stored) {
-  const int wide = shape->height / 8 * 2 - 2 + (shape->width == 32); /* by height, then width */
+  const int wide = wide_of(shape);
   if (args->dtype == BSRG_F32) return BSRG_KERNEL_STREAM_TF32_8X16 + wide;
   const int group = (args->dtype == BSRG_BF16) + (transposed ? 4 : fused ? 2 : 0);
   if (stored) return BSRG_KERNEL_STREAM_STORED_F16_8X16 + group * WIDE_SHAPES + wide;
@@ -161,7 +171,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .y_col_stride = args->y.col_stride,
                           .x_as_box = x_as_box};
   const bsrg_map_shape x = shape_of(&args->x, args->dtype, transposed, shape->width, x_as_box ? 2 : 1),
-                       y = shape_of(&args->y, args->dtype, transposed, shape->height, 1);
+                       y = shape_of(&args->y, args->dtype, transposed, BSRG_STREAM_STORED_ROWS(shape->height),
+                                    1);
   bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
   if (status == BSRG_OK && !tf32)
     status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);

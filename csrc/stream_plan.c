@@ -10,11 +10,17 @@
 static const int32_t shapes[][2] = {BSRG_STREAM_SHAPES(SHAPE)};
 #undef SHAPE
 
+static bool fits(const bsrg_structure_view *v, int32_t height) {
+  return v->block_height / height <= BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(height);
+}
+
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *v) {
   bsrg_stream_shape best = {0};
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const int32_t height = shapes[i][0], width = shapes[i][1];
     if (v->block_height % height || v->block_width % width) continue;
+    /* Of 96 rows and more a tile has less than 384. */
+    if (height > 64 && !fits(v, height)) continue;
     /* Taller parts read X less often, and of wider ones there are fewer. */
     if (height < best.height || (height == best.height && width < best.width)) continue;
     best = (bsrg_stream_shape){height, width, (int32_t)(v->block_height / height),
@@ -371,11 +377,14 @@ static const double step_cycles = 20.2, step_row_cycles = .85, tile_cycles = 790
 static const double low_step_overhead = 1.15;
 /* Of pairs, which take more instructions. */
 static const double pair_overhead = 1.08;
+/* Of parts of 96 and 112 rows. */
+static const double high_step_overhead = 1.09;
 
 /* Of an SM, for 128 columns of all parts. */
 static double product_cycles(const bsrg_stream_work *w) {
   const double overhead = w->height == 8                ? low_step_overhead
                           : BSRG_STREAM_PAIRS(w->width) ? pair_overhead
+                          : w->height > 64              ? high_step_overhead
                                                         : 1;
   return w->steps * (step_cycles + step_row_cycles * w->height) * overhead;
 }

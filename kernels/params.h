@@ -216,6 +216,9 @@ enum {
 /* Slots of a stage, for which each block row has a bit. Narrow blocks leave room for more. */
 #define BSRG_STREAM_SLOTS_OF(width) (BSRG_STREAM_PAIRS(width) ? BSRG_STREAM_SLOTS : BSRG_STREAM_SLOTS / 2)
 
+/* Rows of Y that are stored at a time: of higher parts than there is room for, half of them. */
+#define BSRG_STREAM_STORED_ROWS(height) ((height) > 64 ? (height) / 2 : (height))
+
 /* Whether boxes of stored blocks have BSRG_TWO_ROWS. */
 #define BSRG_STREAM_TWO_ROWS(height) ((height) % 16 == 0)
 
@@ -229,7 +232,7 @@ typedef struct bsrg_stream_share {
 } bsrg_stream_share;
 
 /* One stage: which rows of X and which blocks it brings, and which of them meet. A block here is the part of a
- * stored block that one instruction multiplies: at most 64 rows and 32 columns. */
+ * stored block that one instruction multiplies: at most 112 rows and 32 columns. */
 typedef struct bsrg_stream_stage {
   int32_t a_begin, a_count; /* blocks, in packed order: by warpgroup, then by row, then by slot */
   int32_t x_count, pad;
@@ -246,10 +249,10 @@ typedef struct bsrg_stream_tile {
 
 typedef struct bsrg_stream_params {
   /* As described here for rows of X that are contiguous. With a transposed X, `x` is {K, N}, box width rows x 128 columns,
-   * and `y` {M, N}, box height rows x 64 columns. */
+   * and `y` {M, N}, box BSRG_STREAM_STORED_ROWS x 64 columns. */
   bsrg_tensor_map
       x; /* {64, K, N / 64}, box 64 x width rows x 2 where x_as_box; else {N, K}, box 64 columns x width rows */
-  bsrg_tensor_map y;  /* {N, M}, box 64 columns x height rows */
+  bsrg_tensor_map y;  /* {N, M}, box 64 columns x BSRG_STREAM_STORED_ROWS */
   const void *packed; /* sm80/stream_pack.cu or sm80/regroup.cu */
   const bsrg_stream_stage *stages;
   const bsrg_stream_tile *tiles;
@@ -289,7 +292,9 @@ typedef struct bsrg_stream_params {
   BSRG_STREAM_WIDTHS(X, 40)   \
   BSRG_STREAM_WIDTHS(X, 48)   \
   BSRG_STREAM_WIDTHS(X, 56)   \
-  BSRG_STREAM_WIDTHS(X, 64)
+  BSRG_STREAM_WIDTHS(X, 64)   \
+  BSRG_STREAM_WIDTHS(X, 96)   \
+  BSRG_STREAM_WIDTHS(X, 112)
 
 /* Without those of width 8: of tf32, two elements of which are one of width, and of blocks that are read as they are stored. */
 #define BSRG_STREAM_WIDE_WIDTHS(X, height) X(height, 16) X(height, 32)
@@ -301,7 +306,9 @@ typedef struct bsrg_stream_params {
   BSRG_STREAM_WIDE_WIDTHS(X, 40)   \
   BSRG_STREAM_WIDE_WIDTHS(X, 48)   \
   BSRG_STREAM_WIDE_WIDTHS(X, 56)   \
-  BSRG_STREAM_WIDE_WIDTHS(X, 64)
+  BSRG_STREAM_WIDE_WIDTHS(X, 64)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 96)   \
+  BSRG_STREAM_WIDE_WIDTHS(X, 112)
 
 /* ---- sm80/stream_pack.cu, sm80/stream_pack_transposed.cu ------------------------------------- */
 

@@ -25,6 +25,8 @@ struct WgmmaSmall;
 #define BSRG_ACC_24(d, i) BSRG_ACC_16(d, i), BSRG_ACC_8(d, i + 16)
 #define BSRG_ACC_28(d, i) BSRG_ACC_16(d, i), BSRG_ACC_12(d, i + 16)
 #define BSRG_ACC_32(d, i) BSRG_ACC_16(d, i), BSRG_ACC_16(d, i + 16)
+#define BSRG_ACC_48(d, i) BSRG_ACC_32(d, i), BSRG_ACC_16(d, i + 32)
+#define BSRG_ACC_56(d, i) BSRG_ACC_32(d, i), BSRG_ACC_24(d, i + 32)
 
 // COUNT = N / 2 accumulators; D, A, B and TA are the operands' numbers.
 #define BSRG_DEFINE_WGMMA(CLASS, TYPE, N, COUNT, D, A, B, TA)                                            \
@@ -59,6 +61,8 @@ struct WgmmaSmall;
 #define BSRG_D_24 BSRG_D_20 ", %20, %21, %22, %23"
 #define BSRG_D_28 BSRG_D_24 ", %24, %25, %26, %27"
 #define BSRG_D_32 BSRG_D_28 ", %28, %29, %30, %31"
+#define BSRG_D_48 BSRG_D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define BSRG_D_56 BSRG_D_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 BSRG_DEFINE_WGMMAS(8, 4, BSRG_D_4, "%4", "%5", "%6")
 BSRG_DEFINE_WGMMAS(16, 8, BSRG_D_8, "%8", "%9", "%10")
 BSRG_DEFINE_WGMMAS(24, 12, BSRG_D_12, "%12", "%13", "%14")
@@ -67,6 +71,8 @@ BSRG_DEFINE_WGMMAS(40, 20, BSRG_D_20, "%20", "%21", "%22")
 BSRG_DEFINE_WGMMAS(48, 24, BSRG_D_24, "%24", "%25", "%26")
 BSRG_DEFINE_WGMMAS(56, 28, BSRG_D_28, "%28", "%29", "%30")
 BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32", "%33", "%34")
+BSRG_DEFINE_WGMMAS(96, 48, BSRG_D_48, "%48", "%49", "%50")
+BSRG_DEFINE_WGMMAS(112, 56, BSRG_D_56, "%56", "%57", "%58")
 #undef BSRG_D_4
 #undef BSRG_D_8
 #undef BSRG_D_12
@@ -75,6 +81,8 @@ BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32", "%33", "%34")
 #undef BSRG_D_24
 #undef BSRG_D_28
 #undef BSRG_D_32
+#undef BSRG_D_48
+#undef BSRG_D_56
 #undef BSRG_DEFINE_WGMMAS
 #undef BSRG_DEFINE_WGMMA_TF32
 #undef BSRG_DEFINE_WGMMA
@@ -86,6 +94,8 @@ BSRG_DEFINE_WGMMAS(64, 32, BSRG_D_32, "%32", "%33", "%34")
 #undef BSRG_ACC_24
 #undef BSRG_ACC_28
 #undef BSRG_ACC_32
+#undef BSRG_ACC_48
+#undef BSRG_ACC_56
 
 // Four 8x8 matrices of 16-bit elements, transposed on the way; lane l gives the address of row l % 8 of matrix
 // l / 8.

@@ -288,7 +288,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   // Uniform, as the shuffle tells the compiler.
   static __device__ uint32_t uniform(int value) { return __shfl_sync(~0u, value, 0); }
 
-  static constexpr int kWords = ((kPairs ? kRows : kRows / 2) + 3) / 4 * 4;
+  static constexpr int kWords = ((kPairs ? kRows : (kRows + 1) / 2) + 3) / 4 * 4;
   // What a warp reads of its share of a stage, before it starts: it would wait for each later load.
   struct Share {
     uint32_t slots[kWords];

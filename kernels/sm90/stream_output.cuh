@@ -20,11 +20,13 @@ struct Output {
   using L = Layout;
   static constexpr int kRows = BSRG_STREAM_ROWS_OF(kHeight);  // block rows of a warpgroup
   static constexpr int kSums = kHeight / 2;
-  // Block rows of a panel that are stored together, and for how many such pieces shared memory has a buffer.
-  static constexpr int kPieceRows = kHeight > 32 ? 1 : 32 / kHeight;
-  static constexpr int kBuffers = kHeight > 32 ? 1 : 2;
+  // TMA stores block rows, or halves of them: so many rows.
+  static constexpr int kStored = BSRG_STREAM_STORED_ROWS(kHeight), kHalves = kHeight / kStored;
+  // How many of these are stored together, of a panel, and for how many such pieces shared memory has a buffer.
+  static constexpr int kPieceRows = kStored > 32 ? 1 : 32 / kStored;
+  static constexpr int kBuffers = kStored > 32 ? 1 : 2;
   static constexpr int kBufferBytes = BSRG_STREAM_OUTPUT_BYTES / kBuffers;
-  static_assert(kPieceRows * kHeight * kPanel * 2 <= kBufferBytes);
+  static_assert(kPieceRows * kStored * kPanel * 2 <= kBufferBytes);
   static_assert(kFused || !kTransposed, "one kernel for all products with a transposed X");
   static constexpr bool kElements = sizeof(T) == 4;
   using Sums = float[kRows][2][kSums];
@@ -237,7 +239,12 @@ struct Output {
       output::with_curve(p.output, [&](auto curve) { for_all(d, [&](float &sum) { sum = curve(sum); }); });
   }
 
-  // One panel of block rows `begin` and those behind it into `buffer`, as TMA stores it. kClipped: by ReLU.
+  // Sums of one of those, from row `first` on.
+  static __device__ const float *sums_of(const Sums &d, int number, int panel, int first) {
+    return d[number / kHalves][panel] + (number % kHalves * kStored + first) / 2;
+  }
+
+  // One panel of number `begin` of those and the ones behind it into `buffer`, as TMA stores it. kClipped: by ReLU.
   template <bool kClipped>
   __device__ void write_piece(const Sums &d, int begin, int panel, uint32_t buffer) const {
     if constexpr (kTransposed)
@@ -259,12 +266,12 @@ struct Output {
     const uint32_t mine = buffer + ((lane >> 4) * 8 + (lane & 7)) * 128 + ((chunk ^ (lane & 7)) << 4);
 #pragma unroll
     for (int r = 0; r < kPieceRows; ++r) {
-      if (begin + r >= kRows) continue;
+      if (begin + r >= kRows * kHalves) continue;
 #pragma unroll
-      for (int first = 0; first < kHeight; first += 16) {
-        const float *v = d[begin + r][panel] + first / 2;
-        const uint32_t to = mine + (r * kHeight + first) * 128;
-        if (first + 8 < kHeight)
+      for (int first = 0; first < kStored; first += 16) {
+        const float *v = sums_of(d, begin + r, panel, first);
+        const uint32_t to = mine + (r * kStored + first) * 128;
+        if (first + 8 < kStored)
           ptx::store_matrix_x4_transposed(to, round<kClipped>(v[0], v[1]), round<kClipped>(v[2], v[3]),
                                           round<kClipped>(v[4], v[5]), round<kClipped>(v[6], v[7]));
         else
@@ -276,9 +283,9 @@ struct Output {
   // 16-byte chunk c of column j of a block row lies at chunk c ^ chunk_bits(j) where TMA has a swizzle of as many bytes as
   // its columns have: else the eight columns of a matrix would meet some banks two to eight times. Columns of other
   // lengths meet each bank once without, but for 48 rows, which meet each twice.
-  static constexpr bool kSwizzled = kHeight == 16 || kHeight == 32 || kHeight == 64;
+  static constexpr bool kSwizzled = kStored == 16 || kStored == 32 || kStored == 64;
   static __device__ int chunk_bits(int column) {
-    return kSwizzled ? column / (64 / kHeight) % (kHeight / 8) : 0;
+    return kSwizzled ? column / (64 / kStored) % (kStored / 8) : 0;
   }
 
   // As they are: of each block row all columns of the panel, one after the other.
@@ -286,15 +293,15 @@ struct Output {
   __device__ void write_columns(const Sums &d, int begin, int panel, uint32_t buffer) const {
     // Matrices of stmatrix: both halves of this warp's columns, then the next 8 rows.
     const int column = (warp & 3) * 16 + (lane & 15);
-    const uint32_t mine = buffer + column * (2 * kHeight) + (((lane >> 4) ^ chunk_bits(column)) << 4);
+    const uint32_t mine = buffer + column * (2 * kStored) + (((lane >> 4) ^ chunk_bits(column)) << 4);
 #pragma unroll
     for (int r = 0; r < kPieceRows; ++r) {
-      if (begin + r >= kRows) continue;
+      if (begin + r >= kRows * kHalves) continue;
 #pragma unroll
-      for (int first = 0; first < kHeight; first += 16) {
-        const float *v = d[begin + r][panel] + first / 2;
-        const uint32_t to = (kSwizzled ? mine ^ (2 * first) : mine + 2 * first) + r * (kHeight * 128);
-        if (first + 8 < kHeight)
+      for (int first = 0; first < kStored; first += 16) {
+        const float *v = sums_of(d, begin + r, panel, first);
+        const uint32_t to = (kSwizzled ? mine ^ (2 * first) : mine + 2 * first) + r * (kStored * 128);
+        if (first + 8 < kStored)
           ptx::store_matrix_x4(to, round<kClipped>(v[0], v[1]), round<kClipped>(v[2], v[3]),
                                round<kClipped>(v[4], v[5]), round<kClipped>(v[6], v[7]));
         else
@@ -336,8 +343,12 @@ struct Output {
         scale_and_add(d, row, column, buffers + (warp & 3) * 512);
     }
     const bool clipped = kFused && p.output.activation == BSRG_OUTPUT_RELU;
+    if constexpr (kHalves > 1) {  // of what lane `number` stores
+      const int begin = __shfl_sync(~0u, row, lane / kHalves);
+      row = begin < 0 ? -1 : begin + lane % kHalves * kStored;
+    }
 #pragma unroll
-    for (int first = 0; first < kRows; first += kPieceRows)
+    for (int first = 0; first < kRows * kHalves; first += kPieceRows)
 #pragma unroll
       for (int panel = 0; panel < 2; ++panel) {
         const uint32_t buffer = buffers + panel % kBuffers * kBufferBytes;
@@ -350,8 +361,8 @@ struct Output {
         ptx::fence_async_proxy();
         ptx::named_barrier_sync(1 + group, 128);
         if (storing) {
-          if (lane >= first && lane < min(first + kPieceRows, kRows) && row >= 0)
-            store_block_row(buffer + (lane - first) * kHeight * 128, row, n_tile * kTileN + panel * kPanel,
+          if (lane >= first && lane < min(first + kPieceRows, kRows * kHalves) && row >= 0)
+            store_block_row(buffer + (lane - first) * kStored * 128, row, n_tile * kTileN + panel * kPanel,
                             policy);
           ptx::bulk_commit();
         }

@@ -283,7 +283,7 @@ def test_tf32(torch: Any, rng: np.random.Generator, hopper: None) -> None:
         for n in some((8, 256, 520)):
             check_ways(torch, rng, p, n, "kmajor", **form)
         check(torch, rng, p, 77, "kmajor", by_columns=True, activation="gelu", scaled=True, **form)
-    for block in ((8, 8), (16, 24), (32, 32), (56, 16)):
+    for block in ((8, 8), (16, 24), (32, 32), (56, 16), (96, 8), (112, 16)):
         p = random_problem(torch, some_blocks(rng, 9, 11), block, "float32")
         for n in some((8, 256, 333)):
             check_ways(torch, rng, p, n, "kstream", **form)
@@ -302,6 +302,8 @@ STREAM = (
     (40, 32),
     (48, 16),
     (56, 64),
+    (96, 16),
+    (112, 32),
 )
 
 

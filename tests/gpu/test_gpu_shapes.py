@@ -118,8 +118,8 @@ def test_tall_row_pairs(
 
 
 # Blocks that are multiplied in pairs.
-NARROW_BLOCKS = [*itertools.product((16, 24, 32, 40, 48, 56, 64, 168), (8, 24)), (72, 40)]
-STREAM_HEIGHTS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 128, 168)
+NARROW_BLOCKS = [*itertools.product((16, 24, 32, 40, 48, 56, 64, 96, 112, 168), (8, 24)), (72, 40)]
+STREAM_HEIGHTS = (8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 112, 128, 168, 192)
 
 
 @pytest.mark.parametrize("dtype", HALVES)

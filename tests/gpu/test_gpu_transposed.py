@@ -180,7 +180,7 @@ def test_parts(torch: Any, rng: np.random.Generator, hopper: None, form: Form) -
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("height", [8, 16, 24, 32, 40, 48, 56, 64, 72, 128])
+@pytest.mark.parametrize("height", [8, 16, 24, 32, 40, 48, 56, 64, 72, 96, 112, 128])
 @pytest.mark.parametrize("form", FORMS, ids=repr)
 def test_stream(
     torch: Any, rng: np.random.Generator, hopper: None, form: Form, height: int, dtype: str
@@ -201,7 +201,7 @@ def test_stream(
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("right", [False, True])
 @pytest.mark.parametrize("width", [16, 32])
-@pytest.mark.parametrize("height", [8, 16, 24, 32, 40, 48, 56, 64, 96])
+@pytest.mark.parametrize("height", [8, 16, 24, 32, 40, 48, 56, 64, 96, 112])
 def test_packed_and_stored_blocks(
     torch: Any,
     rng: np.random.Generator,
