@@ -51,8 +51,8 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
   l->tiles = bsrg_ceil_div(v->block_height, l->lanes);
   const bool long_rows = v->longest_row * v->block_width > ELEMENTS_OF_A_WARP;
   l->warps_per_row = long_rows ? BSRG_SOFTMAX_WARPS : 1;
-  l->ctas =
-      v->order ? v->block_rows * l->tiles : bsrg_ceil_div(v->rows * l->warps_per_row, BSRG_SOFTMAX_WARPS);
+  l->ctas = v->order ? v->block_rows * l->tiles
+                     : bsrg_ceil_div(bsrg_whole_rows(v) * l->warps_per_row, BSRG_SOFTMAX_WARPS);
   /* The margin keeps a step behind a block's last unit in 32 bits. */
   if (l->ctas > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
     return bsrg_fail(
@@ -76,7 +76,7 @@ static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l
       .indptr = l->uploads.indptr,
       .row_order = l->uploads.row_order,
       .order = l->uploads.order,
-      .rows = v->rows,
+      .rows = bsrg_whole_rows(v),
       .block_area = v->block_height * v->block_width,
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
@@ -90,8 +90,8 @@ static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l
                      (CUstream)args->stream, &p, error);
 }
 
-/* The kernels take whole blocks: elements beyond the end of a row become -infinity first, which adds nothing to it, and zeros
- * afterwards. */
+/* The kernels take whole blocks, for the partial block row may come anywhere in the order of rows: elements beyond the end of a
+ * row become -infinity first, which adds nothing to it, and all that lies beyond zeros afterwards. */
 static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   softmax_launch prepared;

@@ -141,6 +141,13 @@ def one_long_row(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     return mask
 
 
+def long_last_row(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    """The last block row, which may be partial, is by far the longest: others have one block."""
+    mask = rng.permuted(np.eye(rows, cols, dtype=bool), axis=1)
+    mask[-1] = True
+    return mask
+
+
 def skewed(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     """Row lengths that fall like 1 / rank."""
     lengths = rng.permutation(np.maximum(cols // np.arange(1, rows + 1), 0))

@@ -28,6 +28,7 @@ SHAPES = {
     "partial, tall": (cases.uniform(0.6), 3, 5, (100, 6), 93, 1),
     "partial, wide": (cases.uniform(0.6), 3, 2, (2, 1000), 1, 900),
     "partial, long rows": (cases.uniform(0.9), 2, 90, (33, 64), 0, 1),
+    "partial, long last row": (cases.long_last_row, 6, 9, (16, 24), 3, 10),
     "no rows": (cases.uniform(1.0), 0, 3, (4, 4)),
     "no columns": (cases.uniform(1.0), 3, 0, (4, 4)),
 }
