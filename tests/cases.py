@@ -143,7 +143,8 @@ def one_long_row(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
 
 def long_last_row(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     """The last block row, which may be partial, is by far the longest: others have one block."""
-    mask = rng.permuted(np.eye(rows, cols, dtype=bool), axis=1)
+    mask = np.zeros((rows, cols), bool)
+    mask[np.arange(rows), rng.integers(cols, size=rows)] = True
     mask[-1] = True
     return mask
 

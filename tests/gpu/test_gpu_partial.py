@@ -99,7 +99,7 @@ def test_family(case: tuple, dtype: str, rng: np.random.Generator) -> None:
     numpy_dtype(dtype)
     family, blocksize, rows, cols, n, cuts = case
     for cut in some(cuts):
-        for density in (0.4, 1.1):
+        for density in (0.4, 1.1, None):
             p = make(Shape(density, rows, cols, blocksize, cut, n), rng, dtype)
             for beta in (0.0, -2.0):
                 check_family(p, family, rng, beta)
