@@ -63,6 +63,10 @@ double bsrg_stream_steps(const bsrg_stream_work *work);
 static inline int32_t bsrg_stream_group_height(int32_t height) {
   return BSRG_STREAM_ROWS_OF(height) * height;
 }
+/* Whether so many parts of this height, one below the other, fit into a tile. */
+static inline bool bsrg_stream_fits(int64_t parts, int32_t height) {
+  return parts <= BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(height);
+}
 /* All of the candidate but family and supported, for parts that are packed already. compulsory_bytes: see
  * bsrg_compulsory_bytes. */
 void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_bytes, int64_t n,

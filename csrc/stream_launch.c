@@ -16,8 +16,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   if (shape.height == 0)
     return "needs a block width that is a multiple of 16, or a height that a multiple of 8 from 16 to 64 "
            "divides";
-  if (shape.rows > BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(shape.height))
-    return "needs blocks that fit into a tile of 384 rows";
+  if (!bsrg_stream_fits(shape.rows, shape.height)) return "needs blocks that fit into a tile of 384 rows";
   /* The plan counts parts of at least 8 x 16 elements in 32 bits. */
   if (bsrg_whole_rows(v) > INT32_MAX || bsrg_whole_cols(v) > INT32_MAX ||
       !bsrg_mul_ok(v->nnzb, v->block_height * v->block_width, &elements) || elements / 128 > INT32_MAX)

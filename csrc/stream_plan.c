@@ -10,17 +10,13 @@
 static const int32_t shapes[][2] = {BSRG_STREAM_SHAPES(SHAPE)};
 #undef SHAPE
 
-static bool fits(const bsrg_structure_view *v, int32_t height) {
-  return v->block_height / height <= BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(height);
-}
-
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *v) {
   bsrg_stream_shape best = {0};
   for (int i = 0; i < BSRG_STREAM_SHAPE_COUNT; ++i) {
     const int32_t height = shapes[i][0], width = shapes[i][1];
     if (v->block_height % height || v->block_width % width) continue;
-    /* Of 96 rows and more a tile has less than 384. */
-    if (height > 64 && !fits(v, height)) continue;
+    /* A tile has room for fewer rows of high parts than of others. */
+    if (height > 64 && !bsrg_stream_fits(v->block_height / height, height)) continue;
     /* Taller parts read X less often, and of wider ones there are fewer. */
     if (height < best.height || (height == best.height && width < best.width)) continue;
     best = (bsrg_stream_shape){height, width, (int32_t)(v->block_height / height),

@@ -343,7 +343,7 @@ struct Output {
         scale_and_add(d, row, column, buffers + (warp & 3) * 512);
     }
     const bool clipped = kFused && p.output.activation == BSRG_OUTPUT_RELU;
-    if constexpr (kHalves > 1) {  // of what lane `number` stores
+    if constexpr (kHalves > 1) {  // lane i stores half i % 2 of block row i / 2
       const int begin = __shfl_sync(~0u, row, lane / kHalves);
       row = begin < 0 ? -1 : begin + lane % kHalves * kStored;
     }
