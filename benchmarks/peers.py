@@ -199,15 +199,15 @@ def _with_bias(p: Problem) -> tuple[bsr_array, Any]:
 
 def _activate(p: Problem, x: Any, activation: str | None) -> Any:
     functional = p.torch.nn.functional
-    if activation == "relu":
-        return x.relu_()
-    return functional.gelu(x) if activation == "gelu" else x
+    if activation is None:
+        return x
+    return x.relu_() if activation == "relu" else getattr(functional, activation)(x)
 
 
 # Of the group "fused", beside the plain product.
 FUSED: dict[str, Callable[[Problem], Product]] = {
     f"{name}_bias" + (f"_{activation}" if activation else ""): make(activation)
-    for activation in (None, "relu", "gelu")
+    for activation in (None, "relu", "gelu", "silu")
     for name, make in (("fused", _fused), ("separate", _separate))
 }
 

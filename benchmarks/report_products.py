@@ -107,7 +107,7 @@ def portable_products(runs: list[Run]) -> Made:
 def fused(runs: list[Run]) -> Made:
     """The output stage, and the same by separate kernels, as TF/s of the product."""
     found = _in_groups(runs, ("fused",), "sustained")
-    kinds = ("bias", "bias_relu", "bias_gelu")
+    kinds = ("bias", "bias_relu", "bias_gelu", "bias_silu")
     header = ["block", "dtype", "TF/s plain"]
     header += [f"{kind.replace('_', ', ')}" for kind in kinds]
     header += [f"{kind.replace('_', ', ')} by torch" for kind in kinds]

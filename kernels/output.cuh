@@ -73,23 +73,32 @@ __device__ __forceinline__ S bias(const bsrg_output_params &p, int64_t row, int6
 __device__ __forceinline__ float relu(float x) { return ptx::max_or_nan(x, 0.f); }
 __device__ __forceinline__ double relu(double x) { return x < 0 ? 0 : x; }
 
-// The special function unit takes eight cycles for an instruction of a warp, the others one or two: GELU has one of them
-// for sums that are rounded to 16 bits, 2^p(|x|) with p a polynomial, so that x from 0 on becomes x (1 - 2^p) and x below 0
-// x 2^p: right to 3e-4 of the result on both sides, out to where GELU vanishes. As in torch, that of negative infinity is
-// NaN: it times 0.
-__device__ __forceinline__ float gelu(const bsrg_output_params &p, float x) {
-  const float size = fabsf(x);
-  float y = p.curve[BSRG_OUTPUT_CURVE_TERMS - 1];
-#pragma unroll
-  for (int i = BSRG_OUTPUT_CURVE_TERMS - 2; i >= 0; --i) y = fmaf(y, size, p.curve[i]);
-  const float positive = fmaf(0.5f, size, 0.5f * x);  // the part of x above 0; of negative infinity NaN
-  return fmaf(-fminf(size, FLT_MAX), ptx::exp2(y), positive);
+// GELU, its tanh form and SiLU are x (1 - share) for x from 0 on and -|x| share below, with a share that falls from 1/2
+// to 0. The special function unit takes eight cycles for an instruction of a warp, the others one or two: for sums that
+// are rounded to 16 bits the share has one of that unit, and polynomials. Results are right to 3e-4 of their difference
+// from ReLU, out to where that vanishes. As in torch, that of negative infinity is NaN: it times 0.
+__device__ __forceinline__ float less_share(float x, float share) {
+  return fmaf(-fabsf(fminf(x, FLT_MAX)), share, relu(x));
 }
 
-// The tanh form of GELU and SiLU, to about 1e-6 of the result.
+// 2^p(|x|), p a polynomial.
+__device__ __forceinline__ float gelu(const bsrg_output_params &p, float x) {
+  const float size = fabsf(x);
+  float y = p.curve[BSRG_OUTPUT_GELU_TERMS - 1];
+#pragma unroll
+  for (int i = BSRG_OUTPUT_GELU_TERMS - 2; i >= 0; --i) y = fmaf(y, size, p.curve[i]);
+  return less_share(x, ptx::exp2(y));
+}
+
+// e / (1 + e) with e = 2^(|x| q), q = curve[0], or with curve[1] x^2 besides: a polynomial of e up to 1.
+template <bool kCubic>
 __device__ __forceinline__ float logistic(const bsrg_output_params &p, float x) {
-  const float y = fmaf(p.curve[1], fminf(x * x, FLT_MAX), p.curve[0]);  // infinity would meet the 0 of SiLU
-  return x * ptx::reciprocal(1.f + ptx::exp2(x * y));
+  const float q = kCubic ? fmaf(p.curve[1], x * x, p.curve[0]) : p.curve[0];
+  const float e = ptx::exp2(fabsf(x) * q);
+  float share = p.curve[2];
+#pragma unroll
+  for (int i = 3; i < BSRG_OUTPUT_CURVE_TERMS; ++i) share = fmaf(share, e, p.curve[i]);
+  return less_share(x, share * e);
 }
 
 // Calls all(function of a sum): the choice stays outside of loops that are unrolled.
@@ -97,14 +106,31 @@ template <typename All>
 __device__ __forceinline__ void with_curve(const bsrg_output_params &p, All all) {
   if (p.activation == BSRG_OUTPUT_GELU)
     all([&p](float x) { return gelu(p, x); });
+  else if (p.activation == BSRG_OUTPUT_SILU)
+    all([&p](float x) { return logistic<false>(p, x); });
   else
-    all([&p](float x) { return logistic(p, x); });
+    all([&p](float x) { return logistic<true>(p, x); });
 }
 
 __device__ __forceinline__ float activate(const bsrg_output_params &p, float x) {
   if (p.activation == BSRG_OUTPUT_IDENTITY) return x;
   if (p.activation == BSRG_OUTPUT_RELU) return relu(x);
-  return p.activation == BSRG_OUTPUT_GELU ? gelu(p, x) : logistic(p, x);
+  if (p.activation == BSRG_OUTPUT_GELU) return gelu(p, x);
+  return p.activation == BSRG_OUTPUT_SILU ? logistic<false>(p, x) : logistic<true>(p, x);
+}
+
+// The same of several, with one choice for all of them.
+template <int kCount>
+__device__ __forceinline__ void activate(const bsrg_output_params &p, float (&x)[kCount]) {
+  if (p.activation == BSRG_OUTPUT_RELU) {
+#pragma unroll
+    for (float &value : x) value = relu(value);
+  } else if (p.activation != BSRG_OUTPUT_IDENTITY) {
+    with_curve(p, [&x](auto curve) {
+#pragma unroll
+      for (float &value : x) value = curve(value);
+    });
+  }
 }
 
 // Has what depends on x computed from here on: before a main loop it would keep registers busy throughout that.

@@ -42,7 +42,8 @@ enum {
   BSRG_OUTPUT_GELU,
   BSRG_OUTPUT_GELU_TANH,
   BSRG_OUTPUT_SILU,
-  BSRG_OUTPUT_CURVE_TERMS = 6
+  BSRG_OUTPUT_GELU_TERMS = 6,
+  BSRG_OUTPUT_CURVE_TERMS = 7
 };
 
 /* Element i, below `count`, is data[i * stride]. Beyond, which tiles may reach, and without data there is nothing to
@@ -61,8 +62,8 @@ typedef struct bsrg_output_params {
   int32_t given;  /* any of this: where 0, the rest is not looked at */
   int32_t scaled; /* row_scale or col_scale is there */
   int32_t activation;
-  /* For results of 16 bits, of rising powers. GELU: log2 of the normal distribution at -|x|, a polynomial of |x|. Its tanh
-   * form and SiLU, x / (1 + 2^(x q)): q = curve[0] + curve[1] x^2. */
+  /* For results of 16 bits. GELU: log2 of the normal distribution at -|x|, a polynomial of |x|, of rising powers. Its
+   * tanh form and SiLU: q = curve[0] + curve[1] x^2, then 1 / (1 + e) for e from 0 to 1, of falling powers. */
   float curve[BSRG_OUTPUT_CURVE_TERMS];
 } bsrg_output_params;
 

@@ -46,7 +46,8 @@ __device__ __forceinline__ void add_parts(const bsrg_tall_add_params &p) {
     }
     if (p.output.given) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sum[i] = bsrg::output::finish<T>(p.output, row, 8 * unit + i, sum[i]);
+      for (int i = 0; i < 8; ++i) sum[i] += bsrg::output::bias<T, float>(p.output, row, 8 * unit + i);
+      bsrg::output::activate(p.output, sum);
     }
     reinterpret_cast<int4 *>(static_cast<T *>(p.y) + row * p.y_row_stride)[unit] =
         make_int4(bsrg::ptx::pack<T>(sum[0], sum[1]), bsrg::ptx::pack<T>(sum[2], sum[3]),

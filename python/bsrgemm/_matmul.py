@@ -107,7 +107,8 @@ def matmul(
         approximation by tanh, and ``x / (1 + exp(-x))``, as torch's ``relu``, ``gelu``,
         ``gelu(approximate="tanh")`` and ``silu``. NaN stays NaN; of negative infinity all but
         ``relu`` make NaN, as in torch. On a GPU, float32 results with ``precision="tf32"`` or of
-        8-bit operands may have ``gelu`` with an error of 3e-4 of its difference from ``relu``.
+        8-bit operands may have the last three with an error of 4e-4 of their difference from
+        ``relu``.
     row_scale, col_scale : array, optional
         Factors of the product's rows and columns, for example what quantized operands were divided
         by: shape (M,) or (M, 1), and (N,) or (1, N). A result of one dimension has rows where
