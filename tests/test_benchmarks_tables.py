@@ -94,7 +94,9 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
         "| A.T @ X | float16 | 64×64 | uniform | 0.125 | 400 (400) "
         "| A @ X 0.90 (1.25), Triton 3.00 |"
     )
-    assert first_line("gpu-fused") == "| 64×64 | float16 | 500 | 480 | - | - | - | - | - | 250 | - |"
+    assert first_line("gpu-fused") == (
+        "| 64×64 | float16 | 500 | 480 | - | - | - | - | - | 250 | - |"
+    )
     layer = "| 64×64 | float16 | 14336 × 4096 | 0.125 |"
     assert lines("gpu-linear")[:2] == [
         f"{layer} random | 4.10 (10.0 µs) | 5.60 (10.0 µs) |",
