@@ -108,15 +108,7 @@ struct Output {
     if (!p.output.given) return;
     for_rows<T>(d, p.output.row_bias, row, 0.f, add_to);
     for_columns<T>(d, p.output.col_bias, column, 0.f, add_to);
-    if (p.output.activation == BSRG_OUTPUT_RELU) {
-#pragma unroll
-      for (int i = 0; i < kTileN / 2; ++i) d[i] = output::relu(d[i]);
-    } else if (p.output.activation != BSRG_OUTPUT_IDENTITY) {
-      output::with_curve(p.output, [&](auto curve) {
-#pragma unroll
-        for (int i = 0; i < kTileN / 2; ++i) d[i] = curve(d[i]);
-      });
-    }
+    output::activate(p.output, d);
   }
 
   // apply(sum, element of the vector), of the rows of the tile.
