@@ -253,8 +253,9 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   };
   if (bsrg_is_8_bit(args->dtype)) describe_8_bits(args, &p);
   if (kind == BSRG_NARROW_PLAIN || kind == BSRG_NARROW_BY_RING) describe_as_16_bits(args, packed, &p);
-  if (kind != BSRG_NARROW_BY_CLUSTER)
-    ask_ahead(v, args->dtype, list->item_count, gpu.device->info.sm_count, &p);
+  const int64_t ctas =
+      kind == BSRG_NARROW_BY_CLUSTER ? (int64_t)cluster->clusters * cluster->parts : list->item_count;
+  ask_ahead(v, args->dtype, ctas, gpu.device->info.sm_count, &p);
   if (kind == BSRG_NARROW_BY_TMA) {
     p.vector_y = writes_runs(args);
     status = bsrg_narrow_launch_tma(args, list, &p, gpu, error);

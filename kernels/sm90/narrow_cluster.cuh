@@ -16,11 +16,14 @@
 // had met; bulk copies by each warp, to memory of their own, so that others may still read X, 1.
 #pragma once
 
+#include <type_traits>
+
 #include "params.h"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
+#include "sm80/narrow_begin.cuh"
 #include "sm80/narrow_output.cuh"
 #include "sm90/persistent.cuh"
 
@@ -75,7 +78,8 @@ class Kernel {
     }
     __syncthreads();
     ptx::cluster_arrive();
-    // The plan is as cold as A: these lines of it come to L2 while the grid before ends.
+    narrow::ask_for_blocks(p.narrow);
+    // The plan is as cold as A.
     const int list = (first_strip + warp) * kParts + part;
     if (lane == 0 && first_strip + warp < p.all_strips) {
       ptx::prefetch_l2(p.masks + list * p.stages);
@@ -198,38 +202,59 @@ class Kernel {
     }
     asm volatile("" : "+r"(first_of_x));
 
-    OpenRingPosition stage;
     uint32_t offset = 0;  // of the next block in the ring
-#pragma unroll 1
-    for (int s = 0; s < p.stages; ++s, stage.advance(p.ring)) {
-      uint32_t mask = __shfl_sync(~0u, masks, s);
-      ptx::barrier_wait(full(stage.slot), stage.parity);
-#pragma unroll 1
-      while (mask != 0) {
+    // The next blocks of a stage: two at once where these are 16 wide, so that a warp waits half as often.
+    const auto multiply_next = [&](auto how_many, uint32_t &mask, uint32_t x) {
+      constexpr int kBlocks = decltype(how_many)::value;
+      ptx::cp_async_wait<kDepth - 1 - kBlocks>();
+      __syncwarp();
+      uint32_t fragment[kBlocks][kWidth / 16][4], v[kBlocks][kWidth / 16][kColumns / 16][4];
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
         const int k_of_block = (__ffs(mask) - 1) * kWidth;
         mask &= mask - 1;
-        ptx::cp_async_wait<kDepth - 2>();
-        __syncwarp();
 #pragma unroll
         for (int k = 0; k < kWidth / 16; ++k) {
-          uint32_t fragment[4];
-          ptx::load_matrix_x4(fragment, from_a[k] + offset);
-          const uint32_t line = line_of(first_of_x + stage.slot * kStageBytes, k_of_block + 16 * k);
+          ptx::load_matrix_x4(fragment[i][k],
+                              from_a[k] + (offset + i * kPieceBytes) % BSRG_NARROW_CLUSTER_WARP_BYTES);
+          const uint32_t line = line_of(x, k_of_block + 16 * k);
+#pragma unroll
+          for (int j = 0; j < kColumns / 16; ++j)
+            if constexpr (kTransposedX)
+              ptx::load_matrix_x4(v[i][k][j], line + j * (16 * 128));
+            else
+              ptx::load_matrix_x4_trans(v[i][k][j], line ^ (j << 5));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i)
+#pragma unroll
+        for (int k = 0; k < kWidth / 16; ++k)
 #pragma unroll
           for (int j = 0; j < kColumns / 16; ++j) {
-            uint32_t v[4];
-            if constexpr (kTransposedX)
-              ptx::load_matrix_x4(v, line + j * (16 * 128));
-            else
-              ptx::load_matrix_x4_trans(v, line ^ (j << 5));
-            ptx::mma_m16n8k16<T>(sums[2 * j], fragment, v[0], v[1]);
-            ptx::mma_m16n8k16<T>(sums[2 * j + 1], fragment, v[2], v[3]);
+            ptx::mma_m16n8k16<T>(sums[2 * j], fragment[i][k], v[i][k][j][0], v[i][k][j][1]);
+            ptx::mma_m16n8k16<T>(sums[2 * j + 1], fragment[i][k], v[i][k][j][2], v[i][k][j][3]);
           }
-        }
-        // Into the place of the block before this one, which all lanes have read.
+      // Into the places of the block before these and of the first of two, which all lanes have read.
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) {
         copy((offset - kPieceBytes) % BSRG_NARROW_CLUSTER_WARP_BYTES);
         offset = (offset + kPieceBytes) % BSRG_NARROW_CLUSTER_WARP_BYTES;
       }
+    };
+
+    OpenRingPosition stage;
+#pragma unroll 1
+    for (int s = 0; s < p.stages; ++s, stage.advance(p.ring)) {
+      uint32_t mask = __shfl_sync(~0u, masks, s);
+      const uint32_t x = first_of_x + stage.slot * kStageBytes;
+      ptx::barrier_wait(full(stage.slot), stage.parity);
+      if constexpr (kWidth == 16) {
+#pragma unroll 1
+        while ((mask & (mask - 1)) != 0) multiply_next(std::integral_constant<int, 2>(), mask, x);
+      }
+#pragma unroll 1
+      while (mask != 0) multiply_next(std::integral_constant<int, 1>(), mask, x);
       ptx::barrier_arrive_if(empty(stage.slot), lane == 0);
     }
   }
