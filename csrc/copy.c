@@ -8,16 +8,29 @@ static void swap(int64_t *a, int64_t *b) {
   *b = old;
 }
 
+static bsrg_copy_params describe(const bsrg_dense *source, const bsrg_dense *target, int64_t columns) {
+  return (bsrg_copy_params){.source = source->data,
+                            .target = target->data,
+                            .rows = source->rows,
+                            .cols = columns,
+                            .source_row_stride = source->row_stride,
+                            .source_col_stride = source->col_stride,
+                            .target_row_stride = target->row_stride,
+                            .target_col_stride = target->col_stride};
+}
+
+bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
+                                 CUstream stream, bsrg_error *error) {
+  if (source->col_stride != 1) return bsrg_copy_16_bit(source, target, source->cols, gpu, stream, error);
+  bsrg_copy_params p = describe(source, target, source->cols);
+  const int64_t vectors = p.rows * (p.target_row_stride / 8);
+  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ALIGN_COPY_TO_VECTORS,
+                     bsrg_ceil_div(vectors, BSRG_COPY_THREADS), 1, stream, &p, error);
+}
+
 bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
                              bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  bsrg_copy_params p = {.source = source->data,
-                        .target = target->data,
-                        .rows = source->rows,
-                        .cols = columns,
-                        .source_row_stride = source->row_stride,
-                        .source_col_stride = source->col_stride,
-                        .target_row_stride = target->row_stride,
-                        .target_col_stride = target->col_stride};
+  bsrg_copy_params p = describe(source, target, columns);
   /* Seen so that neighbours in the target's rows are the closest. */
   if (llabs(p.target_row_stride) < llabs(p.target_col_stride)) {
     swap(&p.rows, &p.cols);

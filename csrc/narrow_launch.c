@@ -1,3 +1,4 @@
+#include "copy.h"
 #include "dense.h"
 #include "epilogue.h"
 #include "kmajor.h"
@@ -236,7 +237,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
       .c_col_stride = args->c.col_stride,
       .y_row_stride = args->y.row_stride,
       .y_col_stride = args->y.col_stride,
-      .n = (int32_t)args->x.cols,
+      .x_columns = (int32_t)args->x.cols,
+      .n = (int32_t)args->y.cols,
       .padded_n = columns,
       .strip = list->strip,
       .block_height = (int32_t)v->block_height,
@@ -268,7 +270,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
     status = bsrg_launch(gpu.api, gpu.device, kernel, list->item_count, 1, stream, &p, error);
   }
   if (status == BSRG_OK && in_pieces) {
-    const int64_t across = bsrg_ceil_div((int64_t)list->strip * args->x.cols, BSRG_PIECES_THREADS);
+    const int64_t across = bsrg_ceil_div((int64_t)list->strip * args->y.cols, BSRG_PIECES_THREADS);
     status = bsrg_launch(gpu.api, gpu.device, pieces_kernel(bsrg_out_dtype(args)), list->split_count, across,
                          stream, &p, error);
   }
@@ -301,10 +303,27 @@ static bsrg_status launch_8_bits(const bsrg_matmul_args *args, const bsrg_narrow
   return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
 }
 
+static bsrg_status launch_16_bits(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, bsrg_gpu gpu,
+                                  bsrg_error *error) {
+  bsrg_matmul_args padded;
+  if (!bsrg_narrow_pads_x(args, plan, gpu.device->info.sm_arch, &padded))
+    return multiply(args, plan, false, gpu, error);
+  const CUstream stream = (CUstream)args->stream;
+  const size_t bytes = 2 * (size_t)padded.x.rows * (size_t)padded.x.cols;
+  CUdeviceptr scratch;
+  bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  padded.x.data = (void *)(uintptr_t)scratch;
+  status = bsrg_copy_to_vectors(&args->x, &padded.x, gpu, stream, error);
+  if (status == BSRG_OK) status = multiply(&padded, plan, false, gpu, error);
+  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+}
+
 static bsrg_status launch_panel(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
                                 bsrg_error *error) {
-  return bsrg_is_8_bit(args->dtype) ? launch_8_bits(args, plan, gpu, error)
-                                    : multiply(args, plan, false, gpu, error);
+  if (bsrg_is_8_bit(args->dtype)) return launch_8_bits(args, plan, gpu, error);
+  return bsrg_narrow_by_fma(args->dtype) ? multiply(args, plan, false, gpu, error)
+                                         : launch_16_bits(args, plan, gpu, error);
 }
 
 static void take_columns(bsrg_dense *dense, bsrg_dtype dtype, int64_t first, int64_t count) {

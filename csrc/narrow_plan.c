@@ -172,6 +172,25 @@ bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
   return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
 }
 
+/* Rows of X that begin anywhere come element by element, and those that end within 32 bytes slowly by TMA. Up to 16 columns a
+ * copy takes longer than either, and so it does where strips are high or X comes by fours. */
+bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
+                        bsrg_matmul_args *padded) {
+  const bsrg_dense *x = &args->x;
+  const bool is_16_bit = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
+  if (!is_16_bit || sm_arch != 90 || x->cols <= 16 || x->cols > BSRG_NARROW_MAX_N) return false;
+  if (bsrg_map_can_describe(x)) {
+    if (plan->high.strip || x->cols % 16 == 0) return false;
+  } else {
+    const bool by_fours = x->col_stride == 1 && x->row_stride % 4 == 0 && (uintptr_t)x->data % 8 == 0;
+    if (bsrg_narrow_x_is_aligned(x) || (by_fours && x->cols % 4 == 0 && x->cols <= 32)) return false;
+  }
+  const int64_t columns = bsrg_narrow_columns(x->cols);
+  *padded = *args;
+  padded->x = (bsrg_dense){NULL, x->rows, columns, columns, 1};
+  return true;
+}
+
 bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *v) {
   return v->block_width % 32 == 0 && v->block_height > 16;
 }
@@ -417,6 +436,10 @@ static bool copies_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan,
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
+  const int64_t n = args->x.cols;
+  bsrg_matmul_args padded;
+  const bool pads = bsrg_narrow_pads_x(args, plan, chip->sm_arch, &padded);
+  if (pads) args = &padded;
   const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&args->x);
   bsrg_candidate sum = *c;
   sum.mma_flops = sum.l2_bytes = sum.seconds = 0;
@@ -431,12 +454,12 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
     sum.l2_bytes += c->l2_bytes;
     sum.seconds += c->seconds;
   }
-  sum.hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, args->x.cols);
+  sum.hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
   *c = sum;
   if (v->order) c->seconds *= turned_cost;
-  const bool copied = copies_x(args, plan, chip->sm_arch);
+  const bool copied = pads || copies_x(args, plan, chip->sm_arch);
   if (copied) {
-    const double bytes = 2 * (double)args->x.rows * (double)args->x.cols;
+    const double bytes = 2 * (double)bsrg_dtype_size(args->dtype) * (double)args->x.rows * (double)n;
     c->hbm_bytes += bytes;
     c->seconds += bsrg_kmajor_copy_seconds((bsrg_kmajor_copies){.x = true}, bytes, chip);
   }

@@ -1,7 +1,8 @@
-// Copies of 16-bit matrices between any strides and alignments, for the align family.
+// Copies of 16-bit matrices between any strides and alignments, for the align and narrow families.
 //
 // align_copy_rows: both sides have adjacent elements in their rows, which may start anywhere. Stores are 16-byte
 // vectors of the target; each is cut out of the two vectors of the source that cover it.
+// align_copy_to_vectors: rows of few elements, to rows of whole vectors, in which anything comes behind the source's.
 // align_copy_transposed: the source's adjacent elements are in its columns, the target's in its rows; through shared
 // memory.
 // align_copy_elements: rows of elements that are not adjacent on one side or both.
@@ -37,6 +38,17 @@ __device__ __forceinline__ uint4 load_vector(const uint16_t *from, const uint16_
     v.w = v.w >> 16 | element << 16;
   }
   return v;
+}
+
+// Where the matrix begins and ends, for vectors that reach beyond a row at its ends.
+struct Bounds {
+  const uint16_t *begin, *end;
+};
+
+__device__ __forceinline__ Bounds bounds_of_source(const bsrg_copy_params &p) {
+  const int64_t reach = (p.rows - 1) * p.source_row_stride;
+  const uint16_t *const source = static_cast<const uint16_t *>(p.source);
+  return {source + min(reach, int64_t{0}), source + max(reach, int64_t{0}) + p.cols};
 }
 
 // Elements shift .. shift + 7 of the sixteen in low and high. Selects, since registers have no index.
@@ -140,10 +152,7 @@ extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)
   bsrg::ptx::follow_grid_before();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * BSRG_COPY_COLUMNS + threadIdx.x % 32 * 8;
   const int64_t rows_of_grid = static_cast<int64_t>(gridDim.y) * BSRG_COPY_ROWS;
-  // Vectors reach beyond a row at its ends, but never beyond the matrix.
-  const int64_t reach = (p.rows - 1) * p.source_row_stride;
-  const uint16_t *const begin = static_cast<const uint16_t *>(p.source) + min(reach, int64_t{0});
-  const uint16_t *const end = static_cast<const uint16_t *>(p.source) + max(reach, int64_t{0}) + p.cols;
+  const auto [begin, end] = bounds_of_source(p);
   for (int64_t row = static_cast<int64_t>(blockIdx.y) * BSRG_COPY_ROWS + threadIdx.x / 32 * kRows;
        row < p.rows; row += rows_of_grid) {
     uint4 low[kRows], high[kRows];
@@ -176,6 +185,24 @@ extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)
       }
     }
   }
+}
+
+// A vector of the target a thread.
+extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)
+    align_copy_to_vectors(const __grid_constant__ bsrg_copy_params p) {
+  bsrg::ptx::follow_grid_before();
+  const int vectors = static_cast<int>(p.target_row_stride / 8);
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * BSRG_COPY_THREADS + threadIdx.x, row = i / vectors;
+  const int column = static_cast<int>(i % vectors) * 8;
+  if (row >= p.rows || column >= p.cols) return;
+  const auto [begin, end] = bounds_of_source(p);
+  const uint16_t *from = static_cast<const uint16_t *>(p.source) + row * p.source_row_stride + column;
+  const int shift = elements_past_vector(from);
+  const uint4 low = load_vector(from - shift, begin, end);
+  uint4 high = make_uint4(0, 0, 0, 0);  // not needed for a shift of 0
+  if (shift != 0) high = load_vector(from - shift + 8, begin, end);
+  uint16_t *to = static_cast<uint16_t *>(p.target) + row * p.target_row_stride + column;
+  __stcg(reinterpret_cast<uint4 *>(to), cut_out(low, high, shift));
 }
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 6)

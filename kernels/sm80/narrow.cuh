@@ -187,7 +187,7 @@ class Kernel : RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStr
     constexpr int kCopiesOfX = kBytesOfX / 512;
     const uint16_t *const x = static_cast<const uint16_t *>(p_.x);
     if constexpr (kByRows) {
-      const int bytes = there ? min(16, max(0, 2 * (p_.n - 8 * c))) : 0;
+      const int bytes = there ? min(16, max(0, 2 * (p_.x_columns - 8 * c))) : 0;
       const uint16_t *from = x + (row + 4 * h) * p_.x_row_stride + 8 * c;
 #pragma unroll
       for (int i = 0; i < kCopiesOfX; ++i, from += p_.x_row_stride)
@@ -197,7 +197,7 @@ class Kernel : RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStr
                              (kEight ? row / 8 * p_.x_chunk_stride : row);
 #pragma unroll
       for (int i = 0; i < kCopiesOfX; ++i, from += p_.x_col_stride)
-        ptx::cp_async<16>(to + i * 512 + place_in_tile(q, c), from, there && c * kTiles + i < p_.n);
+        ptx::cp_async<16>(to + i * 512 + place_in_tile(q, c), from, there && c * kTiles + i < p_.x_columns);
     }
   }
 
@@ -280,11 +280,11 @@ class Kernel : RingOfA<RingShape<kColumns, kStrip, kRingX, sizeof(T) == 1>, kStr
     if constexpr (kLayout == BSRG_NARROW_X_ROWS) {
 #pragma unroll
       for (int i = 0; i < 4; ++i, x += p_.x_row_stride)
-        if (g_ * kTiles < p_.n) load<2 * kTiles>(&words[i * kRowWords], x);
+        if (g_ * kTiles < p_.x_columns) load<2 * kTiles>(&words[i * kRowWords], x);
     } else {
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
-        if (g_ * kTiles + j >= p_.n) continue;
+        if (g_ * kTiles + j >= p_.x_columns) continue;
         const uint16_t *const column = x + j * p_.x_col_stride;
         if constexpr (kLayout == BSRG_NARROW_X_COLUMNS) {
           load<8>(&words[2 * j], column);

@@ -323,14 +323,22 @@ class Kernel {
   }
 
   __device__ void write(const Run &run) const {
-    if (__builtin_expect(run.whole, true))
-      write_run(run);
-    else
-      write_elements(run);
+    if (p.narrow.output.given) {
+      write_fused(run);
+    } else if (run.count > 0) {
+      float total[kRun] = {};
+      add_parts(run, total);
+      if (__builtin_expect(run.whole, true)) {
+        narrow::store_run<T, kRun>(p.narrow, run.y_row, run.column, total);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kRun; ++j)
+          if (j < run.count) store_element<false>(run, j, total[j]);
+      }
+    }
   }
 
-  __device__ void write_run(const Run &run) const {
-    float total[kRun] = {};
+  __device__ void add_parts(const Run &run, float (&total)[kRun]) const {
 #pragma unroll
     for (int s = 0; s < kParts; ++s) {
       float next[kRun];
@@ -349,11 +357,10 @@ class Kernel {
 #pragma unroll
       for (int j = 0; j < kRun; ++j) total[j] += next[j];
     }
-    narrow::store_run<T, kRun>(p.narrow, run.y_row, run.column, total);
   }
 
   // One by one, in a loop: the code of an element is long.
-  __device__ void write_elements(const Run &run) const {
+  __device__ void write_fused(const Run &run) const {
 #pragma unroll 1
     for (int j = 0; j < run.count; ++j) {
       const int down = by_columns() ? j : 0, right = by_columns() ? 0 : j;
@@ -361,11 +368,14 @@ class Kernel {
 #pragma unroll
       for (int s = 0; s < kParts; ++s)
         total += ptx::load_shared_float(place_of_sum(s, run.row + down, run.column + right));
-      if (p.narrow.output.given)
-        narrow::store_element<T, true>(p.narrow, run.y_row + down, run.column + right, total);
-      else
-        narrow::store_element<T, false>(p.narrow, run.y_row + down, run.column + right, total);
+      store_element<true>(run, j, total);
     }
+  }
+
+  template <bool kFused>
+  __device__ void store_element(const Run &run, int j, float total) const {
+    const int down = by_columns() ? j : 0, right = by_columns() ? 0 : j;
+    narrow::store_element<T, kFused>(p.narrow, run.y_row + down, run.column + right, total);
   }
 };
 

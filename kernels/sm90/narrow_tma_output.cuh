@@ -75,18 +75,30 @@ struct Output {
     }
   }
 
-  // One by one, neighbours in memory by neighbouring threads.
+  // One by one, neighbours in memory by neighbouring threads, which have read some before they write one.
   template <typename Out, bool kFused>
   __device__ void write_elements(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
+    constexpr int kAtOnce = kFused ? 1 : 8, kThreads = 32 * kWarps;  // fused, the code of one is long
+    static_assert(kStrip * kColumns % (kAtOnce * kThreads) == 0, "as many for each thread");
 #pragma unroll 1
-    for (int i = threadIdx.x; i < kStrip * kColumns; i += 32 * kWarps) {
-      const int row = by_columns ? i % kStrip : i / kColumns;
-      const int in_tile = by_columns ? i / kStrip : i % kColumns;
-      const int column = first_column_of_tile() + in_tile;
-      if (row < item.rows && column < narrow.n)
-        narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
-                                           memory[place(row, in_tile, by_columns)]);
+    for (int first = threadIdx.x; first < kStrip * kColumns; first += kAtOnce * kThreads) {
+      float sums[kAtOnce];
+#pragma unroll
+      for (int turn = 0; turn < kAtOnce; ++turn) {
+        const int i = first + turn * kThreads;
+        sums[turn] = memory[by_columns ? place(i % kStrip, i / kStrip, true)
+                                       : place(i / kColumns, i % kColumns, false)];
+      }
+#pragma unroll
+      for (int turn = 0; turn < kAtOnce; ++turn) {
+        const int i = first + turn * kThreads;
+        const int row = by_columns ? i % kStrip : i / kColumns;
+        const int column = first_column_of_tile() + (by_columns ? i / kStrip : i % kColumns);
+        if (row < item.rows && column < narrow.n)
+          narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
+                                             sums[turn]);
+      }
     }
   }
 
