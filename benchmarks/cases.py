@@ -188,7 +188,7 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                     yield _square("patterns", dtype, block, 0.125, order, pattern)
         for m, k, density in ((order, order, 0.25), (order, order, 0.5), (14336, 4096, 0.125)):
             for block in (128, 64, 32, 16):
-                for n in (1, 4, 16, 64):
+                for n in (1, 4, 16, 24, 33, 48, 64):
                     shape = (round(density * k / block), m, n, k)
                     yield Case("columns", dtype, (block, block), *shape, timings=("cold",))
         for m, k, density in ((order, order, 0.25), (4096, 14336, 0.125), (14336, 4096, 0.125)):

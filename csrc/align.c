@@ -49,7 +49,8 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
   return "needs a structure that the tall, stream or regroup family can compute";
 }
 
-/* Fewer never gain from copies, and asking the inner families would cost such a product their planning. */
+/* Of fewer the narrow family copies X itself, where that gains, and asking the inner families would cost such a product their
+ * planning. */
 static const char *columns_obstacle(int64_t n) {
   if (n <= 64) return "needs more than 64 columns";
   return n > INT32_MAX - 63 ? "needs fewer than 2^31 - 63 columns" : NULL;

@@ -27,6 +27,7 @@ typedef struct bsrg_narrow_cluster {
   int32_t parts; /* 2 or 4 CTAs; 0 where these kernels take no such blocks or gain nothing */
   /* Whether they take less time than others would with X in that order. */
   bool by_rows, by_columns;
+  bool by_few_columns; /* of a column-major X of 17 to 32 columns as well */
   int32_t stages, strips, clusters;
   int32_t longest; /* blocks of a part of a row */
 } bsrg_narrow_cluster;

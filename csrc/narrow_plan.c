@@ -172,15 +172,15 @@ bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
   return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
 }
 
-/* Rows of X that begin anywhere come element by element, and those that end within 32 bytes slowly by TMA. Up to 16 columns a
- * copy takes longer than either, and so it does where strips are high or X comes by fours. */
+/* Rows of X that begin anywhere come element by element. Of those that TMA can load, up to 24 and odd eights of columns take
+ * low strips longer than a copy does. Up to 16 columns a copy takes longer than all this, up to 32 also than X by fours. */
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
                         bsrg_matmul_args *padded) {
   const bsrg_dense *x = &args->x;
   const bool is_16_bit = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
   if (!is_16_bit || sm_arch != 90 || x->cols <= 16 || x->cols > BSRG_NARROW_MAX_N) return false;
   if (bsrg_map_can_describe(x)) {
-    if (plan->high.strip || x->cols % 16 == 0) return false;
+    if (plan->high.strip || (x->cols > 24 && x->cols % 16 != 8)) return false;
   } else {
     const bool by_fours = x->col_stride == 1 && x->row_stride % 4 == 0 && (uintptr_t)x->data % 8 == 0;
     if (bsrg_narrow_x_is_aligned(x) || (by_fours && x->cols % 4 == 0 && x->cols <= 32)) return false;
@@ -226,7 +226,8 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   const bool by_columns = x->row_stride == 1;
   const bool few = x->cols <= 16;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
-  if (shared && x->cols > 32 && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
+  const bool many = x->cols > 32 || (by_columns && !few && plan->cluster.by_few_columns);
+  if (shared && many && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
   const bool suits =
       plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, by_columns);
   if (suits && suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
@@ -469,20 +470,23 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 
 /* ---- plan ------------------------------------------------------------------------------------- */
 
-/* With the most columns, for which clusters are. */
-static bool cluster_gains(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bool by_columns) {
+/* What a cluster takes, as a part of what the ring does. */
+static double time_of_cluster(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int64_t n,
+                              bool by_columns) {
   const bsrg_chip chip = bsrg_chip_h200();
   bsrg_candidate shared, own;
-  cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_F16, BSRG_NARROW_MAX_N, by_columns, &chip, &shared);
-  cost(v, plan, BSRG_NARROW_BY_RING, BSRG_F16, BSRG_NARROW_MAX_N, by_columns, &chip, &own);
-  return shared.seconds < own.seconds;
+  cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_F16, n, by_columns, &chip, &shared);
+  cost(v, plan, BSRG_NARROW_BY_RING, BSRG_F16, n, by_columns, &chip, &own);
+  return shared.seconds / own.seconds;
 }
 
 static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
   bsrg_narrow_cluster *cluster = &plan->cluster;
   if (!cluster->parts) return;
-  cluster->by_rows = cluster_gains(v, plan, false);
-  cluster->by_columns = cluster_gains(v, plan, true);
+  cluster->by_rows = time_of_cluster(v, plan, BSRG_NARROW_MAX_N, false) < 1;
+  cluster->by_columns = time_of_cluster(v, plan, BSRG_NARROW_MAX_N, true) < 1;
+  /* Predictions of the ring are for 32 columns; 17 of a column-major X take up to a quarter less. */
+  cluster->by_few_columns = cluster->by_columns && time_of_cluster(v, plan, 32, true) < 0.75;
   if (!cluster->by_rows && !cluster->by_columns) bsrg_narrow_free_cluster(cluster);
 }
 

@@ -75,6 +75,7 @@ typedef struct bsrg_narrow_params {
   /* The block columns of item i begin at columns + i * columns_stride, or if that is 0 at columns + its first block. */
   const int32_t *columns;
   int32_t columns_stride;
+  int32_t x_columns;     /* of X, some of which may be nobody's: n or padded_n */
   const int32_t *places; /* of a transposed view: where each block lies in values */
   const bsrg_narrow_item *items;
   const bsrg_narrow_split *splits;
@@ -84,7 +85,6 @@ typedef struct bsrg_narrow_params {
   int64_t x_row_stride, x_col_stride, c_row_stride, c_col_stride, y_row_stride, y_col_stride;
   /* Of 8-bit floats, in twos: to the next 16 of a column, and to the column that is columns / 8 further. */
   int64_t x_chunk_stride, x_group_stride;
-  int32_t x_columns;                 /* of X, some of which may be nobody's: n or padded_n */
   int32_t n, padded_n, strip;        /* n: of Y */
   int32_t block_height, block_width; /* the product is below 2^31 */
   uint32_t chunks_reciprocal;        /* floor(2^32 / (2 * chunks of a block)) + 1 */

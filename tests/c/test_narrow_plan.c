@@ -3,6 +3,7 @@
 
 #include "narrow.h"
 #include "structures.h"
+#include "tensor_map.h"
 
 /* Row i stores lengths[i] block columns: the first ones, or as far apart as they can be. */
 static bsrg_structure *make_rows(const int64_t *lengths, int64_t block_rows, int64_t block_cols,
@@ -107,6 +108,51 @@ static void check_cluster(const bsrg_structure_view *v, const bsrg_narrow_cluste
   CHECK(c->first[v->block_rows * c->parts] == v->nnzb && block == v->nnzb && longest == c->longest);
 }
 
+/* A copy of X has all that X has, in rows of 32 or 64 elements that a map describes, and is counted. */
+static void check_padded(const bsrg_matmul_args *args, const bsrg_matmul_args *padded,
+                         const bsrg_candidate *candidate) {
+  const int64_t n = args->x.cols, columns = n <= 32 ? 32 : 64;
+  CHECK(n > 16 && n <= 64 && padded->x.rows == args->x.rows && padded->x.cols == columns);
+  CHECK(padded->x.row_stride == columns && padded->x.col_stride == 1 && bsrg_map_can_describe(&padded->x));
+  CHECK(strstr(candidate->reason, "after a copy of the dense operand") != NULL);
+  const double both = 2 * 2 * (double)(args->x.rows * n);
+  CHECK(candidate->hbm_bytes == bsrg_compulsory_bytes(&args->a->view, BSRG_F16, n) + both);
+}
+
+/* Which X is copied first, for strips of 64 rows and for lower ones. */
+static void test_padding(void) {
+  static const struct {
+    bsrg_dense x;
+    bool by_low, by_high;
+  } cases[] = {{{NULL, 4096, 16, 17, 1}, false, false},      {{NULL, 4096, 17, 17, 1}, true, true},
+               {{NULL, 4096, 20, 20, 1}, false, false},      {{NULL, 4096, 20, 21, 1}, true, true},
+               {{(void *)2, 4096, 20, 20, 1}, true, true},   {{NULL, 4096, 20, 24, 1}, true, false},
+               {{NULL, 4096, 24, 24, 1}, true, false},       {{NULL, 4096, 32, 32, 1}, false, false},
+               {{(void *)8, 4096, 32, 32, 1}, false, false}, {{(void *)8, 4096, 64, 64, 1}, true, true},
+               {{NULL, 4096, 36, 36, 1}, true, true},        {{NULL, 4096, 40, 40, 1}, true, false},
+               {{NULL, 4096, 48, 48, 1}, false, false},      {{NULL, 4096, 63, 64, 1}, false, false},
+               {{NULL, 4096, 64, 64, 1}, false, false},      {{NULL, 4096, 33, 1, 4096}, false, false},
+               {{NULL, 4096, 33, 1, 4097}, true, true},      {{NULL, 4096, 33, 128, 2}, true, true},
+               {{NULL, 4096, 65, 65, 1}, false, false}};
+  int64_t lengths[64];
+  for (int row = 0; row < 64; ++row) lengths[row] = 8;
+  for (int64_t block = 16; block <= 64; block *= 4) {
+    bsrg_structure *structure = make_rows(lengths, 64, 4096 / block, block, block, true);
+    bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
+    CHECK((plan->high.strip != 0) == (block == 64));
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
+      bsrg_matmul_args args = {.a = structure, .dtype = BSRG_BF16, .x = cases[i].x}, padded;
+      CHECK(bsrg_narrow_pads_x(&args, plan, 90, &padded) ==
+            (block == 64 ? cases[i].by_high : cases[i].by_low));
+      CHECK(!bsrg_narrow_pads_x(&args, plan, 80, &padded));
+      args.dtype = BSRG_F32;
+      CHECK(!bsrg_narrow_pads_x(&args, plan, 90, &padded));
+    }
+    bsrg_narrow_free_plan(plan);
+    bsrg_structure_destroy(structure);
+  }
+}
+
 /* Strips of 64 rows are for X that Hopper's kernels can describe by a map, by rows if it has more than 16 columns, and blocks
  * of whole k16: half as many of them read X. */
 static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
@@ -129,24 +175,28 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
                  {{NULL, k, n, whole, 1}, &ampere, false, false}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
       bsrg_candidate candidate = {0};
-      const bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x = cases[i].x};
+      bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F16, .x = cases[i].x}, padded;
       bsrg_narrow_predict(&args, plan, cases[i].chip, &candidate);
+      const bool pads = bsrg_narrow_pads_x(&args, plan, cases[i].chip->sm_arch, &padded);
+      if (pads) check_padded(&args, &padded, &candidate);
+      if (pads) args = padded;
       CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
       const bsrg_structure_view *view = &structure->view;
-      const bool many = cases[i].mapped && n > 16;
-      const bool high = (many || (cases[i].mapped && cases[i].by_columns)) && plan->high.strip &&
-                        view->nnzb > 0 && view->block_width % 16 == 0;
+      const bool mapped = cases[i].mapped || pads, many = mapped && n > 16;
+      const bool high = (many || (mapped && cases[i].by_columns)) && plan->high.strip && view->nnzb > 0 &&
+                        view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
       const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&args, plan, cases[i].chip->sm_arch);
       CHECK(bsrg_narrow_list_of(plan, kind) == list);
       CHECK((kind == BSRG_NARROW_PLAIN) == !(many || high));
-      const bool by_cluster =
-          many && n > 32 && (cases[i].by_columns ? plan->cluster.by_columns : plan->cluster.by_rows);
+      const bool by_columns = cases[i].by_columns && !pads;
+      const bool by_cluster = n > 32 ? many && (by_columns ? plan->cluster.by_columns : plan->cluster.by_rows)
+                                     : many && by_columns && plan->cluster.by_few_columns;
       CHECK((kind == BSRG_NARROW_BY_CLUSTER) == by_cluster);
       if (by_cluster) continue;
       const double rows = (double)bsrg_min(list->strip, structure->view.block_height);
       CHECK(candidate.l2_bytes ==
-            2 * list->item_blocks * (double)structure->view.block_width * ((double)n + rows));
+            2 * list->item_blocks * (double)structure->view.block_width * ((double)args.x.cols + rows));
     }
   }
 }
@@ -297,13 +347,14 @@ static void test_clusters(void) {
   static const struct {
     int64_t rows, columns, height, width, blocks, longest;
     int32_t parts, strips;
-    bool by_rows;
-  } cases[] = {{512, 512, 16, 16, 128, 0, 4, 18, true}, {512, 512, 16, 16, 256, 0, 4, 18, true},
-               {896, 256, 16, 16, 32, 0, 2, 14, true},  {512, 256, 16, 32, 64, 0, 4, 18, true},
-               {256, 688, 16, 16, 172, 0, 4, 10, true}, {1792, 512, 16, 16, 128, 0, 2, 14, true},
-               {512, 512, 16, 16, 26, 0, 4, 18, false}, {512, 512, 16, 16, 64, 512, 0, 0, false},
-               {1792, 512, 16, 16, 1, 0, 0, 0, false},  {256, 256, 32, 32, 64, 0, 0, 0, false},
-               {512, 512, 16, 48, 128, 0, 0, 0, false}};
+    bool by_rows, by_few_columns;
+  } cases[] = {
+      {512, 512, 16, 16, 128, 0, 4, 18, true, true},  {512, 512, 16, 16, 256, 0, 4, 18, true, true},
+      {896, 256, 16, 16, 32, 0, 2, 14, true, true},   {512, 256, 16, 32, 64, 0, 4, 18, true, true},
+      {256, 688, 16, 16, 172, 0, 4, 10, true, true},  {1792, 512, 16, 16, 128, 0, 2, 14, true, true},
+      {512, 512, 16, 16, 26, 0, 4, 18, false, false}, {512, 512, 16, 16, 64, 512, 0, 0, false, false},
+      {1792, 512, 16, 16, 1, 0, 0, 0, false, false},  {256, 256, 32, 32, 64, 0, 0, 0, false, false},
+      {512, 512, 16, 48, 128, 0, 0, 0, false, false}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     int64_t lengths[1792];
     for (int64_t row = 0; row < cases[i].rows; ++row) lengths[row] = cases[i].longest ? 1 : cases[i].blocks;
@@ -316,6 +367,7 @@ static void test_clusters(void) {
     check_cluster(&view, c);
     CHECK(c->parts == cases[i].parts && c->strips == cases[i].strips);
     CHECK(c->by_rows == cases[i].by_rows && c->by_columns == (c->parts > 0));
+    CHECK(c->by_few_columns == cases[i].by_few_columns);
     bsrg_narrow_free_plan(plan);
     bsrg_structure_destroy(structure);
   }
@@ -397,6 +449,7 @@ int main(void) {
   test_clusters();
   test_partial_rows();
   test_columns();
+  test_padding();
   test_tiles();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;

@@ -13,6 +13,8 @@ from device_cases import (
     GUARD,
     DeviceProblem,
     check,
+    check_same_bits,
+    check_streams,
     combined,
     random_problem,
     relative_error,
@@ -282,16 +284,32 @@ def test_many_columns_of_any_layout(
 def test_shared_x(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
-    """More than 32 columns of low blocks: block rows share X over clusters of two or four, in one
-    round or two, with parts of k from less than a stage to 25 of them."""
+    """More than 32 columns of low blocks, or 16 of a column-major X: block rows share X over
+    clusters of two or four, in one round or two, with parts of k from less than a stage to 25 of
+    them. X that TMA cannot load is copied first."""
     width = blocksize[1]
     for rows, k in ((1, 16), (40, 800), (256, 11008), (500, 3000), (530, 25600), (1250, 2080)):
         mask = cases.uniform(0.15)(rng, rows, -(-k // width))
         if rows > 1:
             mask[rows // 2] = False
         p = random_problem(torch, mask, blocksize, dtype)
-        for n, layout in combined(rng, (33, 40, 52, 64), (aligned_rows, columns_of), drawn=3):
+        layouts = (aligned_rows, odd_rows, columns_of)
+        for n, layout in combined(rng, (17, 24, 33, 40, 52, 63, 64), layouts, drawn=4):
             check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
+@pytest.mark.parametrize("blocksize", [(16, 16), (32, 32), (64, 64)])
+def test_copied_x_again(torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]) -> None:
+    """The copy of an X that TMA cannot load, and its memory: on streams, and in a graph."""
+    p = random_problem(torch, cases.uniform(0.3)(rng, 40, 50), blocksize, "float16")
+
+    def multiply(x: Any) -> Any:
+        return product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+
+    for n in (19, 33, 63):
+        xs = [torch.randn(p.matrix.shape[1], n, device="cuda").half() for _ in range(3)]
+        check_streams(torch, multiply, xs)
+        check_same_bits(torch, lambda x=xs[0]: multiply(x), xs[0])
 
 
 def test_matrices_of_a_batch_begin_anywhere(torch: Any, rng: np.random.Generator) -> None:
