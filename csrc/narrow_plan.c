@@ -172,25 +172,6 @@ bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
   return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
 }
 
-/* Rows of X that begin anywhere come element by element. Of those that TMA can load, up to 24 and odd eights of columns take
- * low strips longer than a copy does. Up to 16 columns a copy takes longer than all this, up to 32 also than X by fours. */
-bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
-                        bsrg_matmul_args *padded) {
-  const bsrg_dense *x = &args->x;
-  const bool is_16_bit = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
-  if (!is_16_bit || sm_arch != 90 || x->cols <= 16 || x->cols > BSRG_NARROW_MAX_N) return false;
-  if (bsrg_map_can_describe(x)) {
-    if (plan->high.strip || (x->cols > 24 && x->cols % 16 != 8)) return false;
-  } else {
-    const bool by_fours = x->col_stride == 1 && x->row_stride % 4 == 0 && (uintptr_t)x->data % 8 == 0;
-    if (bsrg_narrow_x_is_aligned(x) || (by_fours && x->cols % 4 == 0 && x->cols <= 32)) return false;
-  }
-  const int64_t columns = bsrg_narrow_columns(x->cols);
-  *padded = *args;
-  padded->x = (bsrg_dense){NULL, x->rows, columns, columns, 1};
-  return true;
-}
-
 bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *v) {
   return v->block_width % 32 == 0 && v->block_height > 16;
 }
@@ -362,6 +343,46 @@ static double ring_x_seconds(const bsrg_narrow_list *list, double k, int64_t n, 
   return k * (!by_columns ? low_ring_row_seconds : n > 32 ? low_ring_column_seconds : low_ring_half_seconds);
 }
 
+/* A copy of n columns of X: what it reads and writes, and the time. */
+static double copy_of_x_bytes(const bsrg_matmul_args *args, int64_t n) {
+  return 2 * (double)bsrg_dtype_size(args->dtype) * (double)args->x.rows * (double)n;
+}
+
+static double copy_of_x_seconds(const bsrg_matmul_args *args, int64_t n, const bsrg_chip *chip) {
+  return bsrg_kmajor_copy_seconds((bsrg_kmajor_copies){.x = true}, copy_of_x_bytes(args, n), chip);
+}
+
+/* Column-major X of a transposed view of low blocks, which comes through the ring, 16 bytes of each column at a time. */
+static bool gains_as_rows(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan) {
+  const bsrg_structure_view *v = &args->a->view;
+  const bsrg_narrow_list *low = &plan->low;
+  if (!v->order || low->strip > 16 || args->x.row_stride != 1 || args->x.cols <= 24) return false;
+  const bsrg_chip chip = bsrg_chip_h200();
+  const double k = low->item_blocks * (double)v->block_width;
+  return ring_x_seconds(low, k, args->x.cols, true, false) >
+         ring_x_seconds(low, k, args->x.cols, false, false) + copy_of_x_seconds(args, args->x.cols, &chip);
+}
+
+/* Rows of X that begin anywhere come element by element. Of those that TMA can load, up to 24 and odd eights of columns take
+ * low strips longer than a copy does. Up to 16 columns a copy takes longer than all this, up to 32 also than X by fours. */
+bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
+                        bsrg_matmul_args *padded) {
+  const bsrg_dense *x = &args->x;
+  const bool is_16_bit = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
+  if (!is_16_bit || sm_arch != 90 || x->cols <= 16 || x->cols > BSRG_NARROW_MAX_N) return false;
+  if (bsrg_map_can_describe(x)) {
+    if (plan->high.strip || (x->cols > 24 && x->cols % 16 != 8)) return false;
+  } else {
+    const bool by_fours = x->col_stride == 1 && x->row_stride % 4 == 0 && (uintptr_t)x->data % 8 == 0;
+    if (by_fours && x->cols % 4 == 0 && x->cols <= 32) return false;
+    if (bsrg_narrow_x_is_aligned(x) && !gains_as_rows(args, plan)) return false;
+  }
+  const int64_t columns = bsrg_narrow_columns(x->cols);
+  *padded = *args;
+  padded->x = (bsrg_dense){NULL, x->rows, columns, columns, 1};
+  return true;
+}
+
 /* Of items beyond those that run at a time. */
 static double later_items_seconds(const bsrg_narrow_list *list, const bsrg_chip *chip) {
   return fmax(0, list->item_count - (double)(ITEMS_AT_ONCE * chip->sm_count)) * low_ring_item_seconds;
@@ -460,9 +481,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   if (v->order) c->seconds *= turned_cost;
   const bool copied = pads || copies_x(args, plan, chip->sm_arch);
   if (copied) {
-    const double bytes = 2 * (double)bsrg_dtype_size(args->dtype) * (double)args->x.rows * (double)n;
-    c->hbm_bytes += bytes;
-    c->seconds += bsrg_kmajor_copy_seconds((bsrg_kmajor_copies){.x = true}, bytes, chip);
+    c->hbm_bytes += copy_of_x_bytes(args, n);
+    c->seconds += copy_of_x_seconds(args, n, chip);
   }
   bsrg_set_reason(c, "%s%s", by_l2 ? "limited by L2 traffic" : "limited by memory",
                   copied ? ", after a copy of the dense operand" : "");

@@ -153,6 +153,24 @@ static void test_padding(void) {
   }
 }
 
+/* Column-major X of a transposed view: from so many columns on that the ring takes longer for many low blocks. */
+static void check_turned(int64_t blocks, int64_t side, int64_t fewest) {
+  enum { BLOCK_ROWS = 128 };
+  int64_t lengths[BLOCK_ROWS];
+  for (int row = 0; row < BLOCK_ROWS; ++row) lengths[row] = blocks;
+  bsrg_structure *structure = make_rows(lengths, BLOCK_ROWS, 512, side, side, true), *transposed;
+  bsrg_error error;
+  CHECK(bsrg_structure_transposed(structure, &transposed, &error) == BSRG_OK);
+  bsrg_narrow_plan *plan = bsrg_narrow_make_plan(transposed);
+  for (int64_t n = 16; n <= 65; ++n) {
+    const int64_t k = BLOCK_ROWS * side;
+    bsrg_matmul_args args = {.a = transposed, .dtype = BSRG_F16, .x = {NULL, k, n, 1, k}}, padded;
+    CHECK(bsrg_narrow_pads_x(&args, plan, 90, &padded) == (n >= fewest && n <= 64));
+  }
+  bsrg_narrow_free_plan(plan);
+  bsrg_structure_destroy(structure);
+}
+
 /* Strips of 64 rows are for X that Hopper's kernels can describe by a map, by rows if it has more than 16 columns, and blocks
  * of whole k16: half as many of them read X. */
 static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
@@ -450,6 +468,10 @@ int main(void) {
   test_partial_rows();
   test_columns();
   test_padding();
+  check_turned(400, 16, 25);
+  check_turned(100, 16, 33);
+  check_turned(8, 16, 65);
+  check_turned(400, 64, 65);
   test_tiles();
   if (failures) fprintf(stderr, "%d checks failed\n", failures);
   return failures != 0;
