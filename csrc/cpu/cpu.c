@@ -230,8 +230,8 @@ static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops,
                  .panel = (rows * (double)(a->block_width / element_k) + (double)a->rows) *
                           (double)bsrg_ceil_div(n, ops->lanes)};
   const double favour = (halves ? 28.8 : 20) / (double)vector_bytes;
-  const double to_begin_a_row = !halves ? 0 : element_k > 1 ? 0.8 : 3; /* 3: to widen it */
-  c.favours_dot = c.dot <= favour * (c.panel + to_begin_a_row * rows);
+  c.panel += rows * (!halves ? 0 : element_k > 1 ? 0.8 : 3); /* to begin a row; 3: to widen it */
+  c.favours_dot = c.dot <= favour * c.panel;
   return c;
 }
 

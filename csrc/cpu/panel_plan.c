@@ -15,9 +15,21 @@ enum {
   CHUNK_SHARE = 4,
   /* Blocks of a transposed view, from this width on, are read in place, each a segment of its own. */
   ALONE_WIDTH = 32,
-  /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths. */
-  DIRECT_SPACING = 2
+  /* A narrow X is read where it lies if its rows are no farther apart than this many panels' widths, */
+  DIRECT_SPACING = 2,
+  /* and, of blocks that are multiplied many block rows at once, if fewer than one of so many block rows has a block that
+   * vectors would reach beyond X from: those go one by one. */
+  ROWS_BEYOND = 32
 };
+
+/* How many blocks of all would be read in place, but that vectors reach beyond X from there, if blocks lie anywhere. */
+static double blocks_beyond(const bsrg_panel_job *job) {
+  const bsrg_structure_view *a = &job->a;
+  const bsrg_dense *x = &job->args->x;
+  const int64_t elements = job->vectors * job->ops->lanes - x->cols;
+  const int64_t rows = bsrg_ceil_div(elements, bsrg_max(1, x->row_stride));
+  return (double)a->nnzb * (double)bsrg_ceil_div(rows, a->block_width) / (double)a->block_cols;
+}
 
 /* None of these choices looks at the number of threads where it could change the order of a sum. */
 static void plan_source(bsrg_panel_job *job) {
@@ -35,10 +47,11 @@ static void plan_source(bsrg_panel_job *job) {
   const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
   const bool loadable = job->in_place && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;
   const bool narrow = job->panels == 1 && x->row_stride <= DIRECT_SPACING * x->cols;
-  const bool used_once = !pack && a->block_height <= job->ops->tile_rows;
-  job->source = loadable && (narrow || used_once) ? BSRG_PANEL_DIRECT
-                : pack                            ? BSRG_PANEL_PACKED
-                                                  : BSRG_PANEL_GATHERED;
+  const bool low = a->block_height <= job->ops->tile_rows, used_once = !pack && low;
+  const bool often_beyond = pack && low && blocks_beyond(job) * ROWS_BEYOND > (double)a->block_rows;
+  job->source = loadable && (narrow || used_once) && !often_beyond ? BSRG_PANEL_DIRECT
+                : pack                                             ? BSRG_PANEL_PACKED
+                                                                   : BSRG_PANEL_GATHERED;
   /* The others take the last column of a row for its greatest, or meet the columns chunk by chunk. */
   if (a->column_order != BSRG_ASCENDING) job->source = BSRG_PANEL_GATHERED;
 
