@@ -159,21 +159,28 @@ static char *scores_row(const panel *p, int64_t row) {
   return p->slot + p->job->scores_at + row * p->width * p->job->ops->sum_size;
 }
 
+/* Elements of a head that are added up one after the other: longer sums lose more than torch's do. */
+enum { SCORE_ELEMENTS = 32 };
+
 static void compute_scores(const panel *p) {
   const attention_job *job = p->job;
+  const int64_t size = job->args->k.size, sum_size = job->ops->sum_size;
+  const int64_t part = bsrg_ceil_div(size, bsrg_max(1, bsrg_ceil_div(size, SCORE_ELEMENTS)));
   int64_t keys;
   for (int64_t i = 0; i < p->run_count;) {
     const key_run *run = &p->runs[i];
     i += adjacent_runs(p, i, &keys);
-    bsrg_product_run product = {.rows = keys,
-                                .depth = job->args->k.size,
-                                .vectors = p->vectors,
-                                .a_depth_stride = 1,
-                                .b = p->slot + job->q_at,
-                                .sums = scores_row(p, run->row)};
-    product.a = rows_of(p, &job->args->k, p->k, job->k_in_place, run->begin, keys, p->slot + job->k_at,
-                        &product.a_row_stride);
-    job->ops->product(&product);
+    bsrg_product_run product = {
+        .rows = keys, .vectors = p->vectors, .a_depth_stride = 1, .sums = scores_row(p, run->row)};
+    const char *k = rows_of(p, &job->args->k, p->k, job->k_in_place, run->begin, keys, p->slot + job->k_at,
+                            &product.a_row_stride);
+    for (int64_t first = 0; first < size; first += part) {
+      product.depth = bsrg_min(part, size - first);
+      product.a = k + first * sum_size;
+      product.b = p->slot + job->q_at + first * p->width * sum_size;
+      product.add = first > 0;
+      job->ops->product(&product);
+    }
   }
 }
 
