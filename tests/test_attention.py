@@ -57,6 +57,23 @@ def test_scores_of_long_heads(size: int, rng: np.random.Generator) -> None:
     assert ours <= 1.5 * theirs
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_one_query_of_heads_that_share_keys(dtype: str, rng: np.random.Generator) -> None:
+    """With windows that begin and end anywhere, and masks for all heads, each head of k or of q."""
+    for heads, kv_heads in ((8, 2), (6, 3), (40, 2), (5, 1)):
+        case = Case(1, 150, size=24, batch=2, heads=heads, kv_heads=kv_heads)
+        check(CPU_SPACES[0], case, dtype, rng)
+        check(CPU_SPACES[1], case._replace(causal=True, placed="bshd"), dtype, rng)
+        for window in ((30, 0), (10, 20), (200, 3)):
+            for alignment in ("top_left", "bottom_right"):
+                check(CPU_SPACES[0], case._replace(window=window, alignment=alignment), dtype, rng)
+        for masks in (1, kv_heads, heads):
+            for block_shape in ((1, 16), (3, 8), (64, 32)):
+                few = masked(rng, case, block_shape, lead=(2, masks), empty=False)
+                check(CPU_SPACES[0], few, dtype, rng)
+                check(CPU_SPACES[0], few._replace(window=(40, 0)), dtype, rng)
+
+
 def test_edges_of_windows(rng: np.random.Generator) -> None:
     for case in table.EDGES:
         check(CPU_SPACES[0], case, "float32", rng)

@@ -405,7 +405,42 @@ static bool count_panels(attention_job *job, double *pairs) {
   return true;
 }
 
+static bsrg_tensor heads_as_rows(const bsrg_tensor *t, int64_t group) {
+  bsrg_tensor rows = *t;
+  rows.heads = t->heads / group;
+  rows.rows = group;
+  rows.head_stride = group * t->head_stride;
+  rows.row_stride = t->head_stride;
+  return rows;
+}
+
+static void take_keys(bsrg_tensor *t, int64_t first, int64_t count, bsrg_dtype dtype) {
+  t->data = (char *)t->data + first * t->row_stride * (int64_t)bsrg_dtype_size(dtype);
+  t->rows = count;
+}
+
+/* One query each: heads that share a head of k see the same keys and become the queries of one, which fill lanes that would
+ * stay empty. Not where they have masks of their own, or more block rows than there are. */
+static bool group_heads(const bsrg_attention_args *args, bsrg_attention_args *grouped) {
+  if (args->q.rows != 1 || args->sequences || args->q.heads == args->k.heads) return false;
+  const int64_t group = args->q.heads / args->k.heads;
+  const bsrg_band band = bsrg_attention_band(args);
+  const int64_t first = bsrg_max(0, band.first), end = bsrg_min(args->k.rows, band.last + 1);
+  if (args->masks && (args->mask_heads > args->k.heads || bsrg_attention_block_shape(args).height < group ||
+                      first > 0 || end < args->k.rows))
+    return false;
+  *grouped = *args;
+  grouped->q = heads_as_rows(&args->q, group);
+  grouped->out = heads_as_rows(&args->out, group);
+  take_keys(&grouped->k, first, bsrg_max(0, end - first), args->dtype);
+  take_keys(&grouped->v, first, bsrg_max(0, end - first), args->dtype);
+  grouped->left = grouped->right = -1;
+  return true;
+}
+
 bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  bsrg_attention_args grouped;
+  if (group_heads(args, &grouped)) args = &grouped;
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
   const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v;
   const bool same_type = ops->element_size == ops->sum_size;
