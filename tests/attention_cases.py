@@ -207,6 +207,24 @@ def call(case: Case, arrays: list[Any], *, mask: Any = None, **options: Any) -> 
     )
 
 
+def torch_error(
+    case: Case, space: Space, arrays: list[np.ndarray], expected: Reference
+) -> float | None:
+    """What torch loses, where it can compute it. Of few queries that is a matter of luck: the most
+    that it loses with the elements of heads in several orders, which score the same."""
+    q, k, v = arrays
+    rows = case.batch * case.heads * case.queries
+    errors = []
+    for seed in range(1 if rows >= 64 else 16):
+        order = np.random.default_rng(seed).permutation(case.size) if seed else slice(None)
+        plain = [space.array(x) for x in (q[..., order], k[..., order], v)]
+        same = torch_result(case, space, plain)
+        if same is None:
+            return None
+        errors.append(relative_error(same, expected))
+    return max(errors)
+
+
 def tolerance(dtype: str, expected: Reference, lost: float | None) -> float:
     """Of the whole result: twice what torch loses, or what the largest score's rounding costs."""
     least = FLOOR[dtype] * ROUNDOFF[dtype]
@@ -255,10 +273,7 @@ def check(
     size = int(np.prod(space.host(out.memory).shape))
     assert around == size - found.size, f"{what}: something outside out was written to"
 
-    plain = [space.array(x) for x in (q, k, v)]
-    same = torch_result(case, space, plain)
-    lost = None if same is None else relative_error(same, expected)
-    limit = tolerance(dtype, expected, lost)
+    limit = tolerance(dtype, expected, torch_error(case, space, [q, k, v], expected))
     error = relative_error(found, expected)
     assert error <= limit, f"{what}: relative error {error:.3e}, allowed {limit:.3e}"
 
