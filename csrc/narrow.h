@@ -57,11 +57,11 @@ typedef enum bsrg_narrow_kind {
   BSRG_NARROW_BY_CLUSTER
 } bsrg_narrow_kind;
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
+bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
 /* Whether X is copied first, to rows of 32 or 64 elements, those beyond `args->x.cols` with anything in them: `padded` has such
  * an X, but no memory for it, and Y as it is. */
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
                         bsrg_matmul_args *padded);
-bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
 /* Of one panel of X: args are as for a launch. */
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch);
 /* Whether the kernels by TMA take 8-bit floats in such blocks: strips of 32 or 64 rows in whole instructions along k. */

@@ -17,9 +17,9 @@ static int64_t rounds_of(const bsrg_narrow_cluster *c) {
   return bsrg_ceil_div(c->clusters, at_once(c->parts));
 }
 
-/* Fitted on an H100, the first two on an H200: launch, first loads and sums on their way, of which two parts of k have fewer; the same for another
- * round; what a warp takes for a block of 512 bytes once others are done; X through an SM, and the share of that time in which
- * A has to wait for it. */
+/* Fitted on an H100, the first two on an H200: launch, first loads and sums on their way, of which two parts of k have fewer;
+ * the same for another round; what a warp takes for a block of 512 bytes once others are done; X through an SM, and the share
+ * of that time in which A has to wait for it. */
 static const double four_parts_seconds = 4.8e-6, two_parts_seconds = 4.1e-6, round_seconds = 4e-6;
 static const double block_seconds = 0.13e-6, sm_x_bytes_per_s = 150e9, x_share = 0.6;
 static const double memory_share = 0.95;
