@@ -109,6 +109,35 @@ def test_long_sums_of_small_blocks(rng: np.random.Generator) -> None:
     assert_close(made(a) @ made(b), *allowed_error(a.dense, b.dense, None, 1.0, 0.0, "float32"))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block", [(3, 6, 7), (1, 1, 1), (8, 4, 16)])
+def test_many_small_blocks(
+    block: tuple[int, int, int], dtype: str, rng: np.random.Generator
+) -> None:
+    """B is written out, some columns at a time, which blocks may lie across the ends of."""
+    height, depth, width = block
+    rows, inner, cols = 960 // height, 9000 // depth, 320 // width
+    masks = rng.random((rows, inner)) < 0.03, rng.random((inner, cols)) < 0.05
+    masks[0][0, 0] = masks[1][0, 0] = True  # the first blocks, which meet
+    a = problem(rng, masks[0], (height, depth), 0, dtype)
+    b = problem(rng, masks[1], (depth, width), 0, dtype)
+    c = normal(rng, (a.shape[0], b.shape[1]), dtype)
+    allowed = allowed_error(a.dense, b.dense, c, -0.5, 2.0, dtype)
+    turned = problem(rng, rng.random((cols, inner)) < 0.05, (width, depth), 0, dtype)
+    for out in (c.copy(), np.asfortranarray(c)):
+        out[...] = np.nan
+        bsrgemm.matmul(made(a), made(b), c, alpha=-0.5, beta=2.0, out=out)
+        assert_close(out, *allowed)
+    found = made(a) @ made(turned).T
+    assert_close(found, *allowed_error(a.dense, turned.dense.T, None, 1.0, 0.0, dtype))
+    # What is not finite stays where blocks meet.
+    for first in (1.0, np.inf):
+        a.data[0], b.data[0] = first, np.nan
+        found = np.asarray(made(a) @ made(b), np.float64)
+        meets = (a.dense != 0).astype(np.float32) @ (b.dense != 0).astype(np.float32) > 0
+        assert np.isfinite(found[~meets]).all() and not np.isfinite(found[meets]).all()
+
+
 def test_blocks_that_meet_nothing_are_not_read(rng: np.random.Generator) -> None:
     a = problem(rng, np.array([[True, True]]), (3, 4), 0, "float32")
     b = problem(rng, np.array([[True], [False]]), (4, 5), 0, "float32")

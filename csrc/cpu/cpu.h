@@ -177,6 +177,12 @@ static inline void bsrg_copy_transposed(const bsrg_cpu_ops *ops, void *destinati
 bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *ops, int threads,
                               bsrg_error *error);
 
+/* ---- spread.c ------------------------------------------------------------------------------------------ */
+
+/* Whether a product of two block-sparse matrices takes less time with B written out, and has the same result. */
+bool bsrg_cpu_spread_pays(const bsrg_matmul_sparse_args *args);
+bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bsrg_error *error);
+
 /* ---- eight_bits.c -------------------------------------------------------------------------------------- */
 
 bsrg_status bsrg_eight_bit_matmul(const bsrg_matmul_args *args, bsrg_error *error);

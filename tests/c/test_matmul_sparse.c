@@ -6,7 +6,9 @@
 
 #include "bsrgemm.h"
 #include "check.h"
+#include "cpu/cpu.h"
 #include "pairs.h"
+#include "structures.h"
 
 enum { M = 4, K = 6, N = 10, PITCH = 12 };
 
@@ -159,6 +161,33 @@ static void test_index(void) {
   }
 }
 
+/* Of small blocks B is written out, unless A has what zeros would turn into NaN. */
+static void test_spread(void) {
+  static const int64_t sides[] = {1, 4, 64, 128};
+  for (size_t i = 0; i < sizeof(sides) / sizeof(sides[0]); ++i) {
+    const int64_t side = sides[i], blocks = 1024 / side, of_row = bsrg_max(1, blocks / 8);
+    int64_t *indptr = malloc(sizeof(*indptr) * (size_t)(blocks + 1));
+    int64_t *indices = malloc(sizeof(*indices) * (size_t)(blocks * of_row));
+    for (int64_t row = 0; row <= blocks; ++row) indptr[row] = row * of_row;
+    for (int64_t b = 0; b < blocks * of_row; ++b) indices[b] = b % of_row * (blocks / of_row);
+    bsrg_structure *made = make_structure(blocks, blocks, side, side, indptr, indices);
+    const int64_t count = blocks * of_row * side * side;
+    const bsrg_dtype dtypes[] = {BSRG_F32, BSRG_F64, BSRG_F16, BSRG_BF16};
+    const uint64_t infinities[] = {0x7f800000, 0x7ff0000000000000, 0x7c00, 0x7f80};
+    for (size_t d = 0; d < sizeof(dtypes) / sizeof(dtypes[0]); ++d) {
+      const size_t item = bsrg_dtype_size(dtypes[d]);
+      char *values = calloc((size_t)count, item);
+      const bsrg_matmul_sparse_args args = {
+          .a = made, .b = made, .a_values = values, .b_values = values, .dtype = dtypes[d]};
+      CHECK(bsrg_cpu_spread_pays(&args) == (side <= 4));
+      memcpy(values + (size_t)(count - 1) * item, &infinities[d], item); /* little-endian */
+      CHECK(!bsrg_cpu_spread_pays(&args));
+      free(values);
+    }
+    bsrg_structure_destroy(made);
+  }
+}
+
 int main(void) {
   a_structure = diagonal(M, K, 2, 3);
   b_structure = diagonal(K, N, 3, 5);
@@ -166,6 +195,7 @@ int main(void) {
   test_shapes();
   test_memory();
   test_index();
+  test_spread();
   bsrg_structure_destroy(a_structure);
   bsrg_structure_destroy(b_structure);
   return failures != 0;
