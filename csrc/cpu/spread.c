@@ -46,37 +46,47 @@ static bool pays(const bsrg_structure_view *a, const bsrg_structure_view *b, int
   return dense * least_gain < by_pairs;
 }
 
-/* Of so many bits, exponents of an infinity or NaN are all ones. */
-#define HAS_ONLY_FINITE(BITS, EXPONENT)                                         \
-  static bool only_finite_##BITS(const void *values, int64_t count) {           \
-    const uint##BITS##_t *v = values, exponent = (uint##BITS##_t)EXPONENT;      \
+/* Exponents of an infinity or NaN are all ones. */
+#define ONLY_FINITE(NAME, BITS, EXPONENT)                                       \
+  static bool only_finite_##NAME(const void *values, int64_t count) {           \
+    const BITS *v = values, exponent = (BITS)EXPONENT;                          \
     int found = 0;                                                              \
     for (int64_t i = 0; i < count; ++i) found |= (v[i] & exponent) == exponent; \
     return !found;                                                              \
   }
-HAS_ONLY_FINITE(32, 0x7f800000)
-HAS_ONLY_FINITE(64, 0x7ff0000000000000)
-#define HAS_ONLY_FINITE_16(NAME, EXPONENT)                                      \
-  static bool only_finite_##NAME(const void *values, int64_t count) {           \
-    const uint16_t *v = values;                                                 \
-    int found = 0;                                                              \
-    for (int64_t i = 0; i < count; ++i) found |= (v[i] & EXPONENT) == EXPONENT; \
-    return !found;                                                              \
-  }
-HAS_ONLY_FINITE_16(f16, 0x7c00)
-HAS_ONLY_FINITE_16(bf16, 0x7f80)
+ONLY_FINITE(f16, uint16_t, 0x7c00)
+ONLY_FINITE(bf16, uint16_t, 0x7f80)
+ONLY_FINITE(f32, uint32_t, 0x7f800000)
+ONLY_FINITE(f64, uint64_t, 0x7ff0000000000000)
 
 static bool only_finite(const void *values, int64_t count, bsrg_dtype dtype) {
   return dtype == BSRG_F16    ? only_finite_f16(values, count)
          : dtype == BSRG_BF16 ? only_finite_bf16(values, count)
-         : dtype == BSRG_F64  ? only_finite_64(values, count)
-                              : only_finite_32(values, count);
+         : dtype == BSRG_F64  ? only_finite_f64(values, count)
+                              : only_finite_f32(values, count);
+}
+
+/* Of what lies within the matrix: the rest is nobody's. */
+static bool is_finite(const bsrg_structure_view *a, const char *values, bsrg_dtype dtype) {
+  const int64_t item = (int64_t)bsrg_dtype_size(dtype), area = a->block_height * a->block_width;
+  if (a->rows == a->block_rows * a->block_height && a->cols == a->block_cols * a->block_width)
+    return only_finite(values, a->nnzb * area, dtype);
+  const int64_t stride = a->order ? a->block_height : a->block_width;
+  for (int64_t row = 0; row < a->block_rows; ++row)
+    for (int64_t p = a->indptr[row]; p < a->indptr[row + 1]; ++p) {
+      const int64_t rows = bsrg_rows_of(a, row), cols = bsrg_cols_of(a, a->indices[p]);
+      const int64_t lines = a->order ? cols : rows, length = a->order ? rows : cols;
+      const char *block = values + (a->order ? a->order[p] : p) * area * item;
+      for (int64_t i = 0; i < lines; ++i)
+        if (!only_finite(block + i * stride * item, length, dtype)) return false;
+    }
+  return true;
 }
 
 bool bsrg_cpu_spread_pays(const bsrg_matmul_sparse_args *args) {
   const bsrg_structure_view a = bsrg_structure_get(args->a), b = bsrg_structure_get(args->b);
   return b.column_order == BSRG_ASCENDING && pays(&a, &b, (int64_t)bsrg_dtype_size(args->dtype)) &&
-         only_finite(args->a_values, a.nnzb * a.block_height * a.block_width, args->dtype);
+         is_finite(&a, args->a_values, args->dtype);
 }
 
 /* ---- B, written out ------------------------------------------------------------------------------------ */
