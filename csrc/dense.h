@@ -35,6 +35,13 @@ static inline void bsrg_dense_settle(bsrg_dense *view) {
   }
 }
 
+/* Becomes `count` of its columns from `first` on. A view may have no memory. */
+static inline void bsrg_dense_take_columns(bsrg_dense *view, bsrg_dtype dtype, int64_t first, int64_t count) {
+  if (view->data)
+    view->data = (char *)view->data + first * view->col_stride * (int64_t)bsrg_dtype_size(dtype);
+  view->cols = count;
+}
+
 static inline void bsrg_dense_turn(bsrg_dense *view) {
   *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
 }

@@ -303,8 +303,9 @@ static bsrg_status launch_8_bits(const bsrg_matmul_args *args, const bsrg_narrow
   return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
 }
 
-static bsrg_status launch_16_bits(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, bsrg_gpu gpu,
-                                  bsrg_error *error) {
+/* The same of 16 bits and more. */
+static bsrg_status launch_others(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, bsrg_gpu gpu,
+                                 bsrg_error *error) {
   bsrg_matmul_args padded;
   if (!bsrg_narrow_pads_x(args, plan, gpu.device->info.sm_arch, &padded))
     return multiply(args, plan, false, gpu, error);
@@ -321,15 +322,8 @@ static bsrg_status launch_16_bits(const bsrg_matmul_args *args, const bsrg_narro
 
 static bsrg_status launch_panel(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,
                                 bsrg_error *error) {
-  if (bsrg_is_8_bit(args->dtype)) return launch_8_bits(args, plan, gpu, error);
-  return bsrg_narrow_by_fma(args->dtype) ? multiply(args, plan, false, gpu, error)
-                                         : launch_16_bits(args, plan, gpu, error);
-}
-
-static void take_columns(bsrg_dense *dense, bsrg_dtype dtype, int64_t first, int64_t count) {
-  if (dense->data)
-    dense->data = (char *)dense->data + first * dense->col_stride * (int64_t)bsrg_dtype_size(dtype);
-  dense->cols = count;
+  return bsrg_is_8_bit(args->dtype) ? launch_8_bits(args, plan, gpu, error)
+                                    : launch_others(args, plan, gpu, error);
 }
 
 /* Of copies that are wider than the product they may have none. */
@@ -348,9 +342,9 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
     bsrg_matmul_args panel = *args;
     panel.x.cols = args->x.cols - first;
     count = bsrg_narrow_panel(&panel, plan, gpu.device->info.sm_arch);
-    take_columns(&panel.x, args->dtype, first, count);
-    take_columns(&panel.c, bsrg_out_dtype(args), first, count);
-    take_columns(&panel.y, bsrg_out_dtype(args), first, count);
+    bsrg_dense_take_columns(&panel.x, args->dtype, first, count);
+    bsrg_dense_take_columns(&panel.c, bsrg_out_dtype(args), first, count);
+    bsrg_dense_take_columns(&panel.y, bsrg_out_dtype(args), first, count);
     take_elements(&panel.epilogue.col_scale, first, count);
     take_elements(&panel.epilogue.col_bias, first, count);
     status = launch_panel(&panel, plan, gpu, error);

@@ -458,32 +458,38 @@ static bool copies_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan,
 void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
                          bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->a->view;
-  const int64_t n = args->x.cols;
-  bsrg_matmul_args padded;
-  const bool pads = bsrg_narrow_pads_x(args, plan, chip->sm_arch, &padded);
-  if (pads) args = &padded;
-  const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&args->x);
   bsrg_candidate sum = *c;
   sum.mma_flops = sum.l2_bytes = sum.seconds = 0;
   bool by_l2 = false;
+  int64_t copied = 0; /* columns */
+  double copy_seconds = 0;
   bsrg_matmul_args panel = *args;
   for (int64_t first = 0; first < args->x.cols; first += panel.x.cols) {
     panel.x.cols = args->x.cols - first;
     panel.x.cols = bsrg_narrow_panel(&panel, plan, chip->sm_arch);
-    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&panel, plan, chip->sm_arch);
-    by_l2 |= cost(v, plan, kind, args->dtype, panel.x.cols, by_columns, chip, c);
+    bsrg_matmul_args padded;
+    const bool pads = bsrg_narrow_pads_x(&panel, plan, chip->sm_arch, &padded);
+    const bsrg_matmul_args *of = pads ? &padded : &panel;
+    const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&of->x);
+    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(of, plan, chip->sm_arch);
+    by_l2 |= cost(v, plan, kind, args->dtype, of->x.cols, by_columns, chip, c);
+    if (pads) {
+      copied += panel.x.cols;
+      copy_seconds += copy_of_x_seconds(args, panel.x.cols, chip);
+    }
     sum.mma_flops += c->mma_flops;
     sum.l2_bytes += c->l2_bytes;
     sum.seconds += c->seconds;
   }
-  sum.hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, n);
+  sum.hbm_bytes = bsrg_compulsory_bytes(v, args->dtype, args->x.cols);
   *c = sum;
   if (v->order) c->seconds *= turned_cost;
-  const bool copied = pads || copies_x(args, plan, chip->sm_arch);
-  if (copied) {
-    c->hbm_bytes += copy_of_x_bytes(args, n);
-    c->seconds += copy_of_x_seconds(args, n, chip);
+  if (copies_x(args, plan, chip->sm_arch)) {
+    copied = args->x.cols;
+    copy_seconds = copy_of_x_seconds(args, copied, chip);
   }
+  c->hbm_bytes += copy_of_x_bytes(args, copied);
+  c->seconds += copy_seconds;
   bsrg_set_reason(c, "%s%s", by_l2 ? "limited by L2 traffic" : "limited by memory",
                   copied ? ", after a copy of the dense operand" : "");
 }

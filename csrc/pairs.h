@@ -38,6 +38,8 @@ bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg
 
 const char *bsrg_pairs_spread_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
 /* Whether that is little memory beside the operands and the result. */
+/* The product with `b` in place of B, or with some columns of both and of C and Y, which the caller takes. */
+bsrg_matmul_args bsrg_pairs_spread_product(const bsrg_matmul_sparse_args *args, const bsrg_dense *b);
 bool bsrg_pairs_spread_has_room(const bsrg_matmul_sparse_args *args);
 double bsrg_pairs_spread_copy_seconds(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip);
 /* Says also whether some family can compute the product. */

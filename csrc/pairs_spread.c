@@ -28,7 +28,7 @@ static double dense_bytes(const bsrg_matmul_sparse_args *args, const bsrg_dense 
   return (double)bsrg_dtype_size(args->dtype) * (double)b->rows * (double)b->row_stride;
 }
 
-static bsrg_matmul_args product_of(const bsrg_matmul_sparse_args *args, const bsrg_dense *b) {
+bsrg_matmul_args bsrg_pairs_spread_product(const bsrg_matmul_sparse_args *args, const bsrg_dense *b) {
   return (bsrg_matmul_args){.a = args->a,
                             .values = args->a_values,
                             .dtype = args->dtype,
@@ -57,7 +57,7 @@ double bsrg_pairs_spread_copy_seconds(const bsrg_matmul_sparse_args *args, const
 bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
                                       bsrg_candidate *c, bsrg_error *error) {
   const bsrg_dense b = dense_b(args);
-  const bsrg_matmul_args product = product_of(args, &b);
+  const bsrg_matmul_args product = bsrg_pairs_spread_product(args, &b);
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_candidate best;
@@ -119,7 +119,7 @@ static bsrg_status spread(const bsrg_matmul_sparse_args *args, const bsrg_dense 
 bsrg_status bsrg_pairs_spread_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_chip chip = bsrg_chip_of(gpu);
   bsrg_dense b = dense_b(args);
-  bsrg_matmul_args product = product_of(args, &b);
+  bsrg_matmul_args product = bsrg_pairs_spread_product(args, &b);
   const bsrg_family_ops *ops;
   const void *plan;
   CUdeviceptr scratch;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../dense.h"
+#include "../pairs.h"
 #include "cpu.h"
 
 enum {
@@ -136,29 +138,17 @@ static void write_rows(void *context, int slot) {
 
 /* ---- The product --------------------------------------------------------------------------------------- */
 
-static void take_columns(bsrg_dense *dense, int64_t first, int64_t count, int64_t item) {
-  if (dense->data) dense->data = (char *)dense->data + first * dense->col_stride * item;
-  dense->cols = count;
-}
-
 static bsrg_status multiply_chunks(const bsrg_matmul_sparse_args *args, spread_job *job, bsrg_error *error) {
-  const int64_t item = job->item, at_once = job->columns;
+  const int64_t at_once = job->columns;
   bsrg_status status = BSRG_OK;
   for (; job->first < job->b.cols && status == BSRG_OK; job->first += at_once) {
     job->columns = bsrg_min(at_once, job->b.cols - job->first);
     job->next_row = 0;
     bsrg_run_parallel(write_rows, job, bsrg_cpu_threads((double)job->b.rows * (double)job->columns / 16));
-    bsrg_matmul_args product = {.a = args->a,
-                                .values = args->a_values,
-                                .dtype = args->dtype,
-                                .x = {job->dense, job->b.rows, job->columns, job->stride, 1},
-                                .c = args->c,
-                                .y = args->y,
-                                .alpha = args->alpha,
-                                .beta = args->beta,
-                                .device = args->device};
-    take_columns(&product.c, job->first, job->columns, item);
-    take_columns(&product.y, job->first, job->columns, item);
+    const bsrg_dense dense = {job->dense, job->b.rows, job->columns, job->stride, 1};
+    bsrg_matmul_args product = bsrg_pairs_spread_product(args, &dense);
+    bsrg_dense_take_columns(&product.c, args->dtype, job->first, job->columns);
+    bsrg_dense_take_columns(&product.y, args->dtype, job->first, job->columns);
     status = bsrg_cpu_matmul(&product, error);
   }
   return status;
