@@ -135,6 +135,15 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
 
 /* ---- launch ------------------------------------------------------------------------------------- */
 
+/* Up to so many columns a thread a vector is faster than a warp a row. */
+enum { FEW_COLUMNS = 512 };
+
+static bsrg_status copy_in(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu, CUstream stream,
+                           bsrg_error *error) {
+  return source->cols <= FEW_COLUMNS ? bsrg_copy_to_vectors(source, target, gpu, stream, error)
+                                     : bsrg_copy_16_bit(source, target, source->cols, gpu, stream, error);
+}
+
 static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product *p, const align_plan *plan,
                             bsrg_gpu gpu, bsrg_error *error) {
   const CUstream stream = (CUstream)args->stream;
@@ -143,8 +152,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product 
   bsrg_candidate product;
   const int chosen = choose(&p->args, plan, &chip, false, &product);
   bsrg_status status = BSRG_OK;
-  if (p->copy_x) status = bsrg_copy_16_bit(&args->x, &p->args.x, n, gpu, stream, error);
-  if (status == BSRG_OK && p->copy_c) status = bsrg_copy_16_bit(&args->c, &p->args.c, n, gpu, stream, error);
+  if (p->copy_x) status = copy_in(&args->x, &p->args.x, gpu, stream, error);
+  if (status == BSRG_OK && p->copy_c) status = copy_in(&args->c, &p->args.c, gpu, stream, error);
   if (status == BSRG_OK) status = plan->ops[chosen]->launch(&p->args, plan->plans[chosen], gpu, error);
   if (status == BSRG_OK && p->copy_y) status = bsrg_copy_16_bit(&p->args.y, &args->y, n, gpu, stream, error);
   return status;

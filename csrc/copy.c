@@ -22,6 +22,7 @@ static bsrg_copy_params describe(const bsrg_dense *source, const bsrg_dense *tar
 bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
                                  CUstream stream, bsrg_error *error) {
   if (source->col_stride != 1) return bsrg_copy_16_bit(source, target, source->cols, gpu, stream, error);
+  if (source->rows == 0) return BSRG_OK;
   bsrg_copy_params p = describe(source, target, source->cols);
   const int64_t vectors = p.rows * (p.target_row_stride / 8);
   return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ALIGN_COPY_TO_VECTORS,
@@ -30,6 +31,7 @@ bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *tar
 
 bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
                              bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+  if (source->rows == 0 || columns == 0) return BSRG_OK;
   bsrg_copy_params p = describe(source, target, columns);
   /* Seen so that neighbours in the target's rows are the closest. */
   if (llabs(p.target_row_stride) < llabs(p.target_col_stride)) {

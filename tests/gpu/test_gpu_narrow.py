@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import bsrgemm
 import cases
 import numpy as np
 import pytest
@@ -310,6 +311,20 @@ def test_copied_x_again(torch: Any, rng: np.random.Generator, blocksize: tuple[i
         xs = [torch.randn(p.matrix.shape[1], n, device="cuda").half() for _ in range(3)]
         check_streams(torch, multiply, xs)
         check_same_bits(torch, lambda x=xs[0]: multiply(x), xs[0])
+
+
+@pytest.mark.parametrize("n", [18, 24, 33, 64, 100, 264])
+def test_x_without_rows(torch: Any, n: int) -> None:
+    """What would be copied first is empty: the product is zeros, or C alone."""
+    values, x = (torch.empty(0, *shape, device="cuda").half() for shape in ((16, 32), (n,)))
+    indices = torch.empty(0, dtype=torch.int32, device="cuda")
+    for shape in ((64, 0), (0, 96)):
+        indptr = torch.zeros(shape[0] // 16 + 1, dtype=torch.int32, device="cuda")
+        a = bsrgemm.bsr_array((values, indices, indptr), shape)
+        c = torch.randn(max(shape), n, device="cuda").half()
+        operand = a if shape[0] else a.T
+        assert torch.equal(bsrgemm.matmul(operand, x), torch.zeros_like(c))
+        assert torch.equal(bsrgemm.matmul(operand, x, beta=1.0, c=c), c)
 
 
 def test_matrices_of_a_batch_begin_anywhere(torch: Any, rng: np.random.Generator) -> None:
