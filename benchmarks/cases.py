@@ -19,7 +19,7 @@ CROSSOVER_BLOCKS = [(h, w) for h in CROSSOVER_SIDES for w in CROSSOVER_SIDES] + 
 CROSSOVER_DENSITIES = (0.01, 0.02, 0.05, 0.125, 0.25, 0.5, 0.75, 1.0)
 # Numbers of columns of X, odd ones among them. Products of few are as short as the host's part of a
 # launch, and read A from memory where they are used: they are measured cold.
-SIZES_COLUMNS = (1, 8, 64, 128, 333, 512, 2048, 8191, 8192, 16384)
+SIZES_COLUMNS = (1, 8, 64, 128, 333, 512, 1000, 2048, 8191, 8192, 16384)
 FEW_COLUMNS = 64
 
 # The groups of other products than A @ X, for an A of M x K and N columns or rows of X.
@@ -197,7 +197,7 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
                     shape = (round(density * k / block), m, n, k)
                     yield Case("rows", dtype, (block, block), *shape, timings=("cold",))
         for block in (128, 64):
-            for n in (1, 4, 16, 32, 64, 128, 256, 1024, 4096):
+            for n in (1, 4, 16, 32, 64, 128, 256, 300, 1024, 4096):
                 shape = (4096 // block // 8, 14336, n, 4096)
                 yield Case("linear", dtype, (block, block), *shape, timings=("cold",))
         for group in (name for name in FORMS if name not in ("linear", "rows")):

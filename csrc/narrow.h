@@ -58,7 +58,7 @@ typedef enum bsrg_narrow_kind {
 } bsrg_narrow_kind;
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
-/* Whether X is copied first, to rows of 32 or 64 elements, those beyond `args->x.cols` with anything in them: `padded` has such
+/* narrow_predict.c: whether X is copied first, to rows of whole sectors of 32 bytes, with anything beyond `args->x.cols` in them: `padded` has such
  * an X, but no memory for it, and Y as it is. */
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
                         bsrg_matmul_args *padded);
@@ -92,6 +92,15 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
                                        const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
                                        bsrg_gpu gpu, bsrg_error *error);
 
+/* narrow_predict.c: what a cluster takes for n columns, as a part of what the ring does. */
+double bsrg_narrow_time_of_cluster(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int64_t n,
+                                   bool by_columns);
+
+/* Stages of a block, where TMA loads it. */
+static inline double bsrg_narrow_stages_of_block(const bsrg_structure_view *view, bsrg_dtype dtype) {
+  enum { LINE_BYTES = 128 };
+  return (double)bsrg_ceil_div(view->block_width * (int64_t)bsrg_dtype_size(dtype), LINE_BYTES);
+}
 /* The columns that a kernel is compiled for, for n of X. */
 int32_t bsrg_narrow_columns(int64_t n);
 /* Whether a dtype has the kernels of sm90/narrow_fma.cuh. */

@@ -310,7 +310,7 @@ static bsrg_status launch_others(const bsrg_matmul_args *args, const bsrg_narrow
   if (!bsrg_narrow_pads_x(args, plan, gpu.device->info.sm_arch, &padded))
     return multiply(args, plan, false, gpu, error);
   const CUstream stream = (CUstream)args->stream;
-  const size_t bytes = 2 * (size_t)padded.x.rows * (size_t)padded.x.cols;
+  const size_t bytes = 2 * (size_t)padded.x.rows * (size_t)padded.x.row_stride;
   CUdeviceptr scratch;
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &scratch, error);
   if (status != BSRG_OK) return status;

@@ -71,8 +71,6 @@ static inline bool bsrg_stream_fits(int64_t parts, int32_t height) {
  * bsrg_compulsory_bytes. */
 void bsrg_stream_predict_packed(const bsrg_stream_work *work, double compulsory_bytes, int64_t n,
                                 bool transposed_x, const bsrg_chip *chip, bsrg_candidate *candidate);
-/* Whether TMA sees both panels of a slot of X as one. */
-bool bsrg_stream_x_as_box(const bsrg_matmul_args *args);
 /* Whether blocks are read as they are stored: where packing them would take longer. */
 bool bsrg_stream_reads_stored(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                               const bsrg_chip *chip);

@@ -75,24 +75,45 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      (CUstream)args->stream, &p, error);
 }
 
-/* Of Y in boxes of so many rows by 64 columns, or of X, of both panels of 64 columns where TMA sees them as one. */
-static bsrg_map_shape shape_of(const bsrg_dense *d, bsrg_dtype dtype, bool transposed, int32_t rows,
-                               int32_t panels) {
-  const uint64_t k = (uint64_t)d->rows, n = (uint64_t)d->cols;
-  if (transposed) /* rows are of 16 bits each */
-    return (bsrg_map_shape){2,
-                            {k, n},
-                            {(uint64_t)d->col_stride},
-                            {2 * (uint32_t)rows / (uint32_t)bsrg_dtype_size(dtype), 64 * (uint32_t)panels},
-                            bsrg_map_swizzle(2 * rows)};
-  if (panels > 1)
-    return (bsrg_map_shape){3,
-                            {64, k, n / 64},
-                            {(uint64_t)d->row_stride, 64},
-                            {64, (uint32_t)rows, (uint32_t)panels},
-                            CU_TENSOR_MAP_SWIZZLE_128B};
-  return (bsrg_map_shape){
-      2, {n, k}, {(uint64_t)d->row_stride}, {64, (uint32_t)rows}, CU_TENSOR_MAP_SWIZZLE_128B};
+/* Of X or Y by columns, whose rows are of 16 bits each. */
+static bsrg_map_shape columns_shape(const bsrg_dense *d, bsrg_dtype dtype, int32_t rows, uint32_t columns) {
+  return (bsrg_map_shape){2,
+                          {(uint64_t)d->rows, (uint64_t)d->cols},
+                          {(uint64_t)d->col_stride},
+                          {2 * (uint32_t)rows / (uint32_t)bsrg_dtype_size(dtype), columns},
+                          bsrg_map_swizzle(2 * rows)};
+}
+
+/* Of rows of X or Y, a panel of 64 columns, and of X both panels of a tile as one. */
+static bsrg_map_shape panel_shape(const bsrg_dense *d, int32_t rows) {
+  return (bsrg_map_shape){2,
+                          {(uint64_t)d->cols, (uint64_t)d->rows},
+                          {(uint64_t)d->row_stride},
+                          {64, (uint32_t)rows},
+                          CU_TENSOR_MAP_SWIZZLE_128B};
+}
+static bsrg_map_shape panels_shape(const bsrg_dense *d, int32_t rows) {
+  return (bsrg_map_shape){3,
+                          {64, (uint64_t)d->rows, (uint64_t)d->cols / 64},
+                          {(uint64_t)d->row_stride, 64},
+                          {64, (uint32_t)rows, BSRG_STREAM_TILE_N / 64},
+                          CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* The maps of X: of tiles that have all columns, if there is one, and of the last one if it has not. */
+static bsrg_status encode_x(const bsrg_matmul_args *args, bool transposed, int32_t rows, bsrg_gpu gpu,
+                            bsrg_stream_params *p, bsrg_error *error) {
+  const bsrg_dense *x = &args->x;
+  const uint32_t left = (uint32_t)(x->cols % BSRG_STREAM_TILE_N);
+  bsrg_status status = BSRG_OK;
+  if (x->cols >= BSRG_STREAM_TILE_N) {
+    const bsrg_map_shape s =
+        transposed ? columns_shape(x, args->dtype, rows, BSRG_STREAM_TILE_N) : panels_shape(x, rows);
+    status = bsrg_encode_map(gpu.api, args->dtype, x->data, &s, &p->x, error);
+  }
+  if (status != BSRG_OK || left == 0) return status;
+  const bsrg_map_shape s = transposed ? columns_shape(x, args->dtype, rows, left) : panel_shape(x, rows);
+  return bsrg_encode_map(gpu.api, args->dtype, x->data, &s, &p->x_rest, error);
 }
 
 #define BSRG_STREAM_ONE_MORE(height, width) +1
@@ -145,7 +166,6 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const int64_t tiles = (int64_t)stream->tile_count * n_tiles, clusters = bsrg_min(sms / cluster, tiles);
   const bool tf32 = args->dtype == BSRG_F32, transposed = tf32 || bsrg_map_has_transposed_x(args);
   const bool kept = bsrg_stream_keeps(stream);
-  const bool x_as_box = bsrg_stream_x_as_box(args);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
                           .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
                           .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
@@ -167,12 +187,11 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .x_policy = kept && !transposed ? BSRG_L2_EVICT_FIRST : BSRG_L2_EVICT_NORMAL,
                           .y_data = args->y.data,
                           .y_row_stride = args->y.row_stride,
-                          .y_col_stride = args->y.col_stride,
-                          .x_as_box = x_as_box};
-  const bsrg_map_shape x = shape_of(&args->x, args->dtype, transposed, shape->width, x_as_box ? 2 : 1),
-                       y = shape_of(&args->y, args->dtype, transposed, BSRG_STREAM_STORED_ROWS(shape->height),
-                                    1);
-  bsrg_status status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+                          .y_col_stride = args->y.col_stride};
+  const int32_t stored_rows = BSRG_STREAM_STORED_ROWS(shape->height);
+  const bsrg_map_shape y =
+      transposed ? columns_shape(&args->y, args->dtype, stored_rows, 64) : panel_shape(&args->y, stored_rows);
+  bsrg_status status = encode_x(args, transposed, shape->width, gpu, &p, error);
   if (status == BSRG_OK && !tf32)
     status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status == BSRG_OK && packed == 0) {

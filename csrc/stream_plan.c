@@ -439,9 +439,11 @@ void bsrg_stream_predict_packed(const bsrg_stream_work *w, double compulsory_byt
                                      : "shared memory");
 }
 
-bool bsrg_stream_x_as_box(const bsrg_matmul_args *args) {
-  const int64_t n = args->x.cols;
-  return bsrg_map_has_transposed_x(args) || args->dtype == BSRG_F32 || (n % 64 == 0 && n > 64);
+/* Boxes of X for a slot, over all columns: one for a tile, but the last one panel by panel if its rows are contiguous and not
+ * all of them are there. */
+static int64_t boxes_of_slot(const bsrg_matmul_args *args) {
+  const int64_t n = args->x.cols, tile = BSRG_STREAM_TILE_N;
+  return bsrg_map_has_transposed_x(args) ? bsrg_ceil_div(n, tile) : n / tile + bsrg_ceil_div(n % tile, 64);
 }
 
 /* What an SM takes longer for a slot of a stage whose blocks are no bulk copy. Of 32 products on an H200, of 512 to 8,192
@@ -458,10 +460,7 @@ static double packing_seconds(const bsrg_stream_plan *plan, const bsrg_chip *chi
 
 static double stored_seconds(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,
                              const bsrg_chip *chip) {
-  const int64_t n = args->x.cols;
-  const bool as_box = bsrg_stream_x_as_box(args);
-  return (double)plan->slots * (double)bsrg_ceil_div(n, BSRG_STREAM_TILE_N) * (as_box ? 1 : 2) *
-         slot_seconds / chip->sm_count;
+  return (double)plan->slots * (double)boxes_of_slot(args) * slot_seconds / chip->sm_count;
 }
 
 bool bsrg_stream_reads_stored(const bsrg_matmul_args *args, const bsrg_stream_plan *plan,

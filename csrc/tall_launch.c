@@ -116,17 +116,36 @@ static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
   return shape;
 }
 
-/* Rows of X as one box of 64-column panels, or, where the last panel would read past a row, as plain 2-D boxes
- * that TMA clips at column n. A transposed X: all columns of a tile as one box. */
-static bsrg_map_shape x_shape(const bsrg_dense *x, tall_form form, uint32_t step_k, uint32_t columns) {
+/* Rows of X as one box of 64-column panels, of which the last one ends within a row, and as a panel that TMA clips at column n. */
+static bsrg_map_shape panels_shape(const bsrg_dense *x, uint32_t step_k, uint32_t panels) {
   const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
-  if (form.x)
-    return (bsrg_map_shape){
-        2, {k, n, 0}, {(uint64_t)x->col_stride, 0}, {step_k, columns, 0}, bsrg_map_swizzle(2 * step_k)};
-  if (n % 64 == 0)
-    return (bsrg_map_shape){
-        3, {64, k, n / 64}, {stride, 64}, {64, step_k, columns / 64}, CU_TENSOR_MAP_SWIZZLE_128B};
+  return (bsrg_map_shape){3, {64, k, n / 64}, {stride, 64}, {64, step_k, panels}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+static bsrg_map_shape panel_shape(const bsrg_dense *x, uint32_t step_k) {
+  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
   return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, step_k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+/* Columns of a transposed X. */
+static bsrg_map_shape columns_shape(const bsrg_dense *x, uint32_t step_k, uint32_t columns) {
+  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->col_stride;
+  return (bsrg_map_shape){2, {k, n, 0}, {stride, 0}, {step_k, columns, 0}, bsrg_map_swizzle(2 * step_k)};
+}
+
+/* The maps of X for stages of so many k: of tiles of x_columns, of which a CTA loads `mine`, and of the last one if it has
+ * fewer. */
+static bsrg_status encode_x(const bsrg_matmul_args *args, tall_form form, uint32_t step_k, uint32_t mine,
+                            bsrg_gpu gpu, bsrg_tensor_map *whole, bsrg_tensor_map *rest, bsrg_error *error) {
+  const bsrg_dense *x = &args->x;
+  const uint32_t left = (uint32_t)(x->cols % BSRG_TALL_TILE_N);
+  bsrg_status status = BSRG_OK;
+  if (mine > 0) {
+    const bsrg_map_shape s = form.x ? columns_shape(x, step_k, mine) : panels_shape(x, step_k, mine / 64);
+    status = bsrg_encode_map(gpu.api, args->dtype, x->data, &s, whole, error);
+  }
+  if (status != BSRG_OK || left == 0) return status;
+  const bsrg_map_shape s = form.x ? columns_shape(x, step_k, left) : panel_shape(x, step_k);
+  return bsrg_encode_map(gpu.api, args->dtype, x->data, &s, rest, error);
 }
 
 /* rows: of a box, which is what a kernel stores at a time. */
@@ -139,11 +158,11 @@ static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form, uint32_t rows
       2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
-/* Of a tile, those that are loaded. TMA fills in what lies beyond N, but takes its time for it: 128 columns took longer than
- * 256. So a single column tile has no panels of that, and with a transposed X no columns. */
+/* Of a tile, those that come as one box. A single one of fewer columns is whole, too, unless it ends within a panel or is for
+ * two CTAs. */
 static int32_t x_columns(int64_t n, tall_form form, const bsrg_tall_schedule *s) {
-  if (s->n_tiles > 1 || s->cluster.rows > 1 || n > BSRG_TALL_TILE_N) return BSRG_TALL_TILE_N;
-  return (int32_t)(form.x ? n : bsrg_ceil_div(n, 64) * 64);
+  if (n >= BSRG_TALL_TILE_N) return BSRG_TALL_TILE_N;
+  return form.x || (n % 64 == 0 && s->cluster.rows == 1) ? (int32_t)n : 0;
 }
 
 /* k of a stage. By rows of X, the narrowest stage that a block fills, so that no stage is mostly empty. A transposed X
@@ -242,7 +261,6 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
                         .strips_per_block = (int32_t)(v->block_height / BSRG_TALL_STRIP),
                         .steps = steps,
                         .tail_k16 = tail_k / 16,
-                        .x_as_box = n % 64 == 0,
                         .x_columns = x_columns(n, form, &s),
                         .keep_a = 2 * v->nnzb * v->block_height * v->block_width <= BSRG_TALL_KEPT_BYTES,
                         .rows = (int32_t)args->y.rows,
@@ -264,18 +282,17 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   const bsrg_map_shape a = pieces ? pieces_shape(pieces, first) : a_shape(v, (uint32_t)step_k);
   const bsrg_map_shape y = y_shape(&args->y, form, !pieces && is_whole(v, form, &s) ? BSRG_TALL_STRIP : 16);
   const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
-  const bsrg_map_shape x = x_shape(&args->x, form, (uint32_t)step_k, columns);
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (status == BSRG_OK && pieces && pieces->width > first) {
     const bsrg_map_shape rest = pieces_shape(pieces, pieces->width - first);
     status = bsrg_encode_map(gpu.api, args->dtype, args->values, &rest, &p.a_rest, error);
   }
-  if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x, &p.x, error);
+  if (status == BSRG_OK)
+    status = encode_x(args, form, (uint32_t)step_k, columns, gpu, &p.x, &p.x_rest, error);
   p.x_tail = p.x;
-  if (status == BSRG_OK && !form.x && tail_k != step_k) {
-    const bsrg_map_shape x_tail = x_shape(&args->x, form, (uint32_t)tail_k, columns);
-    status = bsrg_encode_map(gpu.api, args->dtype, args->x.data, &x_tail, &p.x_tail, error);
-  }
+  p.x_rest_tail = p.x_rest;
+  if (status == BSRG_OK && !form.x && tail_k != step_k)
+    status = encode_x(args, form, (uint32_t)tail_k, columns, gpu, &p.x_tail, &p.x_rest_tail, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
 

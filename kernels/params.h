@@ -131,12 +131,13 @@ enum { BSRG_TALL_BIAS_NONE, BSRG_TALL_BIAS_COLUMNS, BSRG_TALL_BIAS_ROWS };
 
 typedef struct bsrg_tall_params {
   /* As described here for rows of X that are contiguous. With a transposed A, `a` is [nnzb * bw, bh], box STAGE k x 64
-   * rows of A; with a transposed X, `x` and `x_tail` are {K, N}, box STAGE k x x_columns, and `y` {M, N}, box 64 rows x
-   * 64 columns. */
+   * rows of A; with a transposed X, those of X are {K, N}, box STAGE k x as many columns as a tile has, and `y` {M, N}, box
+   * 64 rows x 64 columns. */
   bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x STAGE k, or a piece, or with two of its rows in one */
-  bsrg_tensor_map x; /* {64, K, N / 64}, box of a CTA's panels, or {N, K}, box of one panel: see x_as_box */
-  bsrg_tensor_map x_tail; /* the same with the k of a block's last, shorter step */
-  bsrg_tensor_map y;      /* {N, M}, box 16 rows x 64 columns, for `whole` kernels 64 x 64 */
+  /* {64, K, N / 64}, box of a CTA's panels, for tiles of x_columns; and {N, K}, box of one panel, for others */
+  bsrg_tensor_map x, x_rest;
+  bsrg_tensor_map x_tail, x_rest_tail; /* the same with the k of a block's last, shorter step */
+  bsrg_tensor_map y;                   /* {N, M}, box 16 rows x 64 columns, for `whole` kernels 64 x 64 */
   const bsrg_tall_entry *entries;
   const bsrg_tall_tile *tiles;
   const bsrg_tall_part
@@ -154,12 +155,10 @@ typedef struct bsrg_tall_params {
   int32_t strips_per_block; /* bh / 64 */
   int32_t steps;            /* stages per block, ceil(bw / stage k) */
   int32_t tail_k16;         /* k16 instructions in a block's last stage */
-  int32_t x_as_box;         /* 1: one 3-D load a stage; 0: N is no multiple of 64, a 2-D load a panel */
-  int32_t
-      x_columns; /* of a tile that are loaded: 256, or of a single column tile no panels that are all beyond N */
-  int32_t keep_a;                /* ask L2 to keep A rather than X: A is small and read once a column group */
-  int32_t rows, n;               /* of Y and C; the last strips may reach beyond */
-  int32_t empty_tiles;           /* of the list, behind these: their rows of Y become zeros */
+  int32_t x_columns;        /* of a tile that x is for: 256, or of a single one fewer; 0: there is none */
+  int32_t keep_a;           /* ask L2 to keep A rather than X: A is small and read once a column group */
+  int32_t rows, n;          /* of Y and C; the last strips may reach beyond */
+  int32_t empty_tiles;      /* of the list, behind these: their rows of Y become zeros */
   int32_t part_count, cut_tiles; /* cut_tiles <= lead */
   /* Which vector the tensor cores add, as one more instruction along k: BSRG_TALL_BIAS_... */
   int32_t bias_by_mma;
@@ -249,12 +248,12 @@ typedef struct bsrg_stream_tile {
 } bsrg_stream_tile;
 
 typedef struct bsrg_stream_params {
-  /* As described here for rows of X that are contiguous. With a transposed X, `x` is {K, N}, box width rows x 128 columns,
-   * and `y` {M, N}, box BSRG_STREAM_STORED_ROWS x 64 columns. */
-  bsrg_tensor_map
-      x; /* {64, K, N / 64}, box 64 x width rows x 2 where x_as_box; else {N, K}, box 64 columns x width rows */
-  bsrg_tensor_map y;  /* {N, M}, box 64 columns x BSRG_STREAM_STORED_ROWS */
-  const void *packed; /* sm80/stream_pack.cu or sm80/regroup.cu */
+  /* As described here for rows of X that are contiguous. With a transposed X, `x` and `x_rest` are {K, N}, box width rows x 128
+   * columns or those of the last tile, and `y` {M, N}, box BSRG_STREAM_STORED_ROWS x 64 columns. */
+  bsrg_tensor_map x;      /* {64, K, N / 64}, box 64 x width rows x 2, for tiles of 128 columns */
+  bsrg_tensor_map x_rest; /* {N, K}, box 64 columns x width rows, for one that has fewer */
+  bsrg_tensor_map y;      /* {N, M}, box 64 columns x BSRG_STREAM_STORED_ROWS */
+  const void *packed;     /* sm80/stream_pack.cu or sm80/regroup.cu */
   const bsrg_stream_stage *stages;
   const bsrg_stream_tile *tiles;
   const int32_t *row_begin; /* first output row of each block row of the tiles; -1: none */
@@ -279,7 +278,6 @@ typedef struct bsrg_stream_params {
    * more behind them. */
   bsrg_tensor_map blocks;
   const int32_t *source;
-  int32_t x_as_box, pad;
 } bsrg_stream_params;
 
 /* The heights and widths that are compiled: X(height, width), kernel stream_f16_<height>x<width>. */

@@ -55,6 +55,15 @@ extern "C" __global__ void tells_early(int *x, unsigned message, unsigned barrie
 }}
 """
 
+# Which of two it reads is asked of a value that has been kept within two bounds.
+WITHIN_BOUNDS = f"""{WAITS}
+extern "C" __global__ void within_bounds(const int *left, const int *x, const int *y, int *out) {{
+  wait();
+  const int columns = max(0, min(256, left[threadIdx.x] - 1));
+  out[threadIdx.x] = columns * (columns == 256 ? x : y)[threadIdx.x];
+}}
+"""
+
 # 96 values are alive at once, in threads that get 32 registers.
 SPILLS = """
 extern "C" __global__ void __launch_bounds__(1024, 2) spills(float *x) {
@@ -203,6 +212,11 @@ def test_arrivals_before_a_load_are_found(compile_text, used):
     text = f"#define USED {str(used).lower()}\n{TELLS_EARLY}"
     found = " ".join(problems(compile_text("sm90/tells", text)))
     assert ("may read a message when another CTA has replaced it" in found) != used
+
+
+def test_inverted_comparisons_are_found(compile_text):
+    found = " ".join(problems(compile_text("sm90/within_bounds", WITHIN_BOUNDS)))
+    assert "may compare wrongly" in found
 
 
 def test_waits_of_some_threads_are_found(compile_text):

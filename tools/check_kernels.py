@@ -64,6 +64,7 @@ UPLOADED = re.compile(r"\.E\.NA\.(\w+\.)*CONSTANT\b")
 EARLY = "(before the wait)"
 UNIFORM_COPY = "(to a uniform address)"
 OVERTAKES = "(before a load)"
+INVERTED = "(a comparison)"
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -90,6 +91,12 @@ _REGISTER = re.compile(r"\bR(\d+)")
 # LDGSTS to the sum of a uniform address and one of each lane. ptxas 13.0 also has it where the copy
 # has an L2 policy, and with registers then that no GPU executes.
 UNIFORM_LDGSTS = 0xDAE
+
+# VIMNMX, with its second operand in a register, a constant, c[][] or a uniform register. Where a
+# value that is kept within 0 and a bound is compared with that bound, ptxas 13.0 takes the answer
+# from the instruction that keeps it, VIMNMX.RELU, which on an H200 gives the opposite.
+_MINIMA = (0x248, 0x848, 0xA48, 0xC48)
+_ANSWERS = re.compile(r"(\.\w+)* R\w+, P(\d), P\2\b")
 
 
 @dataclass
@@ -130,6 +137,8 @@ class Kernel:
             found.append(
                 "may end with an illegal instruction: its cp.async go to uniform addresses"
             )
+        if opcodes[INVERTED]:
+            found.append("may compare wrongly: with a bound that it keeps a value within")
         if opcodes[OVERTAKES]:
             found.append("may read a message when another CTA has replaced it")
         if not opcodes[WAITS]:
@@ -289,7 +298,20 @@ def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]
         ]
         for name, code in codes.items()
     }
-    parts = [*one_of_each.values(), *beginnings, *itertools.chain(*arrivals.values())]
+    minima = {
+        name: [
+            code[INSTRUCTION_BYTES * i : INSTRUCTION_BYTES * (i + 1)]
+            for i, number in enumerate(numbers[name])
+            if number in _MINIMA
+        ]
+        for name, code in codes.items()
+    }
+    parts = [
+        *one_of_each.values(),
+        *beginnings,
+        *itertools.chain(*arrivals.values()),
+        b"".join(itertools.chain(*minima.values())),
+    ]
     found = _instructions(b"".join(parts), arch)
     in_order = iter([found[address] for address in sorted(found)])
 
@@ -306,6 +328,11 @@ def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]
         counts[UNIFORM_COPY] = numbers[name].count(UNIFORM_LDGSTS)
     for name, windows in arrivals.items():
         functions[arch, name][OVERTAKES] = sum(_overtakes(instructions_of(w)) for w in windows)
+    for name, instructions in minima.items():
+        functions[arch, name][INVERTED] = sum(
+            _ANSWERS.match(instruction[4]) is not None
+            for instruction in instructions_of(b"".join(instructions))
+        )
     return functions
 
 

@@ -161,7 +161,9 @@ struct Kernel {
       ptx::barrier_wait(tile_full(slot.slot), slot.parity);
       const Message m = at(slot).take();
       if (m.last()) break;
-      const int column = m.n_tile * kTileN;
+      // TMA takes 24 cycles for each column beyond N, so it is not asked for those. What is left is compared, and not `columns`,
+      // since ptxas inverts that.
+      const int column = m.n_tile * kTileN, left = p.n - column, columns = max(0, min(kTileN, left));
       const int offset0 = m.strip0 * kStrip % p.block_height, offset1 = m.strip1 * kStrip % p.block_height;
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
       // One entry ahead, and its scales: waiting for memory in this lane's path would cost 0.3 us a block each.
@@ -179,9 +181,10 @@ struct Kernel {
           const int k = step * kStageK;
           ptx::barrier_wait(empty(stage.slot), stage.parity);
           if constexpr (kOfX) {
-            ptx::barrier_arrive_expect(full(stage.slot), L::kStageX);
-            ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, p.x, entry.x + k, column,
-                             full(stage.slot));
+            ptx::barrier_arrive_expect(full(stage.slot), columns * (L::kStageX / kTileN));
+            if (columns > 0)
+              ptx::tma_load_2d(shared + L::kX + stage.slot * L::kStageX, left >= kTileN ? p.x : p.x_rest,
+                               entry.x + k, column, full(stage.slot));
           } else {
             if constexpr (kEight) {
               ptx::store_shared(scales(stage.slot), its_scales.x);

@@ -160,27 +160,39 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
 
   // ---- producers of every CTA: two lanes, or for pieces three warps --------------------------------
 
-  // The panels of X that this CTA loads: in a pair along rows its half, for both.
-  __device__ void load_x(const bsrg_tensor_map &map, int rows, uint32_t target, int x_row, int column,
-                         uint32_t barrier) const {
-    constexpr int kPanels = kTileN / kPanel / kRowTiles;
+  // Of a tile that X has so many columns for, those that are loaded: all or, of contiguous rows, all panels that begin
+  // before N, since TMA takes 24 cycles for each row of what lies behind.
+  static __device__ int loaded(int columns) {
+    constexpr int kUnit = kTransposedX ? 1 : kPanel;
+    return (columns + kUnit - 1) / kUnit * kUnit;
+  }
+  __device__ int columns_from(int column) const { return max(0, min(kTileN, p.n - column)); }
+
+  // What this CTA loads of `rows` of X for a tile that it has `columns` for: in a pair along rows half of them, for both.
+  // From the map `whole` if these are as many as that has, otherwise from `rest`.
+  __device__ void load_x(const bsrg_tensor_map &whole, const bsrg_tensor_map &rest, int rows, uint32_t target,
+                         int x_row, int column, int columns, uint32_t barrier) const {
+    if (columns == 0) return;  // of a pair along columns
+    const bool is_whole = columns == p.x_columns;
+    const int panels = loaded(columns) / kPanel;
     if constexpr (kTransposedX) {
-      ptx::tma_load_2d(target, map, x_row, column, barrier);
+      ptx::tma_load_2d(target, is_whole ? whole : rest, x_row, column, barrier);
     } else if constexpr (kPairing == Pairing::kRows) {
-      target += rank * kPanels * rows * (kPanel * 2);
-      column += rank * kPanels * kPanel;
-      if (p.x_as_box) {
-        ptx::tma_load_3d_multicast(target, map, 0, x_row, column / kPanel, barrier, kBoth);
+      constexpr int kHalf = kTileN / kPanel / 2;
+      const int first = rank * kHalf;
+      if (is_whole) {
+        ptx::tma_load_3d_multicast(target + first * rows * (kPanel * 2), whole, 0, x_row,
+                                   column / kPanel + first, barrier, kBoth);
       } else {
-        for (int i = 0; i < kPanels; ++i)
-          ptx::tma_load_2d_multicast(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row,
+        for (int i = first; i < min(first + kHalf, panels); ++i)
+          ptx::tma_load_2d_multicast(target + i * rows * (kPanel * 2), rest, column + i * kPanel, x_row,
                                      barrier, kBoth);
       }
-    } else if (p.x_as_box) {
-      ptx::tma_load_3d(target, map, 0, x_row, column / kPanel, barrier);
+    } else if (is_whole) {
+      ptx::tma_load_3d(target, whole, 0, x_row, column / kPanel, barrier);
     } else {
-      for (int i = 0; i < p.x_columns / kPanel; ++i)
-        ptx::tma_load_2d(target + i * rows * (kPanel * 2), map, column + i * kPanel, x_row, barrier);
+      for (int i = 0; i < panels; ++i)
+        ptx::tma_load_2d(target + i * rows * (kPanel * 2), rest, column + i * kPanel, x_row, barrier);
     }
   }
 
@@ -202,7 +214,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     for (Slot slot;; slot.advance()) {
       const Message m = receive(slot);
       if (m.last()) break;
-      const int column = m.n_tile * kTileN;
+      const int column = m.n_tile * kTileN, columns = columns_from(column);
       const int offset0 = m.strip0 % p.strips_per_block * kStrip;
       const int offset1 = m.strip1 % p.strips_per_block * kStrip;
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
@@ -222,10 +234,9 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
           ptx::barrier_wait(empty(stage.slot), stage.parity);
           if constexpr (kOfX) {
             const int rows = tail && !kTransposedX ? p.tail_k16 * 16 : kStepK;
-            ptx::barrier_arrive_expect(full(stage.slot),
-                                       rows * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2);
-            load_x(tail ? p.x_tail : p.x, rows, shared + L::kX + stage.slot * L::kStageX, entry.x + k, column,
-                   full(stage.slot));
+            ptx::barrier_arrive_expect(full(stage.slot), rows * loaded(columns) * 2);
+            load_x(tail ? p.x_tail : p.x, tail ? p.x_rest_tail : p.x_rest, rows,
+                   shared + L::kX + stage.slot * L::kStageX, entry.x + k, column, columns, full(stage.slot));
           } else {
             ptx::barrier_arrive_expect(full(stage.slot), __popc(present) * L::kStripBytes);
             if constexpr (kTransposedA) {

@@ -53,14 +53,15 @@ struct PieceLoader {
     const bool is_any = mine < of_block, leads = loader == 0 && lane == 0;
     // A pair along columns loads a strip each, for both.
     const bool is_loader = kPairing != Pairing::kColumns || mine / p.strip_pieces == rank;
-    const int bytes_x = kStageK * (kPairing == Pairing::kRows ? kTileN : p.x_columns) * 2;
-    const int expected = share_of(of_block, loader, kLoaders) * bytes + (leads ? bytes_x : 0);
+    const int expected = share_of(of_block, loader, kLoaders) * bytes;
     const uint8_t *zeros = static_cast<const uint8_t *>(p.zeros) + at;
     typename Kernel::Stage stage;
     stage.parity = 1;
     for (typename Kernel::Slot slot;; slot.advance()) {
       const Message m = kernel.at(slot).receive_by_warp(slot.parity, lane, 0);
       if (m.last()) break;
+      const int column = m.n_tile * kTileN, columns = kernel.columns_from(column);
+      const int expected_here = expected + (leads ? kStageK * Kernel::loaded(columns) * 2 : 0);
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;
       const int2 *pieces =
           reinterpret_cast<const int2 *>(p.pieces) + static_cast<int64_t>(m.entry_begin) * of_block + mine;
@@ -86,8 +87,8 @@ struct PieceLoader {
                        barrier = kernel.full(stage.slot);
         ptx::barrier_wait(kernel.empty(stage.slot), stage.parity);
         if (leads)
-          kernel.load_x(p.x_tail, kStageK, kernel.shared + L::kX + stage.slot * L::kStageX, x,
-                        m.n_tile * kTileN, barrier);
+          kernel.load_x(p.x_tail, p.x_rest_tail, kStageK, kernel.shared + L::kX + stage.slot * L::kStageX, x,
+                        column, columns, barrier);
         if (is_any && is_loader && piece.x >= 0) {
           load(stage_a + at, p.a, piece.x, piece.y, barrier, policy);
           if constexpr (kRestK > 0)
@@ -100,7 +101,7 @@ struct PieceLoader {
         }
         __syncwarp();
         // What has arrived by now is counted as well: the phase does not end before this arrival.
-        if (lane == 0) ptx::barrier_arrive_expect(barrier, expected);
+        if (lane == 0) ptx::barrier_arrive_expect(barrier, expected_here);
       }
     }
     wait_until_released(kernel.empty(0), stage);

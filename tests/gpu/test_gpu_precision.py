@@ -61,7 +61,7 @@ def test_shapes(rng: np.random.Generator, height: int, width: int, dtype: str) -
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
         mask = cases.uniform(0.5)(rng, rows, cols)
         mask[-1, -1] = True
-        for n in some((256, 1, 5, 200, 264, 512, 768, 771, 1024)):
+        for n in some((256, 1, 5, 200, 264, 512, 768, 771, 1024, 4104)):
             options = {"columns": bool(n % 3), "out_columns": n % 2 == 0}
             compute(rng, mask, (height, width), n, dtype, how="blocks", **options)
 
@@ -256,7 +256,7 @@ def test_tf32(torch: Any, rng: np.random.Generator, height: int, width: int, for
     for rows, cols in ((1, 1), (3, 5), (6, 13)):
         mask = cases.uniform(0.5)(rng, rows, cols)
         mask[-1, -1] = True
-        for n in some((264, 5, 256, 520, 771, 1024)):
+        for n in some((264, 5, 256, 520, 771, 1024, 4104)):
             check_tf32(torch, rng, mask, (height, width), n, form, "kmajor")
 
 
