@@ -107,25 +107,6 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
 }
 
 /* args: with values and X as the kernels read them. */
-/* For whole tiles, if there is one, and for the last one, if it has fewer columns. */
-static bsrg_status describe_x(const bsrg_matmul_args *args, uint32_t stage_k, bsrg_gpu gpu,
-                              bsrg_kmajor_params *p, bsrg_error *error) {
-  const bsrg_dense *x = &args->x;
-  const uint32_t rest = (uint32_t)(x->cols % BSRG_TALL_TILE_N);
-  bsrg_map_shape shape = {2,
-                          {(uint64_t)x->rows, (uint64_t)x->cols, 0},
-                          {(uint64_t)bsrg_kmajor_pitch(args), 0},
-                          {stage_k, BSRG_TALL_TILE_N, 0},
-                          bsrg_map_swizzle(stage_k * (int64_t)bsrg_dtype_size(args->dtype))};
-  bsrg_status status = BSRG_OK;
-  if (x->cols >= BSRG_TALL_TILE_N)
-    status = bsrg_encode_map(gpu.api, args->dtype, x->data, &shape, &p->x, error);
-  shape.box[1] = rest;
-  if (status == BSRG_OK && rest > 0)
-    status = bsrg_encode_map(gpu.api, args->dtype, x->data, &shape, &p->x_rest, error);
-  return status;
-}
-
 static bsrg_status multiply(const bsrg_matmul_args *args, const void *kmajor, bsrg_gpu gpu,
                             bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
@@ -184,7 +165,14 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const void *kmajor, bs
                             bsrg_map_swizzle(bytes)};
   /* Without blocks nobody reads them. */
   if (v->nnzb > 0) status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
-  if (v->nnzb > 0 && status == BSRG_OK) status = describe_x(args, stage_k, gpu, &p, error);
+  bsrg_dense x = args->x;
+  x.col_stride = bsrg_kmajor_pitch(args);
+  const bsrg_map_tiles x_tiles = {.by_columns = true,
+                                  .rows = stage_k,
+                                  .tile = BSRG_TALL_TILE_N,
+                                  .whole = n < BSRG_TALL_TILE_N ? 0 : BSRG_TALL_TILE_N};
+  if (v->nnzb > 0 && status == BSRG_OK)
+    status = bsrg_encode_tiles(gpu.api, args->dtype, &x, &x_tiles, &p.x, &p.x_rest, error);
   if (status == BSRG_OK) status = describe_y(args, &p, gpu, error);
   if (status != BSRG_OK) return status;
   const int64_t most = gpu.device->info.sm_count / s.pair;

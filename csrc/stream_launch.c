@@ -75,47 +75,6 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                      (CUstream)args->stream, &p, error);
 }
 
-/* Of X or Y by columns, whose rows are of 16 bits each. */
-static bsrg_map_shape columns_shape(const bsrg_dense *d, bsrg_dtype dtype, int32_t rows, uint32_t columns) {
-  return (bsrg_map_shape){2,
-                          {(uint64_t)d->rows, (uint64_t)d->cols},
-                          {(uint64_t)d->col_stride},
-                          {2 * (uint32_t)rows / (uint32_t)bsrg_dtype_size(dtype), columns},
-                          bsrg_map_swizzle(2 * rows)};
-}
-
-/* Of rows of X or Y, a panel of 64 columns, and of X both panels of a tile as one. */
-static bsrg_map_shape panel_shape(const bsrg_dense *d, int32_t rows) {
-  return (bsrg_map_shape){2,
-                          {(uint64_t)d->cols, (uint64_t)d->rows},
-                          {(uint64_t)d->row_stride},
-                          {64, (uint32_t)rows},
-                          CU_TENSOR_MAP_SWIZZLE_128B};
-}
-static bsrg_map_shape panels_shape(const bsrg_dense *d, int32_t rows) {
-  return (bsrg_map_shape){3,
-                          {64, (uint64_t)d->rows, (uint64_t)d->cols / 64},
-                          {(uint64_t)d->row_stride, 64},
-                          {64, (uint32_t)rows, BSRG_STREAM_TILE_N / 64},
-                          CU_TENSOR_MAP_SWIZZLE_128B};
-}
-
-/* The maps of X: of tiles that have all columns, if there is one, and of the last one if it has not. */
-static bsrg_status encode_x(const bsrg_matmul_args *args, bool transposed, int32_t rows, bsrg_gpu gpu,
-                            bsrg_stream_params *p, bsrg_error *error) {
-  const bsrg_dense *x = &args->x;
-  const uint32_t left = (uint32_t)(x->cols % BSRG_STREAM_TILE_N);
-  bsrg_status status = BSRG_OK;
-  if (x->cols >= BSRG_STREAM_TILE_N) {
-    const bsrg_map_shape s =
-        transposed ? columns_shape(x, args->dtype, rows, BSRG_STREAM_TILE_N) : panels_shape(x, rows);
-    status = bsrg_encode_map(gpu.api, args->dtype, x->data, &s, &p->x, error);
-  }
-  if (status != BSRG_OK || left == 0) return status;
-  const bsrg_map_shape s = transposed ? columns_shape(x, args->dtype, rows, left) : panel_shape(x, rows);
-  return bsrg_encode_map(gpu.api, args->dtype, x->data, &s, &p->x_rest, error);
-}
-
 #define BSRG_STREAM_ONE_MORE(height, width) +1
 enum { WIDE_SHAPES = 0 BSRG_STREAM_WIDE_SHAPES(BSRG_STREAM_ONE_MORE) };
 #undef BSRG_STREAM_ONE_MORE
@@ -188,10 +147,15 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
                           .y_data = args->y.data,
                           .y_row_stride = args->y.row_stride,
                           .y_col_stride = args->y.col_stride};
-  const int32_t stored_rows = BSRG_STREAM_STORED_ROWS(shape->height);
+  const uint32_t stored = (uint32_t)BSRG_STREAM_STORED_ROWS(shape->height); /* rows, at a time */
   const bsrg_map_shape y =
-      transposed ? columns_shape(&args->y, args->dtype, stored_rows, 64) : panel_shape(&args->y, stored_rows);
-  bsrg_status status = encode_x(args, transposed, shape->width, gpu, &p, error);
+      transposed ? bsrg_map_columns(&args->y, args->dtype, stored, 64) : bsrg_map_panel(&args->y, stored);
+  const bsrg_map_tiles x_tiles = {
+      .by_columns = transposed,
+      .rows = (uint32_t)shape->width / (tf32 ? 2 : 1), /* a width of tf32 counts 16 bits */
+      .tile = BSRG_STREAM_TILE_N,
+      .whole = args->x.cols < BSRG_STREAM_TILE_N ? 0 : BSRG_STREAM_TILE_N};
+  bsrg_status status = bsrg_encode_tiles(gpu.api, args->dtype, &args->x, &x_tiles, &p.x, &p.x_rest, error);
   if (status == BSRG_OK && !tf32)
     status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status == BSRG_OK && packed == 0) {

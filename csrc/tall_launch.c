@@ -116,48 +116,6 @@ static bsrg_map_shape a_shape(const bsrg_structure_view *v, uint32_t step_k) {
   return shape;
 }
 
-/* Rows of X as one box of 64-column panels, of which the last one ends within a row, and as a panel that TMA clips at column n. */
-static bsrg_map_shape panels_shape(const bsrg_dense *x, uint32_t step_k, uint32_t panels) {
-  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
-  return (bsrg_map_shape){3, {64, k, n / 64}, {stride, 64}, {64, step_k, panels}, CU_TENSOR_MAP_SWIZZLE_128B};
-}
-static bsrg_map_shape panel_shape(const bsrg_dense *x, uint32_t step_k) {
-  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->row_stride;
-  return (bsrg_map_shape){2, {n, k, 0}, {stride, 0}, {64, step_k, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
-}
-
-/* Columns of a transposed X. */
-static bsrg_map_shape columns_shape(const bsrg_dense *x, uint32_t step_k, uint32_t columns) {
-  const uint64_t k = (uint64_t)x->rows, n = (uint64_t)x->cols, stride = (uint64_t)x->col_stride;
-  return (bsrg_map_shape){2, {k, n, 0}, {stride, 0}, {step_k, columns, 0}, bsrg_map_swizzle(2 * step_k)};
-}
-
-/* The maps of X for stages of so many k: of tiles of x_columns, of which a CTA loads `mine`, and of the last one if it has
- * fewer. */
-static bsrg_status encode_x(const bsrg_matmul_args *args, tall_form form, uint32_t step_k, uint32_t mine,
-                            bsrg_gpu gpu, bsrg_tensor_map *whole, bsrg_tensor_map *rest, bsrg_error *error) {
-  const bsrg_dense *x = &args->x;
-  const uint32_t left = (uint32_t)(x->cols % BSRG_TALL_TILE_N);
-  bsrg_status status = BSRG_OK;
-  if (mine > 0) {
-    const bsrg_map_shape s = form.x ? columns_shape(x, step_k, mine) : panels_shape(x, step_k, mine / 64);
-    status = bsrg_encode_map(gpu.api, args->dtype, x->data, &s, whole, error);
-  }
-  if (status != BSRG_OK || left == 0) return status;
-  const bsrg_map_shape s = form.x ? columns_shape(x, step_k, left) : panel_shape(x, step_k);
-  return bsrg_encode_map(gpu.api, args->dtype, x->data, &s, rest, error);
-}
-
-/* rows: of a box, which is what a kernel stores at a time. */
-static bsrg_map_shape y_shape(const bsrg_dense *y, tall_form form, uint32_t rows) {
-  const uint64_t m = (uint64_t)y->rows, n = (uint64_t)y->cols;
-  if (form.x)
-    return (bsrg_map_shape){
-        2, {m, n, 0}, {(uint64_t)y->col_stride, 0}, {BSRG_TALL_STRIP, 64, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
-  return (bsrg_map_shape){
-      2, {n, m, 0}, {(uint64_t)y->row_stride, 0}, {64, rows, 0}, CU_TENSOR_MAP_SWIZZLE_128B};
-}
-
 /* Of a tile, those that come as one box. A single one of fewer columns is whole, too, unless it ends within a panel or is for
  * two CTAs. */
 static int32_t x_columns(int64_t n, tall_form form, const bsrg_tall_schedule *s) {
@@ -280,19 +238,25 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
   }
   const int32_t first = pieces ? (int32_t)bsrg_min(pieces->width, BSRG_TALL_PIECED_WIDTH) : 0;
   const bsrg_map_shape a = pieces ? pieces_shape(pieces, first) : a_shape(v, (uint32_t)step_k);
-  const bsrg_map_shape y = y_shape(&args->y, form, !pieces && is_whole(v, form, &s) ? BSRG_TALL_STRIP : 16);
-  const uint32_t columns = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows; /* of a CTA */
+  const uint32_t stored = !pieces && is_whole(v, form, &s) ? BSRG_TALL_STRIP : 16; /* rows, at a time */
+  const bsrg_map_shape y = form.x ? bsrg_map_columns(&args->y, args->dtype, BSRG_TALL_STRIP, 64)
+                                  : bsrg_map_panel(&args->y, stored);
+  bsrg_map_tiles x_tiles = {.by_columns = form.x,
+                            .rows = (uint32_t)step_k,
+                            .tile = BSRG_TALL_TILE_N,
+                            .whole = (uint32_t)p.x_columns / (uint32_t)s.cluster.rows};
   status = bsrg_encode_map(gpu.api, args->dtype, args->values, &a, &p.a, error);
   if (status == BSRG_OK && pieces && pieces->width > first) {
     const bsrg_map_shape rest = pieces_shape(pieces, pieces->width - first);
     status = bsrg_encode_map(gpu.api, args->dtype, args->values, &rest, &p.a_rest, error);
   }
   if (status == BSRG_OK)
-    status = encode_x(args, form, (uint32_t)step_k, columns, gpu, &p.x, &p.x_rest, error);
+    status = bsrg_encode_tiles(gpu.api, args->dtype, &args->x, &x_tiles, &p.x, &p.x_rest, error);
   p.x_tail = p.x;
   p.x_rest_tail = p.x_rest;
+  x_tiles.rows = (uint32_t)tail_k;
   if (status == BSRG_OK && !form.x && tail_k != step_k)
-    status = encode_x(args, form, (uint32_t)tail_k, columns, gpu, &p.x_tail, &p.x_rest_tail, error);
+    status = bsrg_encode_tiles(gpu.api, args->dtype, &args->x, &x_tiles, &p.x_tail, &p.x_rest_tail, error);
   if (status == BSRG_OK) status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status != BSRG_OK) return status;
 

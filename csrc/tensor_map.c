@@ -68,3 +68,43 @@ bsrg_status bsrg_encode_map_of_output(const bsrg_cuda_api *api, bsrg_dtype dtype
                                       const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error) {
   return encode(api, type_of(dtype), bsrg_dtype_size(dtype), data, shape, map, error);
 }
+
+bsrg_map_shape bsrg_map_panel(const bsrg_dense *dense, uint32_t rows) {
+  return (bsrg_map_shape){2,
+                          {(uint64_t)dense->cols, (uint64_t)dense->rows},
+                          {(uint64_t)dense->row_stride},
+                          {64, rows},
+                          CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+bsrg_map_shape bsrg_map_panels(const bsrg_dense *dense, uint32_t rows, uint32_t panels) {
+  return (bsrg_map_shape){3,
+                          {64, (uint64_t)dense->rows, (uint64_t)dense->cols / 64},
+                          {(uint64_t)dense->row_stride, 64},
+                          {64, rows, panels},
+                          CU_TENSOR_MAP_SWIZZLE_128B};
+}
+
+bsrg_map_shape bsrg_map_columns(const bsrg_dense *dense, bsrg_dtype dtype, uint32_t rows, uint32_t columns) {
+  return (bsrg_map_shape){2,
+                          {(uint64_t)dense->rows, (uint64_t)dense->cols},
+                          {(uint64_t)dense->col_stride},
+                          {rows, columns},
+                          bsrg_map_swizzle(rows * (int64_t)bsrg_dtype_size(dtype))};
+}
+
+bsrg_status bsrg_encode_tiles(const bsrg_cuda_api *api, bsrg_dtype dtype, const bsrg_dense *x,
+                              const bsrg_map_tiles *tiles, bsrg_tensor_map *whole, bsrg_tensor_map *rest,
+                              bsrg_error *error) {
+  const uint32_t left = (uint32_t)(x->cols % tiles->tile);
+  bsrg_status status = BSRG_OK;
+  if (tiles->whole > 0) {
+    const bsrg_map_shape shape = tiles->by_columns ? bsrg_map_columns(x, dtype, tiles->rows, tiles->whole)
+                                                   : bsrg_map_panels(x, tiles->rows, tiles->whole / 64);
+    status = bsrg_encode_map(api, dtype, x->data, &shape, whole, error);
+  }
+  if (status != BSRG_OK || left == 0) return status;
+  const bsrg_map_shape shape =
+      tiles->by_columns ? bsrg_map_columns(x, dtype, tiles->rows, left) : bsrg_map_panel(x, tiles->rows);
+  return bsrg_encode_map(api, dtype, x->data, &shape, rest, error);
+}

@@ -33,6 +33,12 @@ static inline int bsrg_map_swizzle(int64_t bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
+/* Rows of a dense operand in panels of 64 columns, a box of one of them, which ends with the last column, or of several; or
+ * columns that are adjacent in memory. rows, columns: of a box. */
+bsrg_map_shape bsrg_map_panel(const bsrg_dense *dense, uint32_t rows);
+bsrg_map_shape bsrg_map_panels(const bsrg_dense *dense, uint32_t rows, uint32_t panels);
+bsrg_map_shape bsrg_map_columns(const bsrg_dense *dense, bsrg_dtype dtype, uint32_t rows, uint32_t columns);
+
 /* float32 is read as tf32. */
 bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                             const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
@@ -40,5 +46,17 @@ bsrg_status bsrg_encode_map(const bsrg_cuda_api *api, bsrg_dtype dtype, const vo
 /* Likewise, of what is stored: float32 as it is. */
 bsrg_status bsrg_encode_map_of_output(const bsrg_cuda_api *api, bsrg_dtype dtype, const void *data,
                                       const bsrg_map_shape *shape, bsrg_tensor_map *map, bsrg_error *error);
+
+/* Of an X that is loaded in tiles of `tile` columns, by boxes of `rows`. TMA takes its time for what a box has beyond the last
+ * column, so there are two maps. */
+typedef struct bsrg_map_tiles {
+  bool by_columns; /* these are adjacent in memory */
+  uint32_t rows, tile;
+  uint32_t whole; /* columns of a box for a whole tile, in panels unless by columns; 0: no tile is whole */
+} bsrg_map_tiles;
+/* rest: for a last tile of fewer columns, a panel, or by columns what is left. */
+bsrg_status bsrg_encode_tiles(const bsrg_cuda_api *api, bsrg_dtype dtype, const bsrg_dense *x,
+                              const bsrg_map_tiles *tiles, bsrg_tensor_map *whole, bsrg_tensor_map *rest,
+                              bsrg_error *error);
 
 #endif

@@ -32,8 +32,8 @@ enum { BSRG_KMAJOR_ELEMENTS, BSRG_KMAJOR_ROWS, BSRG_KMAJOR_COLUMNS };
 
 typedef struct bsrg_kmajor_params {
   bsrg_tensor_map a; /* [nnzb * bh, bw], box 64 rows x the k of a stage */
-  bsrg_tensor_map x,
-      x_rest; /* {K, N}, box the k of a stage x 256 columns or those of a last tile that has fewer */
+  /* {K, N}, box the k of a stage x 256 columns, or those of a last tile that has fewer */
+  bsrg_tensor_map x, x_rest;
   bsrg_tensor_map
       y_map; /* {N, M} by rows, {M, N} by columns, box 128 bytes x 64 of these or, of float32, 16 rows */
   const bsrg_kmajor_entry *entries;

@@ -161,8 +161,7 @@ struct Kernel {
       ptx::barrier_wait(tile_full(slot.slot), slot.parity);
       const Message m = at(slot).take();
       if (m.last()) break;
-      // TMA takes 24 cycles for each column beyond N, so it is not asked for those. What is left is compared, and not `columns`,
-      // since ptxas inverts that.
+      // What is left is compared, and not `columns`, since ptxas inverts that.
       const int column = m.n_tile * kTileN, left = p.n - column, columns = max(0, min(kTileN, left));
       const int offset0 = m.strip0 * kStrip % p.block_height, offset1 = m.strip1 * kStrip % p.block_height;
       const int4 *entries = reinterpret_cast<const int4 *>(p.entries) + m.entry_begin;

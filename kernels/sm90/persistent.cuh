@@ -38,6 +38,13 @@ __device__ __forceinline__ int share_of(int count, int worker, int workers) {
   return (count - worker + workers - 1) / workers;
 }
 
+// Of a tile that X has so many columns for, those that are loaded, in units of a panel or of one: TMA takes 24 cycles for each row of
+// a box that lies behind the last column.
+template <int kUnit>
+__device__ __forceinline__ int loaded_columns(int columns) {
+  return (columns + kUnit - 1) / kUnit * kUnit;
+}
+
 struct TilePosition {
   int row, column;
 };

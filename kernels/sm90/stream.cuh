@@ -236,12 +236,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     }
   }
 
-  // Of a tile that X has so many columns for, those that are loaded: all or, of contiguous rows, all panels that begin
-  // before N, since TMA takes 24 cycles for each row of what lies behind.
-  static __device__ int loaded(int columns) {
-    constexpr int kUnit = kTransposedX ? 1 : kPanel;
-    return (columns + kUnit - 1) / kUnit * kUnit;
-  }
+  static __device__ int loaded(int columns) { return loaded_columns<kTransposedX ? 1 : kPanel>(columns); }
 
   // For a tile that X has `columns` for.
   __device__ void load_slot(int stage, int slot, int row, int column, int columns) const {

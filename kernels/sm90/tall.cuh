@@ -160,12 +160,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
 
   // ---- producers of every CTA: two lanes, or for pieces three warps --------------------------------
 
-  // Of a tile that X has so many columns for, those that are loaded: all or, of contiguous rows, all panels that begin
-  // before N, since TMA takes 24 cycles for each row of what lies behind.
-  static __device__ int loaded(int columns) {
-    constexpr int kUnit = kTransposedX ? 1 : kPanel;
-    return (columns + kUnit - 1) / kUnit * kUnit;
-  }
+  static __device__ int loaded(int columns) { return loaded_columns<kTransposedX ? 1 : kPanel>(columns); }
   __device__ int columns_from(int column) const { return max(0, min(kTileN, p.n - column)); }
 
   // What this CTA loads of `rows` of X for a tile that it has `columns` for: in a pair along rows half of them, for both.
