@@ -58,8 +58,8 @@ typedef enum bsrg_narrow_kind {
 } bsrg_narrow_kind;
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
-/* narrow_predict.c: whether X is copied first, to rows of whole sectors of 32 bytes, with anything beyond `args->x.cols` in them: `padded` has such
- * an X, but no memory for it, and Y as it is. */
+/* narrow_predict.c: whether X is copied first, to rows of whole sectors of 32 bytes, with anything beyond `args->x.cols` in
+ * them: `padded` has such an X, but no memory for it, and Y as it is. */
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
                         bsrg_matmul_args *padded);
 /* Of one panel of X: args are as for a launch. */
