@@ -214,7 +214,9 @@ def test_arrivals_before_a_load_are_found(compile_text, used):
     assert ("may read a message when another CTA has replaced it" in found) != used
 
 
-def test_inverted_comparisons_are_found(compile_text):
+def test_inverted_comparisons_are_found(nvcc, compile_text):
+    if not nvcc.release.startswith("13.0."):
+        pytest.skip("a fault of ptxas 13.0")
     found = " ".join(problems(compile_text("sm90/within_bounds", WITHIN_BOUNDS)))
     assert "may compare wrongly" in found
 
