@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-/* Fitted on an H200: a launch with the chain of an item's first loads, also of a transposed view, the second pass, what a start of
- * more items than run at a time costs, and the rate of one CTA. */
-static const double launch_seconds = 3.3e-6, turned_launch_seconds = 4.5e-6, second_pass_seconds = 2.5e-6;
+/* Fitted on an H200: a launch with the chain of an item's first loads; what of A comes before the grid before has ended, a
+ * quarter at most; the second pass; what a start of more items than run at a time costs; and the rate of one CTA. */
+static const double launch_seconds = 4.5e-6, ahead_seconds = 1.2e-6, second_pass_seconds = 2.5e-6;
 static const double item_seconds = 2e-6;
 static const double cta_bytes_per_s = 25e9;
 /* Shares of the memory's rate at which strips of 32 and of 16 rows stream A; where X waits in shared memory, too, those of
@@ -189,13 +189,14 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = item * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
-  const double plain_launch = v->order ? turned_launch_seconds : launch_seconds;
   if (bsrg_narrow_by_fma(dtype))
     c->seconds = fma_seconds(list, dtype, k, n, chip, work);
+  else if (kind == BSRG_NARROW_BY_TMA)
+    c->seconds = tma_seconds(v, list, dtype, n, by_columns, chip, c);
+  else if (plain)
+    c->seconds = launch_seconds + hypot(work, x) - (v->order ? 0 : fmin(ahead_seconds, work / 4));
   else
-    c->seconds = kind == BSRG_NARROW_BY_TMA
-                     ? tma_seconds(v, list, dtype, n, by_columns, chip, c)
-                     : (plain ? plain_launch : ring_launch(list, chip)) + hypot(work, x);
+    c->seconds = ring_launch(list, chip) + hypot(work, x);
   if (list->split_count) c->seconds += second_pass_seconds;
   return x > memory;
 }

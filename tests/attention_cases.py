@@ -210,12 +210,13 @@ def call(case: Case, arrays: list[Any], *, mask: Any = None, **options: Any) -> 
 def torch_error(
     case: Case, space: Space, arrays: list[np.ndarray], expected: Reference
 ) -> float | None:
-    """What torch loses, where it can compute it. Of few queries that is a matter of luck: the most
-    that it loses with the elements of heads in several orders, which score the same."""
+    """What torch loses, where it can compute it. Of few queries, or of large scores, where few rows
+    have more than one weight, that is a matter of luck: the most that it loses with the elements
+    of heads in several orders, which score the same."""
     q, k, v = arrays
     rows = case.batch * case.heads * case.queries
     errors = []
-    for seed in range(1 if rows >= 64 else 16):
+    for seed in range(1 if rows >= 64 and case.spread < 16 else 16):
         order = np.random.default_rng(seed).permutation(case.size) if seed else slice(None)
         plain = [space.array(x) for x in (q[..., order], k[..., order], v)]
         same = torch_result(case, space, plain)
