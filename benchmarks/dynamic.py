@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from bsrgemm import DynamicPattern, bsr_array, matmul
+from bsrgemm import DynamicPattern, bsr_array, matmul, sampled_matmul
 
 from .cases import Case, select
 from .gpu import add_measure_arguments, is_complete, measure
@@ -20,6 +20,8 @@ from .timing import DeviceTimer
 ORDER = 8192
 # What a pattern has room for, against what it holds.
 ROOM = 1.25
+# Of the sampled products, as in the group of these.
+SAMPLED_K = 2048
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,14 @@ class DynamicSuite:
             return torch.randn(*shape, device=device).to(kind)
 
         dense, x, z = normal(case.m, case.k), normal(case.k, case.n), normal(case.m, case.n)
+        left, right = normal(case.m, SAMPLED_K), normal(SAMPLED_K, case.k)
         out, turned = torch.empty_like(z), torch.empty_like(x)
         pattern = DynamicPattern((case.m, case.k), case.block, case.capacity, device)
         pattern.update(given)
         values = pattern.gather(dense)
         a = pattern.array(values)
         fixed = bsr_array((values[: case.nnzb], made.indices, made.indptr), a.shape)
+        stored = (pattern.array(torch.empty_like(values)), fixed.copy())
         calls: dict[str, Callable[[], Any]] = {
             "update": lambda: pattern.update(given),
             "gather": lambda: pattern.gather(dense, out=values),
@@ -96,6 +100,8 @@ class DynamicSuite:
             "fixed_product": lambda: matmul(fixed, x, out=out),
             "transposed_product": lambda: matmul(a.T, z, out=turned),
             "fixed_transposed_product": lambda: matmul(fixed.T, z, out=turned),
+            "sampled_product": lambda: sampled_matmul(left, right, pattern, out=stored[0]),
+            "fixed_sampled_product": lambda: sampled_matmul(left, right, fixed, out=stored[1]),
         }
         outcome = Outcome()
         matmul(fixed, x, out=out)
@@ -103,6 +109,10 @@ class DynamicSuite:
         out.fill_(math.nan)
         error = relative_error(torch, matmul(a, x, out=out), expected)
         outcome.wrong = not error <= 1e-3
+        stored[0].data.fill_(math.nan)
+        found, same = calls["sampled_product"]().data, calls["fixed_sampled_product"]().data
+        error = relative_error(torch, found[: case.nnzb], same.double())
+        outcome.wrong |= not error <= 1e-3 or bool(found[case.nnzb :].any())
         for name, call in calls.items():
             outcome.rows.append(self._row(case, name, call, outcome.wrong))
         # Last, since it leaves another pattern.
@@ -118,5 +128,6 @@ class DynamicSuite:
         prepared, estimate = self.timer.prepare(call)
         seconds = self.timer.sustained(prepared, estimate).seconds
         flops = case.useful_flops if "product" in who else 0.0
+        flops *= SAMPLED_K / case.n if "sampled" in who else 1.0
         extra = {"wrong": True} if wrong and "product" in who else {}
         return make_row(case, who, "sustained", seconds, flops, **extra)

@@ -5,6 +5,7 @@
  * Messages call the operands what users of the Python package call them: a, b, pattern and its values pattern.data, and
  * the values of the result out.data. */
 #include "dense.h"
+#include "dynamic.h"
 
 #include <inttypes.h>
 
@@ -84,6 +85,8 @@ bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error
     return bsrg_fail(error, BSRG_ERR_VALUE, "pattern is NULL, but must be a structure");
   const bsrg_structure_view pattern = bsrg_structure_get(args->pattern);
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
+  if (status == BSRG_OK && !args->question)
+    status = bsrg_dynamic_check_place(args->pattern, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &pattern, error);
   if (status == BSRG_OK) status = check_memory(args, &pattern, error);

@@ -13,11 +13,15 @@ typedef struct bsrg_sampled_plan {
   int64_t panel_count;
   bsrg_sampled_tile *tiles;
   bsrg_sampled_panel *panels;
+  int32_t tile_panels; /* of a tile, at most */
   /* For the portable kernels: items of up to so many columns. */
   int32_t item_columns;
   int64_t item_count;
   bsrg_sampled_item *items;
 } bsrg_sampled_plan;
+
+/* Strips of a tile where blocks have sides that are multiples of 64. */
+int bsrg_sampled_strips(const bsrg_structure_view *view);
 
 /* Columns of B whose panels are to stay in L2 while the rows of A pass by: tiles are in the order of these sweeps. */
 int64_t bsrg_sampled_sweep_columns(const bsrg_structure_view *view);
@@ -31,6 +35,25 @@ bool bsrg_sampled_plan_parts(const bsrg_structure_view *view, bsrg_sampled_plan 
 const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch);
 bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                                        bsrg_gpu gpu, bsrg_error *error);
+
+/* ---- at the blocks of a dynamic structure (sampled_dynamic.c) --------------------------------------- */
+
+/* Sizes of lists without the lists: for as many blocks as the capacity, evenly spread. */
+void bsrg_sampled_plan_dynamic(const bsrg_structure_view *view, bsrg_sampled_plan *plan);
+
+/* What kernels read of a pattern, on the device. scratch: 0, or memory that is to be freed behind the product. */
+typedef struct bsrg_sampled_arrays {
+  const bsrg_sampled_tile *tiles;
+  const bsrg_sampled_panel *panels;
+  const bsrg_sampled_item *items;
+  const int32_t *indices;
+  CUdeviceptr scratch;
+} bsrg_sampled_arrays;
+
+/* Has the device make what the kernels of `family` read, and write zeros to out behind the last block. */
+bsrg_status bsrg_sampled_make_lists(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
+                                    bsrg_family family, bsrg_gpu gpu, bsrg_sampled_arrays *arrays,
+                                    bsrg_error *error);
 
 /* ---- at larger blocks that cover those stored (sampled_cover.c) --------------------------------- */
 

@@ -1,5 +1,6 @@
 /* Sampled products at blocks that Hopper's kernels do not take: at larger blocks that cover them, in scratch memory, from
  * which the stored ones are copied. */
+#include "dynamic.h"
 #include "sampled.h"
 
 #include <math.h>
@@ -44,6 +45,8 @@ const char *bsrg_sampled_cover_obstacle(const bsrg_sampled_args *args, int sm_ar
   const char *const wants_fewer =
       "needs fewer than 2^31 rows, columns, elements of a block and larger blocks";
   int64_t block;
+  const char *const unknown = bsrg_dynamic_obstacle(args->pattern, BSRG_COVER);
+  if (unknown) return unknown;
   if (sm_arch != 90) return "needs a GPU of compute capability 9.0";
   if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
   if (v->column_order != BSRG_ASCENDING) return "needs block columns that ascend strictly";

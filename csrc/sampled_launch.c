@@ -7,17 +7,33 @@
 
 /* ---- what all kernels read -------------------------------------------------------------------- */
 
-enum { TILES, PANELS, ITEMS, INDICES, UPLOADS };
-
-static bsrg_status upload(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
-                          const CUdeviceptr **uploads, bsrg_error *error) {
+/* For the kernels of `family`. */
+static bsrg_status place(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_family family,
+                         bsrg_gpu gpu, bsrg_sampled_arrays *arrays, bsrg_error *error) {
+  if (args->pattern->dynamic) return bsrg_sampled_make_lists(args, plan, family, gpu, arrays, error);
+  enum { TILES, PANELS, ITEMS, INDICES, UPLOADS };
   const bsrg_structure_view *v = &args->pattern->view;
   const bsrg_upload_part parts[UPLOADS] = {
       [TILES] = {plan->tiles, sizeof(*plan->tiles) * (size_t)plan->tile_count},
       [PANELS] = {plan->panels, sizeof(*plan->panels) * (size_t)plan->panel_count},
       [ITEMS] = {plan->items, sizeof(*plan->items) * (size_t)plan->item_count},
       [INDICES] = {v->indices, sizeof(*v->indices) * (size_t)v->nnzb}};
-  return bsrg_uploads_get(args->pattern, BSRG_SAMPLED, parts, UPLOADS, gpu, uploads, error);
+  const CUdeviceptr *uploads;
+  const bsrg_status status =
+      bsrg_uploads_get(args->pattern, BSRG_SAMPLED, parts, UPLOADS, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  *arrays = (bsrg_sampled_arrays){(const bsrg_sampled_tile *)(uintptr_t)uploads[TILES],
+                                  (const bsrg_sampled_panel *)(uintptr_t)uploads[PANELS],
+                                  (const bsrg_sampled_item *)(uintptr_t)uploads[ITEMS],
+                                  (const int32_t *)(uintptr_t)uploads[INDICES], 0};
+  return BSRG_OK;
+}
+
+/* After the launch. */
+static bsrg_status release(const bsrg_sampled_args *args, const bsrg_sampled_arrays *arrays, bsrg_gpu gpu,
+                           bsrg_status status, bsrg_error *error) {
+  if (!arrays->scratch) return status;
+  return bsrg_scratch_free(gpu.api, arrays->scratch, (CUstream)args->stream, status, error);
 }
 
 static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
@@ -77,12 +93,7 @@ bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg
                                        bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->pattern->view;
   const bsrg_order a = order_of(&args->a), b = order_of(&args->b);
-  const CUdeviceptr *uploads;
-  bsrg_status status = upload(args, plan, gpu, &uploads, error);
-  if (status != BSRG_OK) return status;
-  bsrg_sampled_params p = {.tiles = (const bsrg_sampled_tile *)(uintptr_t)uploads[TILES],
-                           .panels = (const bsrg_sampled_panel *)(uintptr_t)uploads[PANELS],
-                           .values = args->values,
+  bsrg_sampled_params p = {.values = args->values,
                            .out = args->out,
                            .tile_count = plan->tile_count,
                            .steps = (int32_t)bsrg_ceil_div(args->a.cols, BSRG_SAMPLED_STAGE_K),
@@ -91,17 +102,25 @@ bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg
                            .alpha = (float)args->alpha,
                            .beta = (float)args->beta};
   const uint32_t part = (uint32_t)plan->part;
-  status = encode(&a, !a.by_columns, part, args->dtype, gpu, &p.a, error);
+  bsrg_status status = encode(&a, !a.by_columns, part, args->dtype, gpu, &p.a, error);
   if (status == BSRG_OK) status = encode(&b, b.by_columns, part, args->dtype, gpu, &p.b, error);
+  bsrg_sampled_arrays arrays;
+  if (status == BSRG_OK) status = place(args, plan, BSRG_SAMPLED, gpu, &arrays, error);
   if (status != BSRG_OK) return status;
+  p.tiles = arrays.tiles;
+  p.panels = arrays.panels;
   const int first =
       args->dtype == BSRG_F16 ? BSRG_KERNEL_SAMPLED_F16_M128_KN : BSRG_KERNEL_SAMPLED_BF16_M128_KN;
   const int tile = plan->strips == 2 ? 0 : part == 64 ? 1 : 2;
   const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + 4 * tile + 2 * a.by_columns + b.by_columns);
   const int64_t ctas = bsrg_min(gpu.device->info.sm_count, plan->tile_count);
+  const CUstream stream = (CUstream)args->stream;
   const bool drawn = false; /* tiles take equally long */
-  return bsrg_launch_drawing(gpu.api, gpu.device, kernel, 0, ctas, (CUstream)args->stream, &p, &p.counter,
-                             drawn, error);
+  /* Who finds that there are no more tiles of a dynamic structure stops, where others count on every draw. */
+  status = args->pattern->dynamic ? bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, stream, &p, error)
+                                  : bsrg_launch_drawing(gpu.api, gpu.device, kernel, 0, ctas, stream, &p,
+                                                        &p.counter, drawn, error);
+  return release(args, &arrays, gpu, status, error);
 }
 
 /* ---- portable --------------------------------------------------------------------------------- */
@@ -156,16 +175,16 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
         "pattern has %lld blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 tiles and "
         "block sides below 2^31 - 256",
         (long long)v->nnzb, (long long)v->block_height, (long long)v->block_width);
-  const CUdeviceptr *uploads;
-  const bsrg_status status = upload(args, plan, gpu, &uploads, error);
+  bsrg_sampled_arrays arrays;
+  bsrg_status status = place(args, plan, BSRG_PORTABLE, gpu, &arrays, error);
   if (status != BSRG_OK) return status;
 
   /* Which kernel, of those for 16 bits: the others have one order and copy anything into it. */
   const bool along_m = half && a->col_stride != 1 && a->row_stride == 1;
   const bool along_k = half && b->col_stride != 1 && b->row_stride == 1;
   bsrg_sampled_portable_params p = {
-      .items = (const bsrg_sampled_item *)(uintptr_t)uploads[ITEMS],
-      .indices = (const int32_t *)(uintptr_t)uploads[INDICES],
+      .items = arrays.items,
+      .indices = arrays.indices,
       .a = a->data,
       .b = b->data,
       .values = args->values,
@@ -191,8 +210,9 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
                     : args->dtype == BSRG_F32  ? BSRG_KERNEL_SAMPLED_F32_M16N32
                                                : BSRG_KERNEL_SAMPLED_F64_M16N32;
   const int order = half ? 2 * along_m + along_k : 0;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + order * TILE_COUNT + tile), ctas, 1,
-                     (CUstream)args->stream, &p, error);
+  status = bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + order * TILE_COUNT + tile), ctas, 1,
+                       (CUstream)args->stream, &p, error);
+  return release(args, &arrays, gpu, status, error);
 }
 
 /* With copies of A and B that go on with zeros where partial blocks do. */

@@ -30,8 +30,7 @@ static int64_t row_panels(const bsrg_structure_view *v, int64_t row) {
   return (v->indptr[row + 1] - v->indptr[row]) * (v->block_width / BSRG_SAMPLED_STRIP);
 }
 
-/* Strips of a tile. */
-static int strips_of(const bsrg_structure_view *v) {
+int bsrg_sampled_strips(const bsrg_structure_view *v) {
   return v->block_height % (2 * BSRG_SAMPLED_STRIP) == 0 ? 2 : 1;
 }
 
@@ -39,7 +38,7 @@ static int64_t count_tiles(const void *of, int64_t most) {
   const bsrg_structure_view *v = of;
   int64_t tiles = 0;
   for (int64_t row = 0; row < v->block_rows; ++row) tiles += bsrg_ceil_div(row_panels(v, row), most);
-  return tiles * (v->block_height / (BSRG_SAMPLED_STRIP * strips_of(v)));
+  return tiles * (v->block_height / (BSRG_SAMPLED_STRIP * bsrg_sampled_strips(v)));
 }
 
 /* The panels of all blocks, in the order of these. */
@@ -88,7 +87,7 @@ static void fill_tiles(const bsrg_structure_view *v, int64_t most, int64_t *next
 
 /* false: no memory. */
 static bool plan_strips(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
-  const int strips = strips_of(v);
+  const int strips = bsrg_sampled_strips(v);
   const int64_t panels = v->nnzb * (v->block_width / BSRG_SAMPLED_STRIP);
   if (panels > INT32_MAX) return true;
   const int64_t most = bsrg_sampled_choose_width(
@@ -97,6 +96,7 @@ static bool plan_strips(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
   if (tiles > INT32_MAX / 2) return true;
   plan->strips = strips;
   plan->part = BSRG_SAMPLED_STRIP;
+  plan->tile_panels = (int32_t)most;
   plan->panel_count = panels;
   plan->tile_count = (int32_t)tiles;
   plan->panels = malloc(sizeof(*plan->panels) * (size_t)panels);
@@ -164,6 +164,10 @@ static void free_plan(void *memory) {
 static void *make_plan(bsrg_structure *structure) {
   bsrg_sampled_plan *plan = calloc(1, sizeof(*plan));
   if (!plan) return NULL;
+  if (structure->dynamic) {
+    bsrg_sampled_plan_dynamic(&structure->view, plan);
+    return plan;
+  }
   if (plan_tiles(&structure->view, plan) && plan_items(&structure->view, plan)) return plan;
   free_plan(plan);
   return NULL;

@@ -1,5 +1,5 @@
-/* What host code and the kernels of sampled products agree on, sm90/sampled.cuh, sm80/sampled.cuh and
- * sm80/sampled_simt.cuh; included by params.h, which is what everybody includes. */
+/* What host code and the kernels of sampled products agree on, sm90/sampled.cuh, sm80/sampled.cuh, sm80/sampled_simt.cuh
+ * and sm80/sampled_lists.cu; included by params.h, which is what everybody includes. */
 #ifndef BSRG_PARAMS_SAMPLED_H
 #define BSRG_PARAMS_SAMPLED_H
 
@@ -37,7 +37,9 @@ typedef struct bsrg_sampled_panel {
 typedef struct bsrg_sampled_tile {
   int32_t row
       [2]; /* of A, the first ones of its strips or of its two parts; without a second part, the first one's again */
-  int32_t panel_begin, panel_count; /* parts of 32: an even number */
+  int32_t panel_begin;
+  int32_t
+      panel_count; /* parts of 32: an even number; 0: nothing to compute, negative: nor in all tiles behind it */
 } bsrg_sampled_tile;
 
 typedef struct bsrg_sampled_params {
@@ -47,7 +49,7 @@ typedef struct bsrg_sampled_params {
       b; /* {N, K}, box a part's columns x 64 k; of a column-major B {K, N}, box 64 k x a part's columns */
   const bsrg_sampled_tile *tiles;
   const bsrg_sampled_panel *panels;
-  uint32_t *counter; /* as in bsrg_tall_params */
+  uint32_t *counter; /* as in bsrg_tall_params; NULL where tiles may end before tile_count */
   const void *values;
   void *out; /* may be values */
   int32_t tile_count;
@@ -63,7 +65,7 @@ typedef struct bsrg_sampled_item {
   int64_t block; /* in values: that of the first column */
   int32_t block_row;
   int32_t offset; /* of the first column in its block */
-  int32_t count;
+  int32_t count;  /* 0: nothing to compute */
   int32_t pad;
 } bsrg_sampled_item;
 
@@ -105,5 +107,30 @@ enum { BSRG_SAMPLED_FEW = 32, BSRG_SAMPLED_MANY = 128 };
   ((stages) * 2 * (k) * ((rows) + (columns)) + 16 * (columns))
 #define BSRG_SAMPLED_SIMT_BYTES(size, rows, columns, k, stages) \
   ((stages) * BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) + 16 * (columns))
+
+/* ---- sm80/sampled_lists.cu ------------------------------------------------------------------- */
+
+enum { BSRG_SAMPLED_LISTS_THREADS = 256 };
+
+/* Tiles or items for a pattern that the device alone knows, and zeros behind its last block. Nobody counts them: block row
+ * r, with n columns or panels behind those of the rows before, s, has the slots from floor(s / most) + r on, of which
+ * ceil(n / most) are taken and at most one is not. A slot is an item, or `lists` tiles, one below the other. */
+typedef struct bsrg_sampled_lists_params {
+  const int64_t *indptr;
+  const int32_t *indices;
+  const int64_t *counts;    /* the first one: of blocks that are stored */
+  bsrg_sampled_tile *tiles; /* NULL: items */
+  bsrg_sampled_panel *panels;
+  bsrg_sampled_item *items;
+  void *out;           /* [capacity] blocks of block_bytes each */
+  int64_t block_bytes; /* these and out: multiples of `unit` */
+  int64_t slots;
+  int32_t capacity;
+  int32_t unit; /* 16, 8, 4 or 2 */
+  int32_t rows, block_height, block_width;
+  int32_t most;          /* panels of a tile, columns of an item */
+  int32_t strips, lists; /* of a tile, of a block row */
+  int32_t list_ctas;     /* with a warp for each block row; the others write zeros */
+} bsrg_sampled_lists_params;
 
 #endif

@@ -120,11 +120,12 @@ def _sampled(
             a="rows", b="rows"
         ))  # fmt: skip
         return
-    pattern = dynamic_matrix(space, p) if wrong == "dynamic" else matrix(space, p)
+    pattern, options = matrix(space, p), {}
     a, b = (
         space.array(normal(rng, shape, p.dtype)) for shape in ((p.shape[0], k), (k, p.shape[1]))
     )
-    options = {"out": matrix(space, p)} if wrong == "structure" else {}
+    if wrong == "dynamic":
+        options["out"] = dynamic_matrix(space, p)
     if wrong == "structure":
         other = np.ones((1, 1), bool)
         q = problem(rng, other, (p.data.shape[1] + 1, p.data.shape[2]), 0, p.dtype)
@@ -136,7 +137,8 @@ def _sampled(
 def samples(draw: st.DrawFn, drawn: Any) -> Drawn:
     p, rng = draw(drawn)
     wrong = draw(st.sampled_from((None,) * 15 + ("dynamic", "structure")))
-    if wrong == "dynamic" and (0 in p.shape or is_partial(p)):
+    may_change = sampled_cases.may_change(p)
+    if wrong == "dynamic" and not may_change:
         wrong = None
     orders = st.sampled_from(sampled_cases.ORDERS)
     call = sampled_cases.Call(
@@ -146,11 +148,12 @@ def samples(draw: st.DrawFn, drawn: Any) -> Drawn:
         b=draw(orders),
         transposed=draw(st.booleans()),
         out=draw(st.sampled_from(("new", "given", "pattern"))),
+        changing=may_change and draw(st.integers(0, 3)) == 0,
     )
     k, seed = draw(st.integers(0, 70)), int(rng.integers(2**62))
     refusal = {
         None: "must have dtype float16, bfloat16, float32 or float64" if p.dtype in EIGHT else None,
-        "dynamic": "pattern is a DynamicArray; accepted: a bsr_array",
+        "dynamic": "out is a DynamicArray; accepted: a bsr_array",
         "structure": "accepted: a matrix of the pattern's structure|must have dtype",
     }[wrong]
     run = partial(_sampled, p, k, seed, call, wrong)

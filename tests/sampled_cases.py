@@ -11,6 +11,7 @@ from cases import (
     Problem,
     assert_close,
     cancellation,
+    is_partial,
     least_error,
     normal,
     numpy_dtype,
@@ -22,7 +23,8 @@ ORDERS = ("rows", "columns", "strided")
 
 
 class Call(NamedTuple):
-    """``out``: "new", "given" (a matrix of equal structure) or "pattern"."""
+    """``out``: "new", "given" (a matrix of equal structure) or "pattern". ``changing``: the pattern
+    is a ``DynamicPattern``'s, with room for two blocks more."""
 
     alpha: float = 1.0
     beta: float = 0.0
@@ -30,6 +32,12 @@ class Call(NamedTuple):
     b: str = "rows"
     transposed: bool = False
     out: str = "new"
+    changing: bool = False
+
+
+def may_change(p: Problem) -> bool:
+    """Whether a ``DynamicPattern`` takes the shape."""
+    return 0 not in p.shape and not is_partial(p)
 
 
 PLAIN = Call()
@@ -57,6 +65,27 @@ def blocks_of(p: Problem, dense: np.ndarray) -> np.ndarray:
     return tiles[rows, :, p.indices.astype(int), :]
 
 
+def _matrices(space: Space, p: Problem, old: np.ndarray, changing: bool) -> tuple[Any, Any]:
+    """One with values ``old``, and one that is poison."""
+    if not changing:
+        # Of partial blocks NaN would not be taken.
+        values, poison = space.array(old.copy()), space.poisoned(p.data.shape, p.dtype)
+        return (
+            bsrgemm.bsr_array((values, p.indices, p.indptr), p.shape, check=False),
+            bsrgemm.bsr_array((poison, p.indices.copy(), p.indptr.copy()), p.shape, check=False),
+        )
+    height, width = p.data.shape[1:]
+    mask = np.zeros((p.shape[0] // height, p.shape[1] // width), bool)
+    mask[np.repeat(np.arange(len(mask)), np.diff(p.indptr)), p.indices.astype(int)] = True
+    capacity = min(len(old) + 2, mask.size)
+    pattern = bsrgemm.DynamicPattern(p.shape, (height, width), capacity, space.device)
+    pattern.update(space.array(mask))
+    values = np.full((capacity, height, width), np.nan, old.dtype)
+    values[: len(old)] = old
+    poison = space.poisoned(values.shape, p.dtype)
+    return pattern.array(space.array(values)), pattern.array(poison)
+
+
 def check(
     space: Space,
     p: Problem,
@@ -69,11 +98,7 @@ def check(
     m, n = p.shape[::-1] if call.transposed else p.shape
     a, b = normal(rng, (m, k), p.dtype), normal(rng, (k, n), p.dtype)
     old = p.data if call.beta else np.full_like(p.data, np.nan)
-    # Of partial blocks NaN would not be taken.
-    values = space.array(old.copy())
-    pattern = bsrgemm.bsr_array((values, p.indices, p.indptr), p.shape, check=False)
-    poison = space.poisoned(p.data.shape, p.dtype)
-    given = bsrgemm.bsr_array((poison, p.indices.copy(), p.indptr.copy()), p.shape, check=False)
+    pattern, given = _matrices(space, p, old, call.changing)
     seen, other = (pattern.T, given.T) if call.transposed else (pattern, given)
     out = {"new": None, "given": other, "pattern": seen}[call.out]
     operands = placed(space, a, call.a), placed(space, b, call.b)
@@ -81,8 +106,10 @@ def check(
     assert out is None or result is out
     assert (result.shape, result.blocksize) == (seen.shape, seen.blocksize)
     found = space.host((result.T if call.transposed else result).data)
+    assert (found[len(old) :] == 0).all(), "not all behind the last block is zero"
+    found = found[: len(old)]
     if call.out != "pattern":
-        left = space.host(pattern.data)
+        left = space.host(pattern.data)[: len(old)]
         assert np.array_equal(left.view(np.uint8), old.view(np.uint8)), "pattern was written to"
 
     def exact(work: Any) -> np.ndarray:

@@ -42,6 +42,68 @@ def test_follows_its_masks(space: Space, rng: np.random.Generator) -> None:
         assert np.array_equal(densify(*arrays, a.shape), expected)
 
 
+@pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
+def test_sampled(space: Space, rng: np.random.Generator) -> None:
+    """Both readings, with and without values to add, new results, given ones and in place."""
+    space.check()
+    pattern = DynamicPattern((12, 20), (3, 4), 11, device="cpu")
+    a, b = rng.standard_normal((12, 7)), rng.standard_normal((7, 20))
+    old = rng.standard_normal((11, 3, 4))
+    for density in (0.0, 0.3, 1.0):
+        mask = rng.random((4, 5)) < density
+        pattern.update(space.array(mask))
+        left = kept(mask, 11)
+        stored = int(left.sum())
+        rows, cols = left.nonzero()
+        product = (a @ b).reshape(4, 3, 5, 4).transpose(0, 2, 1, 3)[rows, cols]
+        x, z = space.array(a), space.array(b)
+        for seen in (pattern, pattern.array(space.array(old.copy()))):
+            found = bsrgemm.sampled_matmul(x, z, seen, alpha=0.5)
+            assert found.pattern is pattern and not found.is_transposed
+            assert np.allclose(space.host(found.data)[:stored], 0.5 * product)
+            assert (space.host(found.data)[stored:] == 0).all()
+        matrix, given = (
+            pattern.array(space.array(old.copy())),
+            pattern.array(space.array(np.full_like(old, np.nan))),
+        )
+        assert bsrgemm.sampled_matmul(x, z, matrix, alpha=2, beta=-1, out=given) is given
+        assert np.allclose(space.host(given.data)[:stored], 2 * product - old[:stored])
+        assert (space.host(given.data)[stored:] == 0).all()
+        turned = matrix.T
+        left, right = space.array(b.T.copy()), space.array(a.T.copy())
+        assert bsrgemm.sampled_matmul(left, right, turned, beta=3.0, out=turned) is turned
+        assert np.allclose(space.host(matrix.data)[:stored], product + 3 * old[:stored])
+        assert (space.host(matrix.data)[stored:] == 0).all()
+
+
+def test_sampled_says_what_it_takes(rng: np.random.Generator) -> None:
+    pattern = DynamicPattern((8, 12), (2, 4), 5, device="cpu")
+    other = DynamicPattern((8, 12), (2, 4), 5, device="cpu")
+    a, b = np.zeros((8, 3)), np.zeros((3, 12))
+    matrix = pattern.array(np.zeros((5, 2, 4)))
+    fixed = matrix.to_bsr()
+    for arguments, options, error, message in (
+        ((a, b, pattern), {"beta": 1.0}, TypeError, "a DynamicPattern, which has no values"),
+        ((a, b, matrix), {"out": fixed}, TypeError, "out is a bsr_array; accepted: a DynamicArray"),
+        ((a, b, fixed), {"out": matrix}, TypeError, "out is a DynamicArray; accepted: a bsr_array"),
+        ((a, b, other), {"out": matrix}, ValueError, "another pattern; accepted: a DynamicArray"),
+        (
+            (a, b, matrix),
+            {"out": matrix.T},
+            ValueError,
+            "another pattern; accepted: a DynamicArray",
+        ),
+        ((a[None], b, pattern), {}, ValueError, r"a has shape \(1, 8, 3\); accepted: \(8, K\)"),
+        ((a, b[:, :9], pattern), {}, ValueError, "b has shape .* but pattern has 12 columns"),
+        ((a, fixed, pattern), {}, TypeError, r"b is a bsr_array; accepted: a dense array"),
+        ((a.astype(np.float32), b, pattern), {}, TypeError, "dtype"),
+        ((a.astype(int), b.astype(int), pattern), {}, TypeError, "a has dtype int64"),
+        ((a, b, a), {}, TypeError, "accepted: a bsr_array, a DynamicArray or a DynamicPattern"),
+    ):
+        with pytest.raises(error, match=message):
+            bsrgemm.sampled_matmul(*arguments, **options)
+
+
 def test_topk(rng: np.random.Generator) -> None:
     pattern = DynamicPattern((8, 20), (2, 4), 9, device="cpu")
     scores = rng.standard_normal((4, 5)).astype(np.float32)

@@ -57,6 +57,40 @@ def test_training_while_pruning(
     assert record["sparse"]["loss"][-1] < 1.5 * record["dense"]["loss"][-1]
 
 
+@pytest.mark.parametrize(("experts", "top", "block"), [(4, 1, 16), (3, 2, 8), (7, 3, 32)])
+def test_mixture_of_experts(experts: int, top: int, block: int) -> None:
+    """Results and gradients are those of a dense product for each expert, in float64."""
+    example = load("moe")
+    torch.manual_seed(experts)
+    layer = example.MixtureOfExperts(24, 3 * block, experts, top, block, dtype=torch.float64)
+    for tokens in (50, 1, 50):
+        x = torch.randn(tokens, 24, dtype=torch.float64, requires_grad=True)
+        weights = torch.randn(tokens, 24, dtype=torch.float64)
+        found, gradients = [], []
+        for call in (layer, lambda x: example.one_by_one(layer, x)):
+            layer.zero_grad()
+            x.grad = None
+            y = call(x)
+            (y * weights).sum().backward()
+            found.append(y.detach())
+            gradients.append([p.grad.clone() for p in (x, *layer.parameters())])
+        assert torch.allclose(*found)
+        for mine, other in zip(*gradients, strict=True):
+            assert torch.allclose(mine, other)
+        assert found[0].any()
+
+
+def test_mixture_of_experts_says_how_fast(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "moe.json"
+    small = ["--tokens", "60", "--width", "32", "--hidden", "64", "--block", "16"]
+    load("moe").main([*small, "--device", "cpu", "--seconds", "0", "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert record["error"] < 1e-5 and "experts one by one" in capsys.readouterr().out
+    assert all(t > 0 for name in ("forward", "forward and backward") for t in record[name]["ms"])
+
+
 @pytest.fixture
 def sentence_encoder() -> Any:
     """The example, with the weights that it is about."""

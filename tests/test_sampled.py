@@ -50,6 +50,10 @@ def test_shapes(space: Space, dtype: str, name: str, rng: np.random.Generator) -
     for out, transposed in itertools.product(("new", "given", "pattern"), (False, True)):
         sampled_cases.check(space, p, k, rng, Call(0.5, -2.0, transposed=transposed, out=out))
         sampled_cases.check(space, p, k, rng, Call(-1.75, transposed=transposed, out=out))
+        if sampled_cases.may_change(p):
+            call = Call(1.5, 0.5, transposed=transposed, out=out, changing=True)
+            sampled_cases.check(space, p, k, rng, call)
+            sampled_cases.check(space, p, k, rng, call._replace(beta=0.0))
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(0, 3), (3, 0), (0, 0)])
@@ -70,13 +74,21 @@ def test_structures() -> None:
     inner = st.one_of(st.integers(0, 40), st.sampled_from((127, 128, 129, 260)))
     scalars, order = st.sampled_from((0.0, 1.0, -0.5, 3.0)), st.sampled_from(ORDERS)
     calls = st.builds(
-        Call, scalars, scalars, order, order, st.booleans(), st.sampled_from(("new", "pattern"))
+        Call,
+        scalars,
+        scalars,
+        order,
+        order,
+        st.booleans(),
+        st.sampled_from(("new", "pattern")),
+        st.booleans(),
     )
 
     @profile(CPU_EXAMPLES)
     @given(problems(sides, sides, inner), calls)
     def run(drawn: tuple, call: Call) -> None:
         p, rng = drawn
+        call = call._replace(changing=call.changing and sampled_cases.may_change(p))
         sampled_cases.check(SPACE, p, p.n, rng, call)
 
     run()

@@ -279,7 +279,6 @@ def _samples() -> Iterator[Row]:
     yield Row("64 × 64: batch (3,)", partial(_sampled, block=(64, 64), batch=(3,)))
     both = partial(_sampled, block=(64, 64), kind="batch", beta=1.0)
     yield Row("64 × 64: a batch of patterns, with `beta`", both)
-    yield Row("64 × 64: pattern a DynamicArray", partial(_sampled, block=(64, 64), kind="dynamic"))
 
 
 def _softmax(o: Operands, block: tuple[int, int], transposed: bool, kind: str = "matrix") -> None:
@@ -356,6 +355,16 @@ def _dynamic_products() -> Iterator[Row]:
             for layout in LAYOUTS:
                 label = f"{block[0]} × {block[1]}: `{form}`, {layout}"
                 yield Row(label, partial(run, layout=layout))
+    for block in ((128, 128), (32, 32), (5, 3)):
+        for turned in (False, True):
+            name = f"{block[0]} × {block[1]}: `sampled_matmul(a, b, {'A.T' if turned else 'A'})`"
+            run = partial(_sampled, block=block, transposed=turned, kind="dynamic")
+            for layout in LAYOUTS:
+                yield Row(f"{name}, a and b {layout}", partial(run, a=layout, b=layout))
+    sums = partial(_sampled, block=(64, 64), kind="dynamic", alpha=0.5, beta=2.0)
+    yield Row("64 × 64: `sampled_matmul` with `alpha`, `beta`", sums)
+    batch = partial(_sampled, block=(64, 64), kind="dynamic", batch=(3,))
+    yield Row("64 × 64: `sampled_matmul` of a batch", batch)
     fused = partial(_product, form="A @ X", block=(64, 64), kind="dynamic")
     bias = OPTIONS["`bias` of columns"]
     yield Row("64 × 64: `A @ X` with `bias`", partial(fused, options=bias))

@@ -1,4 +1,5 @@
 /* sampled_matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
+#include "dynamic_object.h"
 #include "operands.h"
 
 enum { A, B, OUT, VALUES, OPERANDS };
@@ -46,10 +47,8 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
   bsrg_state *state = PyModule_GetState(module);
   PyObject *found[10];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
-  if (!Py_IS_TYPE(found[0], state->structure_type)) {
-    return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
-  }
-  bsrg_sampled_args call = {.pattern = bsrg_structure_of(found[0])};
+  bsrg_sampled_args call = {.pattern = bsrg_matrix_structure(state, found[0])};
+  if (call.pattern == NULL) return NULL;
   bsrg_work work;
   bsrg_chip_question question;
   if (parse_scalars(found, &call, &work) < 0 || bsrg_parse_question(found[9], &question) < 0) return NULL;
@@ -85,7 +84,9 @@ const char bsrg_sampled_matmul_doc[] =
     "chip=None)\n"
     "--\n\n"
     "out = alpha * (a @ b at the stored blocks of structure) + beta * values.\n\n"
-    "structure  a Structure of a matrix of M rows and N columns\n"
+    "structure  a Structure of a matrix of M rows and N columns, or a DynamicStructure, of which nnzb is "
+    "the\n"
+    "           capacity; out then becomes zeros behind the last block\n"
     "a, b       [M, K] and [K, N], any strides\n"
     "out        [nnzb, block height, block width], C-contiguous, writable, sharing memory with no operand "
     "unless it is\n"

@@ -44,6 +44,7 @@ class MmaKernel {
         warp_(ptx::warp_index()) {}
 
   __device__ __forceinline__ void run() {
+    if (!has_columns(p_)) return;
     float sums[kFragmentsM][kFragmentsN][4] = {};
     find_columns<kTileN>(p_, rows_, columns_);
     const auto load = [&](int64_t step, int slot) {

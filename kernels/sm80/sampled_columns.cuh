@@ -19,6 +19,11 @@ struct Columns {
   int64_t *b, *out;
 };
 
+// Items of patterns that the host does not know may be empty.
+__device__ __forceinline__ bool has_columns(const bsrg_sampled_portable_params &p) {
+  return p.items[blockIdx.x / static_cast<unsigned>(p.row_tiles)].count > 0;
+}
+
 template <int kTileM>
 __device__ __forceinline__ Rows tile_rows(const bsrg_sampled_portable_params &p) {
   const int in_block = static_cast<int>(blockIdx.x % static_cast<unsigned>(p.row_tiles)) * kTileM;

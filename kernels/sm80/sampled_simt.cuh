@@ -25,6 +25,7 @@ class SimtKernel : simt::Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK> {
         first_column_(Base::first_column()) {}
 
   __device__ __forceinline__ void run() {
+    if (!has_columns(p_)) return;
     T totals[kRows][kColumns] = {}, sums[kRows][kColumns] = {};
     int stages = 0;
     find_columns<kTileN>(p_, rows_, columns_);

@@ -115,8 +115,12 @@ struct Kernel {
     int columns[L::kPanels] = {};
     for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
-      if (t >= p.tile_count) break;
-      const int4 tile = __ldg(reinterpret_cast<const int4 *>(p.tiles + t));
+      int4 tile = make_int4(0, 0, 0, -1);
+      for (; t < p.tile_count; t = next_tile(p.counter, t, gridDim.x, p.tile_count)) {
+        tile = __ldg(reinterpret_cast<const int4 *>(p.tiles + t));
+        if (tile.w != 0) break;  // those of patterns that the host does not know may be empty
+      }
+      if (t >= p.tile_count || tile.w < 0) break;
 #pragma unroll
       for (int i = 0; i < L::kPanels; ++i)
         if (i < tile.w) columns[i] = __ldg(&p.panels[tile.z + i].column);

@@ -253,15 +253,23 @@ def _sampled(
     dtype: str,
     *,
     transposed: bool = False,
+    dynamic: bool = False,
     family: str = "auto",
 ) -> Outcome:
     """Two dense operands, the result at stored blocks only."""
     m = random_matrix(rng, dtype)
-    pattern, mask = (m.on(place).T, m.mask.T) if transposed else (m.on(place), m.mask)
+    mask = m.mask.T if transposed else m.mask
+    poison = place.poison(m.data.shape, dtype)
+    if dynamic:
+        made = DynamicPattern(m.dense.shape, BLOCK, len(m.data), place.device)
+        made.update(place.array(m.mask))
+        pattern: Any = made.array(poison).T if transposed else made.array(poison)
+        out = pattern
+    else:
+        pattern = m.on(place).T if transposed else m.on(place)
+        out = pattern.T._with_values(poison).T if transposed else pattern._with_values(poison)
     rows, cols = pattern.shape
     a, b = normal(rng, (rows, 200), dtype), normal(rng, (200, cols), dtype)
-    poison = place.poison(m.data.shape, dtype)
-    out = pattern.T._with_values(poison).T if transposed else pattern._with_values(poison)
     sampled(place.array(a), place.array(b), pattern, out=out, family=family)
     found = np.zeros((rows, cols), place.host(poison).dtype)
     blocks = place.host(poison).transpose(0, 2, 1) if transposed else place.host(poison)
@@ -304,6 +312,7 @@ OPERATIONS: tuple[tuple[str, Run, dict[str, Any], tuple[str, ...]], ...] = (
     ("A.T @ B, both sparse", _sparse, {"transposed": True}, ()),
     ("sampled", _sampled, {}, ()),
     ("sampled, transposed", _sampled, {"transposed": True}, ()),
+    ("sampled, dynamic pattern", _sampled, {"dynamic": True}, ()),
     ("dynamic pattern", _dynamic, {}, ()),
     ("dynamic, transposed", _dynamic, {"transposed": True}, ()),
     ("softmax", _softmax, {}, ()),

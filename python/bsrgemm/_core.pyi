@@ -180,7 +180,7 @@ def try_linear(
     structure: Structure, values: Any, input: Any, bias: Any, activation: str | None, /
 ) -> Any: ...
 def sampled_matmul(
-    structure: Structure,
+    structure: Structure | DynamicStructure,
     a: Importable,
     b: Importable,
     out: Importable,

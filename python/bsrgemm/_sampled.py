@@ -10,6 +10,8 @@ import numpy as np
 from . import _core
 from ._batch import broadcast, check_apart, entries
 from ._convert import MOST_BATCH_DIMENSIONS
+from ._dynamic import DynamicPattern
+from ._dynamic_array import DynamicArray
 from ._interop import (
     ACCEPTED_DTYPES,
     BlockSparse,
@@ -27,13 +29,13 @@ def sampled_matmul(
     a: Any,
     b: Any,
     /,
-    pattern: bsr_array,
+    pattern: Any,
     *,
     alpha: float = 1.0,
     beta: float = 0.0,
-    out: bsr_array | None = None,
+    out: Any = None,
     stream: Any = None,
-) -> bsr_array:
+) -> Any:
     """``alpha * (a @ b) + beta * pattern`` at the stored blocks of ``pattern``, all else left out.
 
     The gradient of ``A @ x`` with respect to the blocks of ``A`` is such a product:
@@ -47,17 +49,22 @@ def sampled_matmul(
     the matrix, for copies of ``a`` and ``b``, and with the choice ``'cover'`` of the plan for
     larger blocks that cover those of the pattern. All can be captured in CUDA graphs.
 
+    At the blocks of a :class:`DynamicPattern`, which the host does not know, the GPU makes the
+    lists that the kernels read anew at each product, for 2 to 4 microseconds, in scratch memory.
+
     Parameters
     ----------
     a, b : array
         Shapes (M, K) and (K, N), any strides. With dimensions before these they are batches that
         NumPy would broadcast, of arrays of NumPy, torch or CuPy: each entry takes one launch.
-    pattern : bsr_array
+    pattern : bsr_array, DynamicArray or DynamicPattern
         Of shape (M, N); it may be a transposed view. With ``beta`` 0 its values are not read, and
-        may be of any dtype and on any device; otherwise its batch is broadcast with the others.
+        may be of any dtype and on any device; otherwise its batch is broadcast with the others. A
+        ``DynamicPattern``, which has none, goes with ``beta`` 0 alone. Patterns that change take no
+        batches.
     alpha, beta : float
         Factors of the product and of the pattern's values.
-    out : bsr_array, optional
+    out : bsr_array or DynamicArray, optional
         Whose values are overwritten: of the pattern's structure, its values writable and no part
         of ``a`` or ``b``. It may be ``pattern`` itself. Without it the result is made new.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
@@ -66,10 +73,11 @@ def sampled_matmul(
 
     Returns
     -------
-    bsr_array
+    bsr_array or DynamicArray
         ``out`` if given. Otherwise a matrix, or a batch, with the pattern's structure, which is
         shared and not copied, and new values of the dtype, device and library of ``a``: NumPy,
         torch, CuPy or JAX; for other arrays NumPy on the host and :class:`DeviceArray` on a GPU.
+        Values of a ``DynamicArray`` behind the last stored block become zeros.
 
     Raises
     ------
@@ -77,8 +85,8 @@ def sampled_matmul(
         If shapes do not fit, ``out`` has another structure, or its values overlap an operand or
         are read-only.
     TypeError
-        If ``pattern`` or ``out`` is no bsr_array, dtypes or devices differ or are not accepted, or
-        a torch tensor requires grad or has a tangent of forward mode.
+        If ``pattern`` or ``out`` is of another type, dtypes or devices differ or are not accepted,
+        or a torch tensor requires grad or has a tangent of forward mode.
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """
@@ -88,31 +96,29 @@ def sampled_matmul(
 def sampled(
     a: Any,
     b: Any,
-    pattern: bsr_array,
+    pattern: Any,
     alpha: float = 1.0,
     beta: float = 0.0,
-    out: bsr_array | None = None,
+    out: Any = None,
     stream: Any = None,
     family: str = "auto",
-) -> bsr_array:
+) -> Any:
     """``sampled_matmul`` with kernels of the caller's choice: "sampled", "cover", "portable"."""
-    for name, matrix in (("pattern", pattern), ("out", out)):
-        if not isinstance(matrix, BlockSparse) and not (name == "out" and out is None):
-            raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")
-        if matrix is not None and not matrix.is_fixed:
-            raise TypeError(
-                f"{name} is a {type(matrix).__name__}; accepted: a bsr_array, so use "
-                f"{name}.to_bsr()"
-            )
+    if isinstance(pattern, DynamicPattern) or (
+        isinstance(pattern, BlockSparse) and not pattern.is_fixed
+    ):
+        return _at_changing_blocks(a, b, pattern, alpha, beta, out, stream, family)
+    if not isinstance(pattern, BlockSparse):
+        raise TypeError(
+            f"pattern is a {type(pattern).__name__}; accepted: a bsr_array, a DynamicArray or a "
+            "DynamicPattern"
+        )
+    if out is not None and not (isinstance(out, BlockSparse) and out.is_fixed):
+        raise TypeError(f"out is a {type(out).__name__}; accepted: a bsr_array, as pattern is")
     m, n = pattern._structure.shape
     batches = []
     for name, dense, accepted in (("a", a, f"(..., {m}, K)"), ("b", b, f"(..., K, {n})")):
-        if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):
-            raise TypeError(
-                f"{name} is a {type(dense).__name__}; accepted: a dense array, so use "
-                f"{name}.todense()"
-            )
-        shape = library_of(dense).shape(dense, name)
+        shape = _dense_shape(dense, name)
         if not 2 <= len(shape) <= 2 + MOST_BATCH_DIMENSIONS:
             raise ValueError(
                 f"{name} has shape {shape}; accepted: {accepted}, of 2 to "
@@ -128,10 +134,7 @@ def sampled(
     handle = library.current_stream(a) if stream is None else stream_handle(stream)
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
-        info = _core.describe(left, "a")
-        if info.dtype not in ACCEPTED_DTYPES:
-            names = f"{', '.join(ACCEPTED_DTYPES[:-1])} or {ACCEPTED_DTYPES[-1]}"
-            raise TypeError(f"a has dtype {info.dtype}, but must have dtype {names}")
+        info = _described(left)
         data = values = library.empty((*batch, *_values_shape(pattern)), a, "a")
     else:
         _check_structure(out, pattern)
@@ -157,7 +160,82 @@ def sampled(
     return out if out is not None else pattern._sharing(library.finished(data, a), info.device)
 
 
-def _values(matrix: bsr_array, name: str) -> Any:
+def _at_changing_blocks(
+    a: Any,
+    b: Any,
+    matrix: DynamicArray | DynamicPattern,
+    alpha: float,
+    beta: float,
+    out: Any,
+    stream: Any,
+    family: str,
+) -> DynamicArray:
+    """At those of a pattern whose values have room for as many blocks as its capacity."""
+    alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
+    turned = isinstance(matrix, DynamicArray) and matrix.is_transposed
+    pattern = matrix.pattern if isinstance(matrix, DynamicArray) else matrix
+    if out is not None:
+        if not isinstance(out, DynamicArray):
+            raise TypeError(
+                f"out is a {type(out).__name__}; accepted: a DynamicArray, since pattern is a "
+                f"{type(matrix).__name__}"
+            )
+        if out.pattern is not pattern or out.is_transposed != turned:
+            raise ValueError(
+                f"out is {out!r} of another pattern; accepted: a DynamicArray of the same "
+                "DynamicPattern, a transposed view if pattern is one"
+            )
+    rows, cols = pattern.shape[::-1] if turned else pattern.shape
+    for name, dense, accepted in (("a", a, f"({rows}, K)"), ("b", b, f"(K, {cols})")):
+        shape = _dense_shape(dense, name)
+        if len(shape) != 2:
+            raise ValueError(
+                f"{name} has shape {shape}; accepted: {accepted}, since a pattern that changes "
+                "takes no batches"
+            )
+    library = library_of(a)
+    left, right = library.importable(a, "a"), library_of(b).importable(b, "b")
+    handle = library.current_stream(a) if stream is None else stream_handle(stream)
+    info = _described(left)
+    if info.device != pattern.device:
+        raise TypeError(f"a is on {info.device}; accepted: the pattern's device, {pattern.device}")
+    # On the CPU a structure has as many values as blocks.
+    stored = pattern._structure.nnzb if pattern.device == "cpu" else pattern.capacity
+    if beta != 0.0 and matrix is pattern:
+        raise TypeError(
+            "pattern is a DynamicPattern, which has no values; accepted with beta: a DynamicArray"
+        )
+    added = _values(matrix, "pattern") if beta != 0.0 else None
+    if out is None:
+        data = library.empty((pattern.capacity, *pattern.blocksize), a, "a")
+    else:
+        data = library_of(out.data).writable(out.data, "out.data")
+    values = data if stored == pattern.capacity else data[:stored]
+    added = values if out is matrix and added is not None else added
+    structure = pattern._structure.transposed() if turned else pattern._structure
+    _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
+    if pattern.device == "cpu":
+        library_of(data).to_host(data)[stored:] = 0
+    return out if out is not None else DynamicArray(pattern, library.finished(data, a), turned)
+
+
+def _dense_shape(dense: Any, name: str) -> tuple[int, ...]:
+    if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):
+        raise TypeError(
+            f"{name} is a {type(dense).__name__}; accepted: a dense array, so use {name}.todense()"
+        )
+    return library_of(dense).shape(dense, name)
+
+
+def _described(a: Any) -> _core.ArrayInfo:
+    info = _core.describe(a, "a")
+    if info.dtype not in ACCEPTED_DTYPES:
+        names = f"{', '.join(ACCEPTED_DTYPES[:-1])} or {ACCEPTED_DTYPES[-1]}"
+        raise TypeError(f"a has dtype {info.dtype}, but must have dtype {names}")
+    return info
+
+
+def _values(matrix: Any, name: str) -> Any:
     """What the extension reads or writes for the values of a matrix."""
     return library_of(matrix._data).importable(matrix._data, f"{name}.data")
 

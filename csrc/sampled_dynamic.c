@@ -1,0 +1,101 @@
+/* Sampled products at the blocks of a dynamic structure: a kernel makes the lists that the others read, in scratch memory,
+ * since the host knows no more than how many blocks there may be. Kernel in kernels/sm80/sampled_lists.cu. */
+#include "dynamic.h"
+#include "sampled.h"
+
+/* ---- sizes -------------------------------------------------------------------------------------- */
+
+/* Slots of all block rows, see bsrg_sampled_lists_params; units: panels or columns of all blocks. */
+static int64_t slots_of(const bsrg_structure_view *v, int64_t units, int64_t most) {
+  return units / most + v->block_rows;
+}
+
+static int64_t lists_of(const bsrg_structure_view *v) {
+  return v->block_height / (BSRG_SAMPLED_STRIP * bsrg_sampled_strips(v));
+}
+
+static int64_t panels_of(const bsrg_structure_view *v) {
+  return v->nnzb * (v->block_width / BSRG_SAMPLED_STRIP);
+}
+
+/* About: the last tile of a row is half full on average. */
+static int64_t count_tiles(const void *of, int64_t most) {
+  const bsrg_structure_view *v = of;
+  return bsrg_ceil_div(2 * panels_of(v) + most * v->block_rows, 2 * most) * lists_of(v);
+}
+
+static void plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
+  if (v->block_height % BSRG_SAMPLED_STRIP || v->block_width % BSRG_SAMPLED_STRIP || v->rows > INT32_MAX ||
+      v->cols > INT32_MAX || panels_of(v) > INT32_MAX)
+    return;
+  const int strips = bsrg_sampled_strips(v);
+  const int64_t most = bsrg_sampled_choose_width(
+      count_tiles, v, BSRG_SAMPLED_PANELS(strips, BSRG_SAMPLED_STRIP), 1, strips == 2 ? 1 : 2);
+  const int64_t tiles = slots_of(v, panels_of(v), most) * lists_of(v);
+  if (tiles > INT32_MAX / 2) return;
+  plan->strips = strips;
+  plan->part = BSRG_SAMPLED_STRIP;
+  plan->tile_panels = (int32_t)most;
+  plan->panel_count = panels_of(v);
+  plan->tile_count = (int32_t)tiles;
+}
+
+void bsrg_sampled_plan_dynamic(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
+  plan_tiles(v, plan);
+  const int64_t columns = v->nnzb * v->block_width, of_row = bsrg_ceil_div(columns, v->block_rows);
+  /* As for other patterns: items of many columns are worth up to half of their columns left empty. */
+  const int64_t many = bsrg_ceil_div(of_row, BSRG_SAMPLED_MANY) * BSRG_SAMPLED_MANY;
+  const int64_t few = bsrg_ceil_div(of_row, BSRG_SAMPLED_FEW) * BSRG_SAMPLED_FEW;
+  plan->item_columns = 2 * few < many ? BSRG_SAMPLED_FEW : BSRG_SAMPLED_MANY;
+  plan->item_count = slots_of(v, columns, plan->item_columns);
+}
+
+/* ---- lists -------------------------------------------------------------------------------------- */
+
+/* Of what both the address and the size are multiples. */
+static int32_t unit_of(const void *out, int64_t block_bytes) {
+  int32_t unit = 16;
+  while (((uintptr_t)out | (uintptr_t)block_bytes) % (size_t)unit) unit /= 2;
+  return unit;
+}
+
+bsrg_status bsrg_sampled_make_lists(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
+                                    bsrg_family family, bsrg_gpu gpu, bsrg_sampled_arrays *arrays,
+                                    bsrg_error *error) {
+  enum { CLEARING = 2 }; /* CTAs an SM */
+  const bsrg_structure_view *v = &args->pattern->view;
+  const struct bsrg_dynamic *d = args->pattern->dynamic;
+  const bool tiles = family == BSRG_SAMPLED;
+  const CUstream stream = (CUstream)args->stream;
+  const size_t panel_bytes = tiles ? sizeof(bsrg_sampled_panel) * (size_t)plan->panel_count : 0;
+  const size_t bytes = tiles ? panel_bytes + sizeof(bsrg_sampled_tile) * (size_t)plan->tile_count
+                             : sizeof(bsrg_sampled_item) * (size_t)plan->item_count;
+  CUdeviceptr scratch;
+  bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &scratch, error);
+  if (status != BSRG_OK) return status;
+  const int64_t block_bytes = v->block_height * v->block_width * (int64_t)bsrg_dtype_size(args->dtype);
+  bsrg_sampled_lists_params p = {
+      .indptr = d->build.matrix.indptr,
+      .indices = d->build.matrix.indices,
+      .counts = d->counts,
+      .tiles = tiles ? (bsrg_sampled_tile *)(uintptr_t)(scratch + panel_bytes) : NULL,
+      .panels = tiles ? (bsrg_sampled_panel *)(uintptr_t)scratch : NULL,
+      .items = tiles ? NULL : (bsrg_sampled_item *)(uintptr_t)scratch,
+      .out = args->out,
+      .block_bytes = block_bytes,
+      .slots = tiles ? plan->tile_count / lists_of(v) : plan->item_count,
+      .capacity = (int32_t)v->nnzb,
+      .unit = unit_of(args->out, block_bytes),
+      .rows = (int32_t)v->block_rows,
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .most = tiles ? plan->tile_panels : plan->item_columns,
+      .strips = plan->strips,
+      .lists = tiles ? (int32_t)lists_of(v) : 1,
+      .list_ctas = (int32_t)bsrg_ceil_div(v->block_rows, BSRG_SAMPLED_LISTS_THREADS / 32)};
+  status = bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_LISTS,
+                       p.list_ctas + CLEARING * gpu.device->info.sm_count, 1, stream, &p, error);
+  if (status != BSRG_OK) return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+  *arrays = (bsrg_sampled_arrays){p.tiles, p.panels, p.items, p.indices, scratch};
+  return BSRG_OK;
+}

@@ -1,0 +1,229 @@
+"""A mixture of experts without dropped tokens: routing becomes a block pattern, on the GPU alone.
+
+    python examples/moe.py [--device cuda] [--tokens 16384] [--out moe.json]
+
+Each token goes to the experts that the router likes best. Tokens of one expert lie one behind the
+other, filled up to whole blocks of rows, and the hidden layers of all experts lie side by side. So
+the hidden activations are a block-sparse matrix: a row of blocks has those of its expert. The first
+layer is a sampled product, dense x dense at these blocks, the second one block-sparse x dense, and
+their gradients are products of the same kinds. (T. Gale et al., MegaBlocks, 2022.)
+
+How many tokens an expert has is known to the GPU alone. A ``DynamicPattern`` has room for what
+there may be at most, so the host never waits, and a CUDA graph can hold the whole layer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import bsrgemm
+import torch
+from bsrgemm import DynamicPattern, sampled_matmul
+from torch import nn
+from torch.nn import functional as F
+
+
+class SampledProduct(torch.autograd.Function):
+    """``x @ w`` at the blocks of a pattern, as values of shape (capacity, height, width)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, pattern: DynamicPattern) -> Any:
+        ctx.save_for_backward(x, w)
+        ctx.pattern = pattern
+        return sampled_matmul(x.detach(), w.detach(), pattern).data
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        x, w = (saved.detach() for saved in ctx.saved_tensors)
+        gradient = ctx.pattern.array(gradients[0].contiguous())
+        return gradient @ w.T, x.T @ gradient, None
+
+
+class SparseProduct(torch.autograd.Function):
+    """``A @ w``, A of a pattern and these values."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, w: torch.Tensor, pattern: DynamicPattern) -> Any:
+        ctx.save_for_backward(values, w)
+        ctx.pattern = pattern
+        return pattern.array(values.detach()) @ w.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        values, w = (saved.detach() for saved in ctx.saved_tensors)
+        gradient = gradients[0].contiguous()
+        of_values = sampled_matmul(gradient, w.T, ctx.pattern).data
+        return of_values, ctx.pattern.array(values).T @ gradient, None
+
+
+class Routing(NamedTuple):
+    """Where the chosen tokens go. Rows: of the matrix in which experts' tokens lie together."""
+
+    token: torch.Tensor  # [tokens * top], by experts
+    weight: torch.Tensor  # [tokens * top]
+    row: torch.Tensor  # [tokens * top]
+    ends: torch.Tensor  # [experts]: behind each expert's rows, in blocks
+
+
+class MixtureOfExperts(nn.Module):
+    """Of so many experts with two layers each, ``top`` for every token.
+
+    A pattern is overwritten by the next call, so call ``backward`` before that.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        experts: int,
+        top: int = 1,
+        block: int = 128,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.experts, self.top, self.block = experts, top, block
+        self.router = nn.Linear(width, experts, bias=False, device=device, dtype=dtype)
+        made = {"device": device, "dtype": dtype}
+        self.up = nn.Parameter(torch.randn(width, experts * hidden, **made) / width**0.5)
+        self.down = nn.Parameter(torch.randn(experts * hidden, width, **made) / hidden**0.5)
+        self._patterns: dict[int, DynamicPattern] = {}
+
+    def pattern(self, rows: int, device: torch.device) -> DynamicPattern:
+        """The one for so many rows, all of which may be taken."""
+        if rows not in self._patterns:
+            hidden = self.up.shape[1]
+            capacity = rows // self.block * (hidden // self.experts // self.block)
+            self._patterns[rows] = DynamicPattern(
+                (rows, hidden), (self.block, self.block), capacity, device
+            )
+        return self._patterns[rows]
+
+    def route(self, x: torch.Tensor) -> Routing:
+        scores = self.router(x).softmax(-1, dtype=torch.float32)
+        weight, expert = scores.topk(self.top, -1)
+        expert, order = expert.flatten().sort(stable=True)
+        counts = torch.zeros(self.experts, dtype=torch.int64, device=x.device)
+        counts.scatter_add_(0, expert, torch.ones_like(expert))
+        blocks = (counts + self.block - 1) // self.block
+        ends = blocks.cumsum(0)
+        # Where a token lies among those of its expert, behind the blocks of the experts before.
+        within = torch.arange(len(order), device=x.device) - (counts.cumsum(0) - counts)[expert]
+        row = (ends - blocks)[expert] * self.block + within
+        return Routing(order // self.top, weight.flatten()[order].to(x.dtype), row, ends)
+
+    def mask(self, routing: Routing, rows: int) -> torch.Tensor:
+        """Which blocks there are: of each row of blocks those of its expert."""
+        of_row = torch.arange(rows // self.block, device=routing.ends.device)
+        expert = torch.searchsorted(routing.ends, of_row, right=True)
+        across = self.up.shape[1] // self.block
+        of_column = torch.arange(across, device=expert.device) // (across // self.experts)
+        return expert[:, None] == of_column
+
+    def rows(self, tokens: int) -> int:
+        """At most: every expert may fill up a block."""
+        chosen = tokens * self.top
+        return (-(-chosen // self.block) + min(self.experts, chosen)) * self.block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Tokens of shape (tokens, width)."""
+        rows = self.rows(len(x))
+        routing = self.route(x)
+        pattern = self.pattern(rows, x.device)
+        pattern.update(self.mask(routing, rows))
+        gathered = x.new_zeros(rows, x.shape[1]).index_copy(0, routing.row, x[routing.token])
+        values = F.gelu(SampledProduct.apply(gathered, self.up, pattern))
+        y = SparseProduct.apply(values, self.down, pattern)
+        chosen = y[routing.row] * routing.weight[:, None]
+        return torch.zeros_like(x).index_add(0, routing.token, chosen)
+
+
+def one_by_one(layer: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
+    """The same with a dense product for each expert, whose tokens the host has to count."""
+    routing, y = layer.route(x), torch.zeros_like(x)
+    ends = [0, *(routing.ends * layer.block).tolist()]
+    up = layer.up.view(x.shape[1], layer.experts, -1)
+    down = layer.down.view(layer.experts, -1, x.shape[1])
+    for expert in range(layer.experts):
+        mine = (routing.row >= ends[expert]) & (routing.row < ends[expert + 1])
+        token, weight = routing.token[mine], routing.weight[mine]
+        of_expert = F.gelu(x[token] @ up[:, expert]) @ down[expert]
+        y = y.index_add(0, token, of_expert * weight[:, None])
+    return y
+
+
+def take_turns(calls: list[Callable[[], Any]], cuda: bool, least: float) -> list[float]:
+    """Median time in ms of calls that are waited for, in ``least`` seconds or four calls each."""
+    times: list[list[float]] = [[] for _ in calls]
+    begin = time.perf_counter()
+    while time.perf_counter() < begin + least or len(times[0]) < 4:
+        for call, its_times in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            if cuda:
+                torch.cuda.synchronize()
+            its_times.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(x[1:]) for x in times]
+
+
+def train_step(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
+    call(x).square().mean().backward()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cuda = torch.cuda.is_available()
+    parser.add_argument("--device", default="cuda" if cuda else "cpu")
+    parser.add_argument("--tokens", type=int, default=16384 if cuda else 512)
+    parser.add_argument("--width", type=int, default=2048 if cuda else 128)
+    parser.add_argument("--hidden", type=int, default=4096 if cuda else 256, help="of an expert")
+    parser.add_argument("--experts", type=int, default=8)
+    parser.add_argument("--top", type=int, default=2, help="experts of a token")
+    parser.add_argument("--block", type=int, default=128 if cuda else 32)
+    parser.add_argument("--seconds", type=float, default=1.0, help="for which calls are timed")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    given = parser.parse_args(argv)
+
+    torch.manual_seed(0)
+    on_gpu = torch.device(given.device).type == "cuda"
+    dtype = torch.bfloat16 if on_gpu else torch.float32
+    sizes = (given.width, given.hidden, given.experts, given.top, given.block)
+    layer = MixtureOfExperts(*sizes, device=given.device, dtype=dtype)
+    x = torch.randn(given.tokens, given.width, device=given.device, dtype=dtype)
+    with torch.no_grad():
+        error = (layer(x) - (expected := one_by_one(layer, x))).norm() / expected.norm()
+    pattern = layer.pattern(layer.rows(given.tokens), x.device)
+    print(f"{pattern.nnzb} of {pattern.grid[0] * pattern.grid[1]} blocks, {pattern!r}")
+    print(f"differs from experts one by one by {error:.1e}")
+
+    steps = [lambda: train_step(layer, x), lambda: train_step(lambda x: one_by_one(layer, x), x)]
+    with torch.no_grad():
+        forward = take_turns(
+            [lambda: layer(x), lambda: one_by_one(layer, x)], on_gpu, given.seconds
+        )
+    backward = take_turns(steps, on_gpu, given.seconds)
+    record = {"error": float(error), "tokens": given.tokens, "device": given.device}
+    for name, times in (("forward", forward), ("forward and backward", backward)):
+        flops = 4.0 * given.tokens * given.top * given.width * given.hidden
+        flops *= 3 if name != "forward" else 1
+        rates = [flops / time / 1e9 for time in times]
+        record[name] = {"ms": times, "tflops": rates}
+        print(
+            f"{name}: {times[0]:.2f} ms ({rates[0]:.3g} TF/s), "
+            f"experts one by one {times[1]:.2f} ms ({rates[1]:.3g} TF/s)"
+        )
+    if given.out is not None:
+        record["bsrgemm"] = bsrgemm.__version__
+        given.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
