@@ -5,7 +5,7 @@
 
 /* ---- sizes -------------------------------------------------------------------------------------- */
 
-/* Slots of all block rows, see bsrg_sampled_lists_params; units: panels or columns of all blocks. */
+/* Slots for all block rows, see bsrg_sampled_lists_params; units: panels or columns of all blocks. */
 static int64_t slots_of(const bsrg_structure_view *v, int64_t units, int64_t most) {
   return units / most + v->block_rows;
 }
@@ -18,10 +18,10 @@ static int64_t panels_of(const bsrg_structure_view *v) {
   return v->nnzb * (v->block_width / BSRG_SAMPLED_STRIP);
 }
 
-/* About: the last tile of a row is half full on average. */
+/* Rows as long as one another. */
 static int64_t count_tiles(const void *of, int64_t most) {
   const bsrg_structure_view *v = of;
-  return bsrg_ceil_div(2 * panels_of(v) + most * v->block_rows, 2 * most) * lists_of(v);
+  return v->block_rows * bsrg_ceil_div(bsrg_ceil_div(panels_of(v), v->block_rows), most) * lists_of(v);
 }
 
 static void plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {

@@ -110,11 +110,15 @@ enum { BSRG_SAMPLED_FEW = 32, BSRG_SAMPLED_MANY = 128 };
 
 /* ---- sm80/sampled_lists.cu ------------------------------------------------------------------- */
 
-enum { BSRG_SAMPLED_LISTS_THREADS = 256 };
+enum {
+  BSRG_SAMPLED_LISTS_THREADS = 256,
+  BSRG_SAMPLED_COUNTED_ROWS = 4096 /* up to so many each row counts the slots of those before it */
+};
 
-/* Tiles or items for a pattern that the device alone knows, and zeros behind its last block. Nobody counts them: block row
- * r, with n columns or panels behind those of the rows before, s, has the slots from floor(s / most) + r on, of which
- * ceil(n / most) are taken and at most one is not. A slot is an item, or `lists` tiles, one below the other. */
+/* Tiles or items for a pattern that the device alone knows, and zeros behind its last block. A slot is an item, or `lists`
+ * tiles, one below the other. Block row r, with n panels or columns behind the s of the rows before, takes ceil(n / most)
+ * slots, one behind the other. Where there are too many rows to count, it has those from floor(s / most) + r on, of which at
+ * most one stays empty. */
 typedef struct bsrg_sampled_lists_params {
   const int64_t *indptr;
   const int32_t *indices;

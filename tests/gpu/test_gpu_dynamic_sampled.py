@@ -143,7 +143,13 @@ def test_without_k(torch: Any, rng: np.random.Generator) -> None:
 
 def test_large_capacity(torch: Any, rng: np.random.Generator) -> None:
     """Most of the slots for tiles are empty, or there are more than a CTA's share of them."""
-    for blocksize, rows, cols in (((64, 64), 128, 256), ((128, 128), 64, 64), ((16, 16), 70, 90)):
+    for blocksize, rows, cols in (
+        ((64, 64), 128, 256),
+        ((128, 128), 64, 64),
+        ((16, 16), 70, 90),
+        ((64, 64), 4100, 5),
+        ((8, 8), 5000, 9),
+    ):
         height, width = blocksize
         pattern = DynamicPattern((rows * height, cols * width), blocksize, rows * cols)
         for density in (0.0, 0.002, 0.03, 0.9):
