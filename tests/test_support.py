@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import bsrgemm
 import numpy as np
 import pytest
-from bsrgemm import _core
+from bsrgemm import _check_cases, _core
 from cases import numpy_dtype, problem, uniform
 from operations import matrix
 from spaces import CPU_SPACES, import_torch
@@ -33,6 +33,31 @@ def cells(document: str) -> Iterator[str]:
 def test_is_up_to_date(document: str) -> None:
     written = support.OUTPUT.read_text()
     assert written == document, "docs/support.md is out of date: run python tools/support.py"
+
+
+class PretendedGPU(_check_cases.Place):
+    """Of a rehearsal."""
+
+    def __init__(self, chip: dict) -> None:
+        super().__init__("cpu")
+        self.gpu = chip
+
+    def array(self, x: np.ndarray) -> np.ndarray:
+        return np.ascontiguousarray(x)
+
+
+def test_hopper_gives_check_the_families_that_it_asks_for(rng: np.random.Generator) -> None:
+    """`python -m bsrgemm check` names kernels, which may refuse operands, results or options."""
+    chip = support.CHIPS["Hopper"] | {"hbm_bytes_per_s": 4.2e12}  # as a GPU says it
+    asked = set()
+    with support.rehearsal(chip) as stage:
+        for case in _check_cases.product_cases(PretendedGPU(chip)):
+            if case.group == "kernel families" and case.run is not None:
+                stage.families.clear()
+                case.run(rng)  # which computes nothing here
+                assert stage.families[-1] in case.name, case
+                asked.add(stage.families[-1])
+    assert asked >= {"tall", "align", "widen", "kstream", "sampled", "pairs", "portable"}
 
 
 def test_every_error_names_what_is_accepted(document: str) -> None:
