@@ -210,18 +210,26 @@ def main(argv: list[str] | None = None) -> None:
             [lambda: layer(x), lambda: one_by_one(layer, x)], on_gpu, given.seconds
         )
     backward = take_turns(steps, on_gpu, given.seconds)
-    record = {"error": float(error), "tokens": given.tokens, "device": given.device}
+    settings = {k: v for k, v in vars(given).items() if k not in ("device", "out")}
+    record: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(x.device) if on_gpu else "cpu",
+        "threads": bsrgemm.get_num_threads(),
+        "torch": torch.__version__,
+        "bsrgemm": bsrgemm.__version__,
+        "settings": settings,
+        "error": float(error),
+    }
     for name, times in (("forward", forward), ("forward and backward", backward)):
         flops = 4.0 * given.tokens * given.top * given.width * given.hidden
         flops *= 3 if name != "forward" else 1
         rates = [flops / time / 1e9 for time in times]
-        record[name] = {"ms": times, "tflops": rates}
+        record[name] = {"ms": times, "tflops": rates}  # and one by one
         print(
             f"{name}: {times[0]:.2f} ms ({rates[0]:.3g} TF/s), "
             f"experts one by one {times[1]:.2f} ms ({rates[1]:.3g} TF/s)"
         )
     if given.out is not None:
-        record["bsrgemm"] = bsrgemm.__version__
+        given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
