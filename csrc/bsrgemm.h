@@ -276,7 +276,8 @@ typedef struct bsrg_matmul_sparse_args {
 bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
 
 /* out = alpha * (A @ B at the stored blocks of the pattern) + beta * values, blocks laid out as those of any matrix of the
- * pattern: of a transposed one as its original has them. One dtype, float32 accumulation for 16-bit dtypes. */
+ * pattern: of a transposed one as its original has them. One dtype, float32 accumulation for 16-bit dtypes. Of a dynamic
+ * structure, whose nnzb is its capacity, zeros are written behind the last block. */
 typedef struct bsrg_sampled_args {
   bsrg_structure *pattern;
   bsrg_dtype dtype;
@@ -316,7 +317,8 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
 /* A structure whose pattern lies on a GPU, where bsrg_dynamic_update makes it anew, and the plans of products with it,
  * while the host waits for nothing; all that can be captured in a graph, which then makes the pattern of the mask that
  * it finds when it is replayed. Blocks divide the matrix. It has room for `capacity` blocks, and none at first.
- * bsrg_matmul takes it and its transposed, with values [capacity][block_height][block_width] on its GPU, and reads only those of stored blocks.
+ * bsrg_matmul and bsrg_sampled_matmul take it and its transposed, with values [capacity][block_height][block_width] on its
+ * GPU, of which only those of stored blocks are read.
  * bsrg_structure_get has nothing but sizes, with nnzb = capacity; no other function takes it. Waits for the GPU once.
  * rows and cols are in elements and multiples of the block sides; capacity is from 1 to the number of places of blocks,
  * below 2^31; device is the GPU's ordinal. *out belongs to the caller, who frees it with bsrg_structure_destroy. */

@@ -13,7 +13,7 @@ typedef struct bsrg_sampled_plan {
   int64_t panel_count;
   bsrg_sampled_tile *tiles;
   bsrg_sampled_panel *panels;
-  int32_t tile_panels; /* of a tile, at most */
+  int32_t tile_panels; /* of a tile, at most: of dynamic structures, whose lists the device makes */
   /* For the portable kernels: items of up to so many columns. */
   int32_t item_columns;
   int64_t item_count;

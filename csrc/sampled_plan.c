@@ -96,7 +96,6 @@ static bool plan_strips(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
   if (tiles > INT32_MAX / 2) return true;
   plan->strips = strips;
   plan->part = BSRG_SAMPLED_STRIP;
-  plan->tile_panels = (int32_t)most;
   plan->panel_count = panels;
   plan->tile_count = (int32_t)tiles;
   plan->panels = malloc(sizeof(*plan->panels) * (size_t)panels);

@@ -177,7 +177,8 @@ static const char dynamic_doc[] =
     "shape, blocksize   pairs of integers; blocksize divides shape\n"
     "capacity           the most blocks that it can store, from 1 to all of them\n"
     "chip               not None: one for calls with an argument chip alone, without a device\n\n"
-    "It begins without blocks. matmul takes it with values [capacity, block height, block width].";
+    "It begins without blocks. matmul and sampled_matmul take it with values "
+    "[capacity, block height, block width].";
 
 PyTypeObject *bsrg_make_dynamic_type(PyObject *module) {
   static PyType_Slot slots[] = {{Py_tp_doc, (void *)dynamic_doc}, {Py_tp_new, dynamic_new},

@@ -26,8 +26,8 @@ class DynamicPattern:
     :meth:`update` takes a mask and makes from it, on the GPU, everything that products need: the
     block rows' lists, those of the transposed, and the plan of the Hopper kernels for both. The
     host never learns what was chosen and never waits. So a CUDA graph may hold an update, a
-    :meth:`gather` of the values and products with them; each replay then uses the mask and the
-    values that are there at the time.
+    :meth:`gather` of the values, or a sampled product that makes them, and products with them;
+    each replay then uses the mask and the values that are there at the time.
 
     Parameters
     ----------
@@ -64,7 +64,8 @@ class DynamicPattern:
     that are multiples of 64 and widths that are multiples of 16; for ``A.T`` and ``X @ A`` the
     other way round) and otherwise by the portable ones. Their grids and their choice follow from
     the capacity, so one that is much larger than needed costs time. Long rows go first, but are
-    not shared out among SMs as those of a :class:`bsr_array` are.
+    not shared out among SMs as those of a :class:`bsr_array` are. :func:`bsrgemm.sampled_matmul`
+    at these blocks goes by Hopper's kernels where both sides are multiples of 64.
     """
 
     __slots__ = (

@@ -20,7 +20,8 @@ class DynamicArray(BlockSparse):
     """A block-sparse matrix of a :class:`DynamicPattern`, made by its method ``array``.
 
     :func:`bsrgemm.matmul` and ``@`` take it on either side, transposed or not, as they take a
-    :class:`bsr_array`. It has the pattern of the last update that comes before on the stream.
+    :class:`bsr_array`, and :func:`bsrgemm.sampled_matmul` makes it. It has the pattern of the last
+    update that comes before on the stream.
     """
 
     __slots__ = ("_dtype", "_pattern", "_turned", "_values")
