@@ -9,7 +9,7 @@ layer is a sampled product, dense x dense at these blocks, the second one block-
 their gradients are products of the same kinds. (T. Gale et al., MegaBlocks, 2022.)
 
 How many tokens an expert has is known to the GPU alone. A ``DynamicPattern`` has room for what
-there may be at most, so the host never waits, and a CUDA graph can hold the whole layer.
+there may be at most, so the host asks for no number.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> None:
         flops = 4.0 * given.tokens * given.top * given.width * given.hidden
         flops *= 3 if name != "forward" else 1
         rates = [flops / time / 1e9 for time in times]
-        record[name] = {"ms": times, "tflops": rates}  # and one by one
+        record[name] = {"ms": times, "tflops": rates}  # of the layer, and one by one
         print(
             f"{name}: {times[0]:.2f} ms ({rates[0]:.3g} TF/s), "
             f"experts one by one {times[1]:.2f} ms ({rates[1]:.3g} TF/s)"

@@ -79,6 +79,14 @@ def densify(
     return np.ascontiguousarray(dense[: shape[0], : shape[1]])
 
 
+def mask_of(p: Problem) -> np.ndarray:
+    """Which blocks there are, by block rows and block columns."""
+    rows, cols = len(p.indptr) - 1, -(-p.shape[1] // p.data.shape[2])
+    mask = np.zeros((rows, cols), bool)
+    mask[np.repeat(np.arange(rows), np.diff(p.indptr)), p.indices] = True
+    return mask
+
+
 def is_partial(p: Problem) -> bool:
     """Whether its last blocks reach beyond the matrix, which no pattern of a GPU's own has."""
     return any(size % block for size, block in zip(p.shape, p.data.shape[1:], strict=True))

@@ -19,7 +19,7 @@ import sampled_cases
 import softmax_cases
 import structure_cases
 import varlen_cases
-from cases import DTYPES, Problem, is_partial, normal, problem
+from cases import DTYPES, Problem, is_partial, mask_of, normal, problem
 from drawn_products import Product, Target, products
 from hypothesis import strategies as st
 from operations import dynamic_matrix, matrix
@@ -209,12 +209,12 @@ def structures(draw: st.DrawFn, drawn: Any) -> Drawn:
 def _dynamic(p: Problem, seed: int, topk: int | None, dtype: str, space: Space, _: Any) -> None:
     """What is stored after an update of a pattern that had another mask, and its values."""
     rng = ROUNDS(seed)
-    grid = structure_cases.mask_of(p).shape
+    grid = mask_of(p).shape
     capacity = int(rng.integers(1, grid[0] * grid[1] + 1))
     pattern = bsrgemm.DynamicPattern(p.shape, p.data.shape[1:], capacity, space.device)
     pattern.update(space.array(rng.random(grid) < 0.5))
     if topk is None:
-        mask = structure_cases.mask_of(p)
+        mask = mask_of(p)
         pattern.update(space.array(mask))
     else:
         scores = normal(rng, grid, dtype)

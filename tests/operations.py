@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
-from cases import Problem, allowed_error, assert_close, is_partial, normal, problem
+from cases import Problem, allowed_error, assert_close, is_partial, mask_of, normal, problem
 from spaces import Space
 
 
@@ -365,16 +365,27 @@ def dynamic_matrix(space: Space, p: Problem) -> Any:
     """The matrix with a pattern of its device and room for two blocks more, which are poison."""
     if is_partial(p):
         return matrix(space, p)
-    mask = np.zeros(tuple(np.array(p.shape) // p.data.shape[1:]), bool)
-    mask[np.repeat(np.arange(len(mask)), np.diff(p.indptr)), p.indices] = True
-    capacity = min(len(p.data) + 2, mask.size)
-    if capacity == 0:
+    if 0 in p.shape:
         return matrix(space, p)
-    pattern = bsrgemm.DynamicPattern(p.shape, p.data.shape[1:], capacity, space.device)
-    pattern.update(space.array(mask))
-    values = np.full((capacity, *p.data.shape[1:]), np.nan, p.data.dtype)
-    values[: len(p.data)] = p.data
-    return pattern.array(space.array(values))
+    return changing_pattern(space, p).array(space.array(with_room(p, p.data)))
+
+
+def _room(p: Problem) -> int:
+    """For two blocks more, where there are places for them."""
+    return min(len(p.data) + 2, mask_of(p).size)
+
+
+def changing_pattern(space: Space, p: Problem) -> bsrgemm.DynamicPattern:
+    pattern = bsrgemm.DynamicPattern(p.shape, p.data.shape[1:], _room(p), space.device)
+    pattern.update(space.array(mask_of(p)))
+    return pattern
+
+
+def with_room(p: Problem, data: np.ndarray) -> np.ndarray:
+    """Values for such a pattern, NaN behind those of the blocks."""
+    values = np.full((_room(p), *data.shape[1:]), np.nan, data.dtype)
+    values[: len(data)] = data
+    return values
 
 
 def _dynamic(space: Space, p: Problem, rng: np.random.Generator) -> Outcome:

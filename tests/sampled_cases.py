@@ -17,6 +17,7 @@ from cases import (
     numpy_dtype,
     relative_error,
 )
+from operations import changing_pattern, with_room
 from spaces import Space
 
 ORDERS = ("rows", "columns", "strided")
@@ -74,14 +75,7 @@ def _matrices(space: Space, p: Problem, old: np.ndarray, changing: bool) -> tupl
             bsrgemm.bsr_array((values, p.indices, p.indptr), p.shape, check=False),
             bsrgemm.bsr_array((poison, p.indices.copy(), p.indptr.copy()), p.shape, check=False),
         )
-    height, width = p.data.shape[1:]
-    mask = np.zeros((p.shape[0] // height, p.shape[1] // width), bool)
-    mask[np.repeat(np.arange(len(mask)), np.diff(p.indptr)), p.indices.astype(int)] = True
-    capacity = min(len(old) + 2, mask.size)
-    pattern = bsrgemm.DynamicPattern(p.shape, (height, width), capacity, space.device)
-    pattern.update(space.array(mask))
-    values = np.full((capacity, height, width), np.nan, old.dtype)
-    values[: len(old)] = old
+    pattern, values = changing_pattern(space, p), with_room(p, old)
     poison = space.poisoned(values.shape, p.dtype)
     return pattern.array(space.array(values)), pattern.array(poison)
 

@@ -9,7 +9,7 @@ import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm import bsr_array
-from cases import ROUNDOFF, Problem, densify, numpy_dtype, problem
+from cases import ROUNDOFF, Problem, densify, mask_of, numpy_dtype, problem
 from operations import matrix
 from spaces import Space
 
@@ -37,13 +37,6 @@ def check(space: Space, found: bsr_array, expected: np.ndarray, mask: Any = None
     assert np.allclose(dense, rounded, rtol=2 * ROUNDOFF.get(dtype, 0), atol=0, equal_nan=True)
     if mask is not None:
         assert np.array_equal(found.block_mask(), mask)
-
-
-def mask_of(p: Problem) -> np.ndarray:
-    rows, cols = len(p.indptr) - 1, -(-p.shape[1] // p.data.shape[2])
-    mask = np.zeros((rows, cols), bool)
-    mask[np.repeat(np.arange(rows), np.diff(p.indptr)), p.indices] = True
-    return mask
 
 
 def other_pattern(p: Problem, rng: np.random.Generator) -> Problem:

@@ -50,7 +50,7 @@ def sampled_matmul(
     larger blocks that cover those of the pattern. All can be captured in CUDA graphs.
 
     At the blocks of a :class:`DynamicPattern`, which the host does not know, the GPU makes the
-    lists that the kernels read anew at each product, for 2 to 4 microseconds, in scratch memory.
+    lists that the kernels read anew at each product, in scratch memory.
 
     Parameters
     ----------
@@ -104,9 +104,7 @@ def sampled(
     family: str = "auto",
 ) -> Any:
     """``sampled_matmul`` with kernels of the caller's choice: "sampled", "cover", "portable"."""
-    if isinstance(pattern, DynamicPattern) or (
-        isinstance(pattern, BlockSparse) and not pattern.is_fixed
-    ):
+    if isinstance(pattern, (DynamicPattern, DynamicArray)):
         return _at_changing_blocks(a, b, pattern, alpha, beta, out, stream, family)
     if not isinstance(pattern, BlockSparse):
         raise TypeError(

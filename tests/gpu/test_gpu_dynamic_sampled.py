@@ -85,28 +85,38 @@ def check(
     assert error <= allowed, f"{pattern!r}, k={k}, {family}: {error}, allowed {allowed}"
 
 
+def check_drawn(
+    torch: Any,
+    rng: np.random.Generator,
+    blocksize: tuple[int, int],
+    dtype: str,
+    family: str,
+    grids: list[tuple[int, int]],
+    orders: list[str],
+    ks: list[int],
+) -> None:
+    """Masks of all kinds, with room for all blocks or for fewer, operands in any of the orders."""
+    height, width = blocksize
+    for (rows, cols), part in combined(rng, grids, (1, 3), drawn=3):
+        capacity = max(1, rows * cols // part)
+        pattern = DynamicPattern((rows * height, cols * width), blocksize, capacity)
+        for (mask,) in combined(rng, all_masks(rng, rows, cols)):
+            pattern.update(torch.as_tensor(np.ascontiguousarray(mask), device="cuda"))
+            placing, k = tuple(rng.choice(orders, 2)), int(rng.choice(ks))
+            turned, adds, in_place = (bool(x) for x in rng.integers(0, 2, 3))
+            options = (placing, turned, 0.5 * adds, in_place)
+            check(torch, pattern, mask, k, getattr(torch, dtype), family, *options)
+
+
 @pytest.mark.parametrize("blocksize", SQUARE)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.usefixtures("hopper")
 def test_hopper(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
-    height, width = blocksize
-    for (rows, cols), part in combined(
-        rng, [(5, 7), (8, 6), (1, 9), (7, 70), (37, 3)], (1, 3), drawn=3
-    ):
-        pattern = DynamicPattern(
-            (rows * height, cols * width), blocksize, max(1, rows * cols // part)
-        )
-        for (mask,) in combined(rng, all_masks(rng, rows, cols)):
-            pattern.update(torch.as_tensor(np.ascontiguousarray(mask), device="cuda"))
-            orders = tuple(rng.choice(["rows", "columns"], 2))
-            k = int(rng.choice([8, 64, 120, 200]))
-            turned, beta, in_place = (bool(x) for x in rng.integers(0, 2, 3))
-            check(
-                torch, pattern, mask, k, getattr(torch, dtype), "sampled", orders, turned,
-                0.5 * beta, in_place,
-            )  # fmt: skip
+    grids = [(5, 7), (8, 6), (1, 9), (7, 70), (37, 3)]
+    orders, ks = ["rows", "columns"], [8, 64, 120, 200]
+    check_drawn(torch, rng, blocksize, dtype, "sampled", grids, orders, ks)
 
 
 @pytest.mark.parametrize("blocksize", [*OTHERS, *TALL[:2]])
@@ -114,22 +124,9 @@ def test_hopper(
 def test_portable(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
 ) -> None:
-    height, width = blocksize
-    for (rows, cols), part in combined(
-        rng, [(6, 9), (1, 1), (reduced(33), 65), (3, 100)], (1, 3), drawn=2
-    ):
-        pattern = DynamicPattern(
-            (rows * height, cols * width), blocksize, max(1, rows * cols // part)
-        )
-        for (mask,) in combined(rng, all_masks(rng, rows, cols), drawn=4):
-            pattern.update(torch.as_tensor(np.ascontiguousarray(mask), device="cuda"))
-            orders = tuple(rng.choice(["rows", "columns", "gaps"], 2))
-            k = int(rng.choice([1, 7, 40, 128]))
-            turned, beta, in_place = (bool(x) for x in rng.integers(0, 2, 3))
-            check(
-                torch, pattern, mask, k, getattr(torch, dtype), "portable", orders, turned,
-                0.5 * beta, in_place,
-            )  # fmt: skip
+    grids = [(6, 9), (1, 1), (reduced(33), 65), (3, 100)]
+    orders, ks = ["rows", "columns", "gaps"], [1, 7, 40, 128]
+    check_drawn(torch, rng, blocksize, dtype, "portable", grids, orders, ks)
 
 
 def test_without_k(torch: Any, rng: np.random.Generator) -> None:
