@@ -324,7 +324,18 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error);
  * below 2^31; device is the GPU's ordinal. *out belongs to the caller, who frees it with bsrg_structure_destroy. */
 bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                                 int64_t capacity, int device, bsrg_structure **out, bsrg_error *error);
-/* The same as far as it can be had without a device, for questions about products on such a chip. What fills it or its
+
+/* A structure that keeps all of its pattern in `memory` on the device, bsrg_dynamic_bytes at a multiple of
+ * BSRG_DYNAMIC_ALIGNMENT: first counts, indptr and indices as in bsrg_dynamic_arrays, each at such a multiple. The memory
+ * stays the caller's, must live as long as work with it, and may be given to several structures of the same arguments,
+ * which then have one pattern. There is none before the first update. Neither waits nor touches the memory. */
+enum { BSRG_DYNAMIC_ALIGNMENT = 256 };
+bsrg_status bsrg_dynamic_create_in(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                   int64_t capacity, int device, void *memory, bsrg_structure **out,
+                                   bsrg_error *error);
+/* The memory that a dynamic structure takes, the same on every GPU; 0 of other structures. */
+size_t bsrg_dynamic_bytes(const bsrg_structure *structure);
+/* One as far as it can be had without a device, for questions about products on such a chip. What fills it or its
  * values checks its arguments and does nothing else. */
 bsrg_status bsrg_dynamic_describe(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                                   int64_t capacity, const bsrg_chip *chip, bsrg_structure **out,

@@ -9,41 +9,51 @@
 
 /* ---- device memory ------------------------------------------------------------------------------ */
 
-/* Allocates the parts and keeps them with the structure, which frees them. Contents are zeros where `cleared`. */
-static bsrg_status add_arrays(bsrg_structure *structure, bsrg_family family, const size_t *bytes, int count,
-                              bool cleared, bsrg_gpu gpu, CUdeviceptr *out, bsrg_error *error) {
-  bsrg_uploads *node = calloc(1, sizeof(*node));
-  if (!node) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to list the arrays of a structure");
-  node->device = gpu.device->index;
-  node->key = family;
-  node->next = atomic_load(&structure->uploads);
-  atomic_store(&structure->uploads, node);
-  CUresult result = CUDA_SUCCESS;
-  for (int i = 0; i < count && result == CUDA_SUCCESS; ++i) {
-    const size_t words = (bytes[i] + 3) / 4;
-    if (words == 0) continue;
-    result = gpu.api->memory_alloc(&node->parts[i], 4 * words);
-    if (result == CUDA_SUCCESS && cleared)
-      result = gpu.api->set_32(node->parts[i], 0, words, gpu.device->upload);
-    out[i] = node->parts[i];
-  }
-  if (result == CUDA_ERROR_OUT_OF_MEMORY)
-    return bsrg_fail(error, BSRG_ERR_MEMORY, "cuda:%d has no room for a pattern of up to %" PRId64 " blocks",
-                     gpu.device->index, structure->view.nnzb);
-  return bsrg_cuda_check(gpu.api, result, "allocating a pattern", error);
-}
-
 static void *pointer_of(CUdeviceptr address) { return (void *)(uintptr_t)address; }
 
-/* The next piece of one allocation; without a base, only its size is counted. */
+static CUdeviceptr address_of(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
+
+/* The next piece of the memory; without a base, only its size is counted. */
 static void *take(CUdeviceptr base, size_t *used, size_t bytes) {
   const size_t at = *used;
-  *used += (bytes + 255) / 256 * 256;
+  *used += (bytes + BSRG_DYNAMIC_ALIGNMENT - 1) / BSRG_DYNAMIC_ALIGNMENT * BSRG_DYNAMIC_ALIGNMENT;
   return base ? pointer_of(base + at) : NULL;
 }
 
-static void place_side(bsrg_pattern_side *side, CUdeviceptr base, size_t *used) {
-  const size_t rows = (size_t)side->rows, words = rows * (size_t)side->words;
+static int64_t tiles_of(const bsrg_structure_view *v) {
+  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
+  return v->block_rows * (strips / 2) + (strips % 2 ? bsrg_ceil_div(v->block_rows, 2) : 0);
+}
+
+/* What the tall family reads. It has its place on every GPU, so that layouts are alike, but is made only where there is
+ * a plan for it. */
+static void place_tall(bsrg_pattern_side *side, const bsrg_structure *structure, CUdeviceptr base,
+                       size_t *used) {
+  const bsrg_structure_view *v = &structure->view;
+  if (bsrg_tall_family.obstacle(v, BSRG_F16, 90)) return;
+  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
+  const size_t lists = strips % 2 && strips > 1 ? 2 : 1;
+  bsrg_tall_entry *entries = take(base, used, sizeof(*entries) * lists * (size_t)v->nnzb);
+  bsrg_tall_tile *tiles = take(base, used, sizeof(*tiles) * (size_t)tiles_of(v));
+  if (!atomic_load(&structure->plans[BSRG_TALL])) return;
+  side->entries = entries;
+  side->tiles = tiles;
+}
+
+/* What products of one reading need, and what only the build reads. */
+static void place_side(bsrg_pattern_side *side, const bsrg_structure *structure, CUdeviceptr base,
+                       size_t *used) {
+  const bsrg_structure_view *v = &structure->view;
+  side->rows = (int32_t)v->block_rows;
+  side->words = (int32_t)bsrg_ceil_div(v->block_cols, 32);
+  side->strips = (int32_t)(v->block_height / BSRG_TALL_STRIP);
+  side->width = (int32_t)v->block_width;
+  const size_t rows = (size_t)v->block_rows, capacity = (size_t)v->nnzb, words = rows * (size_t)side->words;
+  side->indptr = take(base, used, sizeof(*side->indptr) * (rows + 1));
+  side->indices = take(base, used, sizeof(*side->indices) * capacity);
+  side->row_order = take(base, used, sizeof(*side->row_order) * rows);
+  side->order = v->order ? take(base, used, sizeof(*side->order) * capacity) : NULL;
+  place_tall(side, structure, base, used);
   side->bits = take(base, used, sizeof(*side->bits) * words);
   side->rank = take(base, used, sizeof(*side->rank) * words);
   side->count = take(base, used, sizeof(*side->count) * rows);
@@ -51,22 +61,69 @@ static void place_side(bsrg_pattern_side *side, CUdeviceptr base, size_t *used) 
   side->order_begin = take(base, used, sizeof(*side->order_begin) * rows);
 }
 
-/* What only the build reads; returns its size. */
-static size_t place_scratch(struct bsrg_dynamic *d, CUdeviceptr base) {
+/* Places everything and returns how much it takes. bsrgemm.h promises what comes first. */
+static size_t place(const bsrg_structure *structure, struct bsrg_dynamic *d, CUdeviceptr base) {
   size_t used = 0;
-  place_side(&d->build.matrix, base, &used);
-  place_side(&d->build.transposed, base, &used);
-  d->build.block_row = take(base, &used, sizeof(*d->build.block_row) * (size_t)d->build.capacity);
   d->counts = take(base, &used, 2 * sizeof(*d->counts));
+  place_side(&d->build.matrix, structure, base, &used);
+  place_side(&d->build.transposed, atomic_load(&structure->transposed), base, &used);
+  d->build.block_row = take(base, &used, sizeof(*d->build.block_row) * (size_t)d->build.capacity);
   return used;
 }
 
-/* ---- the tall family's plan --------------------------------------------------------------------- */
-
-static int64_t tiles_of(const bsrg_structure_view *v) {
-  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
-  return v->block_rows * (strips / 2) + (strips % 2 ? bsrg_ceil_div(v->block_rows, 2) : 0);
+/* Lets launchers find parts of the memory as if they had been uploaded, or, with a key that none of them has, keeps
+ * what the structure owns. */
+static bsrg_status keep(bsrg_structure *structure, int key, const CUdeviceptr *parts, int count,
+                        bool borrowed, bsrg_error *error) {
+  bsrg_uploads *node = calloc(1, sizeof(*node));
+  if (!node) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to list the arrays of a structure");
+  node->device = structure->dynamic->device;
+  node->key = key;
+  node->borrowed = borrowed;
+  for (int i = 0; i < count; ++i) node->parts[i] = parts[i];
+  node->next = atomic_load(&structure->uploads);
+  atomic_store(&structure->uploads, node);
+  return BSRG_OK;
 }
+
+static bsrg_status keep_side(bsrg_structure *structure, const bsrg_pattern_side *side, bsrg_error *error) {
+  const CUdeviceptr portable[] = {[BSRG_PORTABLE_INDPTR] = address_of(side->indptr),
+                                  [BSRG_PORTABLE_INDICES] = address_of(side->indices),
+                                  [BSRG_PORTABLE_ROW_ORDER] = address_of(side->row_order),
+                                  [BSRG_PORTABLE_ORDER] = address_of(side->order)};
+  const CUdeviceptr tall[] = {[BSRG_TALL_ENTRIES] = address_of(side->entries),
+                              [BSRG_TALL_TILES] = address_of(side->tiles)};
+  const bsrg_status status = keep(structure, BSRG_PORTABLE, portable, BSRG_PORTABLE_UPLOADS, true, error);
+  return status == BSRG_OK && side->entries ? keep(structure, BSRG_TALL, tall, 2, true, error) : status;
+}
+
+/* Allocates the memory where the caller gives none. The GPU is entered. */
+static bsrg_status place_in(bsrg_structure *structure, void *memory, bsrg_gpu gpu, bsrg_error *error) {
+  struct bsrg_dynamic *d = structure->dynamic;
+  CUdeviceptr base = address_of(memory);
+  bsrg_status status = BSRG_OK;
+  if (!memory) {
+    const size_t bytes = place(structure, d, 0);
+    const CUresult result = gpu.api->memory_alloc(&base, bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+      return bsrg_fail(error, BSRG_ERR_MEMORY,
+                       "cuda:%d has no room for a pattern of up to %" PRId64 " blocks", gpu.device->index,
+                       structure->view.nnzb);
+    status = bsrg_cuda_check(gpu.api, result, "allocating a pattern", error);
+    if (status != BSRG_OK) return status;
+    status = keep(structure, BSRG_AUTO, &base, 1, false, error);
+    if (status != BSRG_OK) {
+      gpu.api->memory_free(base);
+      return status;
+    }
+  }
+  place(structure, d, base);
+  status = keep_side(structure, &d->build.matrix, error);
+  if (status != BSRG_OK) return status;
+  return keep_side(atomic_load(&structure->transposed), &d->build.transposed, error);
+}
+
+/* ---- the tall family's plan --------------------------------------------------------------------- */
 
 /* As for a structure whose capacity is spread evenly, without its lists. Tiles come in the order that the GPU finds;
  * which of them are long is not known here, so none is cut and none goes first. */
@@ -84,23 +141,6 @@ static bsrg_tall_plan *make_tall_plan(const bsrg_structure_view *v) {
   return plan;
 }
 
-static bsrg_status add_tall(bsrg_structure *structure, bsrg_pattern_side *side, bsrg_gpu gpu,
-                            bsrg_error *error) {
-  const bsrg_structure_view *v = &structure->view;
-  const int64_t strips = v->block_height / BSRG_TALL_STRIP;
-  const bsrg_tall_plan *plan = atomic_load(&structure->plans[BSRG_TALL]);
-  if (!plan) return BSRG_OK;
-  const size_t lists = strips % 2 && strips > 1 ? 2 : 1;
-  const size_t bytes[] = {[BSRG_TALL_ENTRIES] = sizeof(bsrg_tall_entry) * lists * (size_t)v->nnzb,
-                          [BSRG_TALL_TILES] = sizeof(bsrg_tall_tile) * (size_t)plan->tile_count};
-  CUdeviceptr arrays[2];
-  const bsrg_status status = add_arrays(structure, BSRG_TALL, bytes, 2, false, gpu, arrays, error);
-  if (status != BSRG_OK) return status;
-  side->entries = pointer_of(arrays[BSRG_TALL_ENTRIES]);
-  side->tiles = pointer_of(arrays[BSRG_TALL_TILES]);
-  return BSRG_OK;
-}
-
 /* ---- structures --------------------------------------------------------------------------------- */
 
 /* What the host knows of one reading. */
@@ -113,30 +153,6 @@ static bsrg_status add_plans(bsrg_structure *structure, int sm_arch, bsrg_error 
   atomic_store(&structure->plans[BSRG_TALL], tall);
   if (portable && (tall || !has_tall)) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
-}
-
-/* The arrays that products of one reading need. */
-static bsrg_status add_side(bsrg_structure *structure, bsrg_pattern_side *side, bsrg_gpu gpu,
-                            bsrg_error *error) {
-  const bsrg_structure_view *v = &structure->view;
-  side->rows = (int32_t)v->block_rows;
-  side->words = (int32_t)bsrg_ceil_div(v->block_cols, 32);
-  side->strips = (int32_t)(v->block_height / BSRG_TALL_STRIP);
-  side->width = (int32_t)v->block_width;
-  const size_t rows = (size_t)v->block_rows, capacity = (size_t)v->nnzb;
-  const size_t bytes[] = {[BSRG_PORTABLE_INDPTR] = sizeof(*side->indptr) * (rows + 1),
-                          [BSRG_PORTABLE_INDICES] = sizeof(*side->indices) * capacity,
-                          [BSRG_PORTABLE_ROW_ORDER] = sizeof(*side->row_order) * rows,
-                          [BSRG_PORTABLE_ORDER] = v->order ? sizeof(*side->order) * capacity : 0};
-  CUdeviceptr arrays[BSRG_PORTABLE_UPLOADS] = {0};
-  const bsrg_status status =
-      add_arrays(structure, BSRG_PORTABLE, bytes, BSRG_PORTABLE_UPLOADS, false, gpu, arrays, error);
-  if (status != BSRG_OK) return status;
-  side->indptr = pointer_of(arrays[BSRG_PORTABLE_INDPTR]);
-  side->indices = pointer_of(arrays[BSRG_PORTABLE_INDICES]);
-  side->row_order = pointer_of(arrays[BSRG_PORTABLE_ROW_ORDER]);
-  side->order = pointer_of(arrays[BSRG_PORTABLE_ORDER]);
-  return add_tall(structure, side, gpu, error);
 }
 
 static bsrg_status check_capacity(const bsrg_structure_view *v, bsrg_error *error) {
@@ -194,21 +210,6 @@ static bsrg_status plan(bsrg_structure *structure, int device, int sm_arch, bsrg
   return status == BSRG_OK ? add_plans(transposed, sm_arch, error) : status;
 }
 
-static bsrg_status fill(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *error) {
-  bsrg_status status = plan(structure, gpu.device->index, gpu.device->info.sm_arch, error);
-  if (status != BSRG_OK) return status;
-  struct bsrg_dynamic *d = structure->dynamic;
-  status = add_side(structure, &d->build.matrix, gpu, error);
-  if (status == BSRG_OK)
-    status = add_side(atomic_load(&structure->transposed), &d->build.transposed, gpu, error);
-  if (status != BSRG_OK) return status;
-  const size_t bytes = place_scratch(d, 0);
-  CUdeviceptr scratch;
-  status = add_arrays(structure, BSRG_AUTO, &bytes, 1, true, gpu, &scratch, error);
-  if (status == BSRG_OK) place_scratch(d, scratch);
-  return status;
-}
-
 static bsrg_status check_view(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
                               int64_t capacity, bsrg_structure_view *out, bsrg_error *error) {
   const bsrg_pattern sizes = {
@@ -258,12 +259,30 @@ bsrg_status bsrg_dynamic_describe(int64_t rows, int64_t cols, int64_t block_heig
   return status;
 }
 
-bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
-                                int64_t capacity, int device, bsrg_structure **out, bsrg_error *error) {
+/* A pattern of no blocks, once the GPU has made it. */
+static bsrg_status begin_empty(bsrg_structure *structure, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
+  int64_t *counts = structure->dynamic->counts;
+  CUstream stream = gpu.device->upload;
+  bsrg_status status = bsrg_cuda_check(
+      gpu.api, gpu.api->set_32(address_of(counts), 0, 2 * sizeof(*counts) / 4, stream), "clearing", error);
+  /* A mask of one zero, again and again. */
+  const bsrg_dense empty = {counts, v->block_rows, v->block_cols, 0, 0};
+  if (status == BSRG_OK) status = bsrg_dynamic_update(structure, &empty, stream, error);
+  if (status != BSRG_OK) return status;
+  return bsrg_cuda_check(gpu.api, gpu.api->stream_synchronize(stream), "preparing a pattern", error);
+}
+
+bsrg_status bsrg_dynamic_create_in(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                   int64_t capacity, int device, void *memory, bsrg_structure **out,
+                                   bsrg_error *error) {
   *out = NULL;
   bsrg_structure_view view;
   bsrg_status status = check_view(rows, cols, block_height, block_width, capacity, &view, error);
   if (status != BSRG_OK) return status;
+  if ((uintptr_t)memory % BSRG_DYNAMIC_ALIGNMENT)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "memory is at %p, but must be at a multiple of %d bytes", memory,
+                     BSRG_DYNAMIC_ALIGNMENT);
 
   bsrg_gpu gpu;
   bool pushed;
@@ -279,14 +298,9 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
     /* Relaxed, as for uploads: the caller may be capturing a graph. */
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gpu.api->exchange_capture_mode(&mode);
-    status = fill(structure, gpu, error);
-    /* The scratch memory begins as zeros: a mask of one of them, again and again, is that of no blocks. */
-    const bsrg_dense empty = {structure->dynamic ? structure->dynamic->counts : NULL, view.block_rows,
-                              view.block_cols, 0, 0};
-    if (status == BSRG_OK) status = bsrg_dynamic_update(structure, &empty, gpu.device->upload, error);
-    if (status == BSRG_OK)
-      status = bsrg_cuda_check(gpu.api, gpu.api->stream_synchronize(gpu.device->upload),
-                               "preparing a pattern", error);
+    status = plan(structure, gpu.device->index, gpu.device->info.sm_arch, error);
+    if (status == BSRG_OK) status = place_in(structure, memory, gpu, error);
+    if (status == BSRG_OK && !memory) status = begin_empty(structure, gpu, error);
     gpu.api->exchange_capture_mode(&mode);
     bsrg_leave(gpu.api, pushed);
   }
@@ -295,6 +309,17 @@ bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height
   else
     bsrg_structure_destroy(structure);
   return status;
+}
+
+bsrg_status bsrg_dynamic_create(int64_t rows, int64_t cols, int64_t block_height, int64_t block_width,
+                                int64_t capacity, int device, bsrg_structure **out, bsrg_error *error) {
+  return bsrg_dynamic_create_in(rows, cols, block_height, block_width, capacity, device, NULL, out, error);
+}
+
+size_t bsrg_dynamic_bytes(const bsrg_structure *structure) {
+  if (!structure->dynamic) return 0;
+  struct bsrg_dynamic d = *structure->dynamic;
+  return place(structure->original ? structure->original : structure, &d, 0);
 }
 
 /* ---- what the rest of the core asks ------------------------------------------------------------- */

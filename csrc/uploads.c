@@ -15,7 +15,7 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads) {
     bool pushed;
     /* Relaxed: a structure may be collected while its thread captures a graph. */
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (bsrg_open_device(uploads->device, &api, &device, NULL) == BSRG_OK &&
+    if (!uploads->borrowed && bsrg_open_device(uploads->device, &api, &device, NULL) == BSRG_OK &&
         bsrg_enter(api, device, &pushed, NULL) == BSRG_OK) {
       api->exchange_capture_mode(&mode);
       free_parts(api, uploads);

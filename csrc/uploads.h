@@ -14,6 +14,7 @@ typedef struct bsrg_upload_part {
 struct bsrg_uploads {
   bsrg_uploads *next;
   int device, key;
+  bool borrowed; /* the parts lie in memory that is freed elsewhere */
   CUdeviceptr parts[BSRG_UPLOAD_PARTS];
 };
 

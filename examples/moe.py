@@ -8,8 +8,9 @@ the hidden activations are a block-sparse matrix: a row of blocks has those of i
 layer is a sampled product, dense x dense at these blocks, the second one block-sparse x dense, and
 their gradients are products of the same kinds. (T. Gale et al., MegaBlocks, 2022.)
 
-How many tokens an expert has is known to the GPU alone. A ``DynamicPattern`` has room for what
-there may be at most, so the host asks for no number.
+How many tokens an expert has is known to the GPU alone. A ``BlockPattern`` has room for what there
+may be at most, so the host asks for no number, and a CUDA graph can hold the layer with its
+gradients.
 """
 
 from __future__ import annotations
@@ -24,42 +25,9 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import torch
-from bsrgemm import DynamicPattern, sampled_matmul
+from bsrgemm.torch import BlockPattern, matmul, sampled_matmul
 from torch import nn
 from torch.nn import functional as F
-
-
-class SampledProduct(torch.autograd.Function):
-    """``x @ w`` at the blocks of a pattern, as values of shape (capacity, height, width)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, pattern: DynamicPattern) -> Any:
-        ctx.save_for_backward(x, w)
-        ctx.pattern = pattern
-        return sampled_matmul(x.detach(), w.detach(), pattern).data
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        x, w = (saved.detach() for saved in ctx.saved_tensors)
-        gradient = ctx.pattern.array(gradients[0].contiguous())
-        return gradient @ w.T, x.T @ gradient, None
-
-
-class SparseProduct(torch.autograd.Function):
-    """``A @ w``, A of a pattern and these values."""
-
-    @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, w: torch.Tensor, pattern: DynamicPattern) -> Any:
-        ctx.save_for_backward(values, w)
-        ctx.pattern = pattern
-        return pattern.array(values.detach()) @ w.detach()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        values, w = (saved.detach() for saved in ctx.saved_tensors)
-        gradient = gradients[0].contiguous()
-        of_values = sampled_matmul(gradient, w.T, ctx.pattern).data
-        return of_values, ctx.pattern.array(values).T @ gradient, None
 
 
 class Routing(NamedTuple):
@@ -72,10 +40,7 @@ class Routing(NamedTuple):
 
 
 class MixtureOfExperts(nn.Module):
-    """Of so many experts with two layers each, ``top`` for every token.
-
-    A pattern is overwritten by the next call, so call ``backward`` before that.
-    """
+    """Of so many experts with two layers each, ``top`` for every token."""
 
     def __init__(
         self,
@@ -93,17 +58,6 @@ class MixtureOfExperts(nn.Module):
         made = {"device": device, "dtype": dtype}
         self.up = nn.Parameter(torch.randn(width, experts * hidden, **made) / width**0.5)
         self.down = nn.Parameter(torch.randn(experts * hidden, width, **made) / hidden**0.5)
-        self._patterns: dict[int, DynamicPattern] = {}
-
-    def pattern(self, rows: int, device: torch.device) -> DynamicPattern:
-        """The one for so many rows, all of which may be taken."""
-        if rows not in self._patterns:
-            hidden = self.up.shape[1]
-            capacity = rows // self.block * (hidden // self.experts // self.block)
-            self._patterns[rows] = DynamicPattern(
-                (rows, hidden), (self.block, self.block), capacity, device
-            )
-        return self._patterns[rows]
 
     def route(self, x: torch.Tensor) -> Routing:
         scores = self.router(x).softmax(-1, dtype=torch.float32)
@@ -118,13 +72,14 @@ class MixtureOfExperts(nn.Module):
         row = (ends - blocks)[expert] * self.block + within
         return Routing(order // self.top, weight.flatten()[order].to(x.dtype), row, ends)
 
-    def mask(self, routing: Routing, rows: int) -> torch.Tensor:
+    def pattern(self, routing: Routing, rows: int) -> BlockPattern:
         """Which blocks there are: of each row of blocks those of its expert."""
         of_row = torch.arange(rows // self.block, device=routing.ends.device)
         expert = torch.searchsorted(routing.ends, of_row, right=True)
         across = self.up.shape[1] // self.block
-        of_column = torch.arange(across, device=expert.device) // (across // self.experts)
-        return expert[:, None] == of_column
+        each = across // self.experts
+        mask = expert[:, None] == torch.arange(across, device=expert.device) // each
+        return BlockPattern.from_mask(mask, (self.block, self.block), len(of_row) * each)
 
     def rows(self, tokens: int) -> int:
         """At most: every expert may fill up a block."""
@@ -135,11 +90,10 @@ class MixtureOfExperts(nn.Module):
         """Tokens of shape (tokens, width)."""
         rows = self.rows(len(x))
         routing = self.route(x)
-        pattern = self.pattern(rows, x.device)
-        pattern.update(self.mask(routing, rows))
+        pattern = self.pattern(routing, rows)
         gathered = x.new_zeros(rows, x.shape[1]).index_copy(0, routing.row, x[routing.token])
-        values = F.gelu(SampledProduct.apply(gathered, self.up, pattern))
-        y = SparseProduct.apply(values, self.down, pattern)
+        values = F.gelu(sampled_matmul(gathered, self.up, pattern))
+        y = matmul(pattern.array(values), self.down)
         chosen = y[routing.row] * routing.weight[:, None]
         return torch.zeros_like(x).index_add(0, routing.token, chosen)
 
@@ -172,8 +126,21 @@ def take_turns(calls: list[Callable[[], Any]], cuda: bool, least: float) -> list
     return [statistics.median(x[1:]) for x in times]
 
 
-def train_step(call: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> None:
-    call(x).square().mean().backward()
+def gradients(y: torch.Tensor, layer: nn.Module) -> Any:
+    """Of a training step with these results."""
+    return torch.autograd.grad(y.square().mean(), list(layer.parameters()))
+
+
+def captured(step: Callable[[], Any]) -> Callable[[], Any]:
+    """A step as one CUDA graph, which reads what its operands hold at the time."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -200,15 +167,19 @@ def main(argv: list[str] | None = None) -> None:
     x = torch.randn(given.tokens, given.width, device=given.device, dtype=dtype)
     with torch.no_grad():
         error = (layer(x) - (expected := one_by_one(layer, x))).norm() / expected.norm()
-    pattern = layer.pattern(layer.rows(given.tokens), x.device)
-    print(f"{pattern.nnzb} of {pattern.grid[0] * pattern.grid[1]} blocks, {pattern!r}")
+        pattern = layer.pattern(layer.route(x), layer.rows(given.tokens))
+    rows, cols = (n // given.block for n in pattern.shape)
+    print(f"{int(pattern.counts[0])} of {rows * cols} blocks, {pattern!r}")
     print(f"differs from experts one by one by {error:.1e}")
 
-    steps = [lambda: train_step(layer, x), lambda: train_step(lambda x: one_by_one(layer, x), x)]
+    calls = [lambda: layer(x), lambda: one_by_one(layer, x)]
+    steps = [lambda call=call: gradients(call(), layer) for call in calls]
     with torch.no_grad():
-        forward = take_turns(
-            [lambda: layer(x), lambda: one_by_one(layer, x)], on_gpu, given.seconds
-        )
+        if on_gpu:
+            calls.append(captured(calls[0]))
+        forward = take_turns(calls, on_gpu, given.seconds)
+    if on_gpu:
+        steps.append(captured(steps[0]))
     backward = take_turns(steps, on_gpu, given.seconds)
     settings = {k: v for k, v in vars(given).items() if k not in ("device", "out")}
     record: dict[str, Any] = {
@@ -223,11 +194,12 @@ def main(argv: list[str] | None = None) -> None:
         flops = 4.0 * given.tokens * given.top * given.width * given.hidden
         flops *= 3 if name != "forward" else 1
         rates = [flops / time / 1e9 for time in times]
-        record[name] = {"ms": times, "tflops": rates}  # of the layer, and one by one
-        print(
-            f"{name}: {times[0]:.2f} ms ({rates[0]:.3g} TF/s), "
-            f"experts one by one {times[1]:.2f} ms ({rates[1]:.3g} TF/s)"
+        record[name] = {"ms": times, "tflops": rates}  # layer, one by one, layer as a graph
+        names = ("as calls", "experts one by one", "as a CUDA graph")[: len(times)]
+        shown = (
+            f"{n} {t:.2f} ms ({r:.3g} TF/s)" for n, t, r in zip(names, times, rates, strict=True)
         )
+        print(f"{name}: {', '.join(shown)}")
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps(record, indent=1) + "\n")

@@ -8,7 +8,7 @@ import bsrgemm.torch
 import numpy as np
 import torch
 from bsrgemm import bsr_array
-from bsrgemm.torch import BSRLinear, linear, sparsify_
+from bsrgemm.torch import BlockPattern, BSRLinear, linear, matmul, sampled_matmul, sparsify_
 from malformed_inputs import Bad, build
 
 
@@ -34,6 +34,29 @@ def from_linear(linear: Any = None, blocksize: Any = (4, 4)) -> BSRLinear:
 def sparse(module: Any = None, blocksize: Any = (4, 4), density: Any = 0.5) -> Any:
     module = torch.nn.Sequential(torch.nn.Linear(8, 4)) if module is None else module
     return sparsify_(module, blocksize=blocksize, density=density)
+
+
+def pattern(mask: Any = None, blocksize: Any = (2, 2), **options: Any) -> BlockPattern:
+    return BlockPattern.from_mask(
+        torch.ones(2, 3, dtype=torch.bool) if mask is None else mask, blocksize, **options
+    )
+
+
+def best(k: Any = 1, scores: Any = None) -> BlockPattern:
+    return BlockPattern.from_topk(torch.ones(2, 3) if scores is None else scores, k, (2, 2))
+
+
+def changing() -> Any:
+    """4 × 6."""
+    return pattern().array(torch.ones(6, 2, 2))
+
+
+def sampled(a: Any = None, b: Any = None, at: Any = None) -> Any:
+    return sampled_matmul(
+        torch.ones(4, 5) if a is None else a,
+        torch.ones(5, 6) if b is None else b,
+        pattern() if at is None else at,
+    )
 
 
 LINEAR = (
@@ -142,7 +165,125 @@ ATTENTION = (
     Bad("key of another size", lambda: attend(key=torch.ones(1, 2, 4, 7)), ValueError, ("size",)),
 )
 
+PATTERN = (
+    Bad("mask of NumPy", lambda: pattern(np.ones((2, 3), bool)), TypeError, ("mask is a ndarray",)),
+    Bad("mask of floats", lambda: pattern(torch.ones(2, 3)), TypeError, ("float32", "bool, uint8")),
+    Bad(
+        "mask of one dimension",
+        lambda: pattern(torch.ones(3, dtype=torch.bool)),
+        ValueError,
+        ("mask has shape (3,)", "(block rows, block columns)"),
+    ),
+    Bad("blocksize of one number", lambda: pattern(blocksize=2), TypeError, ("blocksize is 2",)),
+    Bad("no capacity", lambda: pattern(capacity=0), ValueError, ("capacity is 0", "6 places")),
+    Bad(
+        "capacity of a fraction",
+        lambda: pattern(capacity=2.5),
+        TypeError,
+        ("capacity is 2.5", "accepted: an integer"),
+    ),
+    Bad("no best blocks", lambda: best(0), ValueError, ("k is 0", "from 1 to the 3")),
+    Bad("k of a fraction", lambda: best(1.5), TypeError, ("k is 1.5", "accepted: an integer")),
+    Bad(
+        "scores of integers",
+        lambda: best(scores=torch.ones(2, 3, dtype=torch.int32)),
+        TypeError,
+        ("scores has dtype int32",),
+    ),
+    Bad(
+        "dense of another shape",
+        lambda: pattern().gather(torch.ones(4, 5)),
+        ValueError,
+        ("dense has shape (4, 5)", "accepted: (4, 6)"),
+    ),
+    Bad("dense of NumPy", lambda: pattern().gather(np.ones((4, 6))), TypeError, ("dense is a",)),
+)
+
+MATRIX = (
+    Bad(
+        "values of another shape",
+        lambda: pattern().array(torch.ones(5, 2, 2)),
+        ValueError,
+        ("values have shape (5, 2, 2)", "accepted: (6, 2, 2)"),
+    ),
+    Bad("values of NumPy", lambda: pattern().array(np.ones((6, 2, 2))), TypeError, ("values is",)),
+)
+
+MATMUL = (
+    Bad(
+        "two dense ones",
+        lambda: matmul(torch.ones(4, 6), torch.ones(6, 5)),
+        TypeError,
+        ("a is a Tensor and b a Tensor", "in either order"),
+    ),
+    Bad(
+        "two block-sparse ones",
+        lambda: matmul(changing().T, changing()),
+        TypeError,
+        ("a is a BlockTensor and b a BlockTensor",),
+    ),
+    Bad("dense of NumPy", lambda: matmul(changing(), np.ones((6, 5))), TypeError, ("ndarray",)),
+    Bad(
+        "a bsr_array of NumPy",
+        lambda: matmul(build(), torch.ones(build().shape[1], 2)),
+        TypeError,
+        ("a is a bsr_array of ndarrays", "torch tensors"),
+    ),
+    Bad(
+        "dense of another shape",
+        lambda: matmul(changing(), torch.ones(4, 5)),
+        ValueError,
+        ("b has shape (4, 5)", "accepted: (6, N)"),
+    ),
+    Bad(
+        "dense of another shape on the left",
+        lambda: matmul(torch.ones(4, 6), changing()),
+        ValueError,
+        ("a has shape (4, 6)", "accepted: (..., 4)"),
+    ),
+    Bad(
+        "a batch on the right",
+        lambda: matmul(changing(), torch.ones(2, 6, 5)),
+        ValueError,
+        ("b has shape (2, 6, 5)", "accepted: (6, N)"),
+    ),
+    Bad(
+        "dense of another dtype",
+        lambda: matmul(changing(), torch.ones(6, 5).double()),
+        TypeError,
+        ("b is float64", "that of values, float32"),
+    ),
+)
+
+SAMPLED = (
+    Bad("a of NumPy", lambda: sampled(np.ones((4, 5))), TypeError, ("a is a ndarray",)),
+    Bad("b is a list", lambda: sampled(b=[1.0]), TypeError, ("b is a list",)),
+    Bad(
+        "b of another shape",
+        lambda: sampled(b=torch.ones(4, 6)),
+        ValueError,
+        ("a has shape (4, 5) and b (4, 6)", "accepted: (4, K) and (K, 6)"),
+    ),
+    Bad(
+        "b of another dtype",
+        lambda: sampled(b=torch.ones(5, 6).double()),
+        TypeError,
+        ("a is float32", "that of b, float64"),
+    ),
+    Bad("pattern is dense", lambda: sampled(at=torch.ones(4, 6)), TypeError, ("pattern is a",)),
+    Bad(
+        "pattern is a view",
+        lambda: sampled(torch.ones(6, 5), torch.ones(5, 4), weight().T),
+        TypeError,
+        ("pattern is a transposed view",),
+    ),
+)
+
 TABLES = {
+    "torch.BlockPattern": PATTERN,
+    "torch.BlockTensor": MATRIX,
+    "torch.matmul": MATMUL,
+    "torch.sampled_matmul": SAMPLED,
     "torch.linear": LINEAR,
     "torch.BSRLinear": MODULE,
     "torch.sparsify_": SPARSIFY,

@@ -23,11 +23,18 @@ static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure, PyObject *o
 }
 
 static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"shape", "blocksize", "capacity", "device", "chip", NULL};
-  PyObject *shape_object, *blocksize_object, *capacity_object, *device_object = NULL, *chip_object = NULL;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|OO:DynamicStructure", names, &shape_object,
-                                   &blocksize_object, &capacity_object, &device_object, &chip_object)) {
+  static char *names[] = {"shape", "blocksize", "capacity", "device", "chip", "memory", NULL};
+  PyObject *shape_object, *blocksize_object, *capacity_object, *device_object = NULL, *chip_object = NULL,
+                                                               *memory_object = NULL;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO|OOO:DynamicStructure", names, &shape_object,
+                                   &blocksize_object, &capacity_object, &device_object, &chip_object,
+                                   &memory_object)) {
     return NULL;
+  }
+  void *memory = NULL;
+  if (memory_object != NULL && memory_object != Py_None) {
+    memory = PyLong_AsVoidPtr(memory_object);
+    if (memory == NULL && PyErr_Occurred()) return NULL;
   }
   int64_t shape[2], blocksize[2], capacity;
   int device;
@@ -45,8 +52,8 @@ static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywo
   Py_BEGIN_ALLOW_THREADS;
   status = question.asked ? bsrg_dynamic_describe(shape[0], shape[1], blocksize[0], blocksize[1], capacity,
                                                   &question.chip, &structure, &error)
-                          : bsrg_dynamic_create(shape[0], shape[1], blocksize[0], blocksize[1], capacity,
-                                                device, &structure, &error);
+                          : bsrg_dynamic_create_in(shape[0], shape[1], blocksize[0], blocksize[1], capacity,
+                                                   device, memory, &structure, &error);
   Py_END_ALLOW_THREADS;
   return status == BSRG_OK ? wrap(type, structure, NULL)
                            : bsrg_raise(PyType_GetModuleState(type), status, &error);
@@ -89,6 +96,10 @@ static PyObject *get_pointers(PyObject *obj, void *Py_UNUSED(closure)) {
   if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
   return Py_BuildValue("(NNN)", PyLong_FromVoidPtr((void *)arrays.indptr),
                        PyLong_FromVoidPtr((void *)arrays.indices), PyLong_FromVoidPtr((void *)arrays.counts));
+}
+
+static PyObject *get_bytes(PyObject *obj, void *Py_UNUSED(closure)) {
+  return PyLong_FromSize_t(bsrg_dynamic_bytes(dynamic_of(obj)));
 }
 
 static PyObject *dynamic_transposed(PyObject *obj, PyObject *Py_UNUSED(unused)) {
@@ -155,6 +166,9 @@ static PyGetSetDef attributes[] = {
      "indices,\n"
      "int32 of capacity; counts, int64 of the blocks stored and dropped.",
      NULL},
+    {"bytes", get_bytes, NULL,
+     "Device memory that it takes. First in it are counts, indptr and indices, each at a multiple of 256.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef methods[] = {
@@ -170,14 +184,18 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL}};
 
 static const char dynamic_doc[] =
-    "DynamicStructure(shape, blocksize, capacity, device='cuda:0', chip=None)\n--\n\n"
+    "DynamicStructure(shape, blocksize, capacity, device='cuda:0', chip=None, memory=None)\n--\n\n"
     "Which blocks a block-sparse (BSR) matrix stores, made anew on a GPU by pattern_update and "
     "pattern_topk.\n"
     "\n"
     "shape, blocksize   pairs of integers; blocksize divides shape\n"
     "capacity           the most blocks that it can store, from 1 to all of them\n"
-    "chip               not None: one for calls with an argument chip alone, without a device\n\n"
-    "It begins without blocks. matmul and sampled_matmul take it with values "
+    "chip               not None: one for calls with an argument chip alone, without a device\n"
+    "memory             address of as many bytes as it takes on the device, a multiple of 256: all of the "
+    "pattern lies "
+    "there,\n"
+    "                   memory of the caller's, which has to live as long as work with it\n\n"
+    "It begins without blocks, or with what is in the memory. matmul and sampled_matmul take it with values "
     "[capacity, block height, block width].";
 
 PyTypeObject *bsrg_make_dynamic_type(PyObject *module) {

@@ -99,6 +99,15 @@ class DynamicPattern:
             self._capacity = self._structure.capacity
         self._shape, self._blocksize = self._structure.shape, self._structure.blocksize
 
+    @classmethod
+    def _around(cls, structure: Any, capacity: int, device: str) -> DynamicPattern:
+        """Of a structure that there is, as ``__init__`` makes one for the device."""
+        self = cls.__new__(cls)
+        self._device, self._structure, self._capacity = device, structure, capacity
+        self._given, self._stream, self._dropped = None, 0, 0
+        self._shape, self._blocksize = structure.shape, structure.blocksize
+        return self
+
     # ---- what it is ----------------------------------------------------------------------------
 
     @property

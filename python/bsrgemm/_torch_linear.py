@@ -101,6 +101,14 @@ def linear(
     return _linear(input, values, indices, indptr, weight.shape, structure, bias, activation)
 
 
+def cast_for(x: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Tensors as products take them: of autocast's dtype if that is in effect where ``x`` is."""
+    if not _is_cast(x):
+        return tensors
+    dtype = torch.get_autocast_dtype(x.device.type)
+    return tuple(tensor.to(dtype) for tensor in tensors)
+
+
 def _is_cast(x: torch.Tensor) -> bool:
     """Whether autocast is in effect where ``x`` is."""
     kind = x.device.type
@@ -124,10 +132,10 @@ def _linear(
         if bias is not None:
             check_tensor(bias, "bias", " or None")
     _check(x, shape, bias, activation)
-    if _is_cast(x):
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, values = x.to(dtype), values.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
+    if bias is None:
+        x, values = cast_for(x, x, values)
+    else:
+        x, values, bias = cast_for(x, x, values, bias)
     if (x.dtype, x.device) != (values.dtype, values.device):
         has, wants = (f"{str(t.dtype).removeprefix('torch.')} on {t.device}" for t in (x, values))
         raise TypeError(f"input is {has}; accepted: that of weight, {wants}")

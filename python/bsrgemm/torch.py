@@ -1,8 +1,8 @@
 """bsrgemm in PyTorch: attention and linear layers, eager, compiled and in CUDA graphs.
 
-``import bsrgemm.torch`` imports torch and registers the operators ``torch.ops.bsrgemm.attention``,
-``matmul`` and ``sampled_matmul``, which the functions here call; the latter two have gradients.
-``import bsrgemm`` alone does neither.
+``import bsrgemm.torch`` imports torch and registers operators of ``torch.ops.bsrgemm``, which the
+functions here call: products, which have gradients, patterns and attention. ``import bsrgemm``
+alone does neither.
 """
 
 from __future__ import annotations
@@ -17,9 +17,20 @@ from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
 from ._torch_linear import BSRLinear, linear
 from ._torch_operators import check_tensor, forward_ad, refuse_tangents
+from ._torch_products import BlockPattern, BlockTensor, matmul, sampled_matmul
 from ._torch_sparsify import Replacement, sparsify_
 
-__all__ = ["BSRLinear", "Replacement", "attention", "linear", "sparsify_"]
+__all__ = [
+    "BSRLinear",
+    "BlockPattern",
+    "BlockTensor",
+    "Replacement",
+    "attention",
+    "linear",
+    "matmul",
+    "sampled_matmul",
+    "sparsify_",
+]
 
 # Operators take no Python objects, so a mask goes in as its serial number. Compiled code reads it
 # from the mask of each call, or compares it with that mask's: the mask of a number is alive. SymInt
