@@ -14,6 +14,7 @@ COMMANDS = {
         "every kernel family on every case: is the planner's choice the best?",
     ),
     "dynamic": ("dynamic", "patterns that change on cuda:0, and products with them"),
+    "experts": ("experts", "both layers of mixtures of experts on cuda:0, beside grouped_mm"),
     "attention": ("attention", "attention on cuda:0, beside FlashAttention, cuDNN, FlexAttention"),
     "softmax": ("softmax", "softmax over stored elements on cuda:0, beside torch's dense one"),
     "sampled": ("sampled", "dense x dense at stored blocks on cuda:0, beside cuBLAS, Triton, stk"),

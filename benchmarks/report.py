@@ -22,6 +22,7 @@ from .report_cells import Made, Run, block_of, both_rates, number, obstacle, our
 from .report_host import host, training
 from .report_products import (
     dynamic,
+    experts,
     fused,
     linear,
     low_products,
@@ -391,6 +392,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-linear": (linear, GPU_SLUG, "gpu --select ^linear"),
     "gpu-sizes": (sizes, GPU_SLUG, "gpu --select ^sizes"),
     "gpu-dynamic": (dynamic, GPU_SLUG, "dynamic"),
+    "gpu-experts": (experts, GPU_SLUG, "experts"),
     "gpu-host": (host, GPU_SLUG, "host"),
     "gpu-training": (training, GPU_SLUG, "training"),
     "cpu": (_cpu, "cpu", "cpu"),

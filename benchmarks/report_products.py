@@ -177,3 +177,22 @@ def dynamic(runs: list[Run]) -> Made:
             used.append(run)
             break
     return header, lines, used
+
+
+def experts(runs: list[Run]) -> Made:
+    """Both layers of mixtures of experts, in µs, and how often torch's grouped_mm takes as long."""
+    header = ["experts", "a token's", "tokens", "block", "pattern", "X @ W1", "grouped_mm"]
+    header += ["H @ W2", "grouped_mm"]
+    found = [(run, row) for run in runs for row in run.find_all("up", op="experts")]
+    lines = []
+    for run, row in found:
+        cells = [f"{row['experts']} of {row['width']} × {row['hidden']}", str(row["top"])]
+        cells += [str(row["tokens"]), block_of(row)]
+        pattern, down = (run.find(who, case=row["case"]) for who in ("pattern", "down"))
+        cells.append("-" if pattern is None else number(pattern["us"]))
+        for layer, who in ((row, "grouped_up"), (down, "grouped_down")):
+            rival = run.find(who, case=row["case"])
+            cells.append("-" if layer is None else number(layer["us"]))
+            cells.append("-" if layer is None else ratio(layer, rival, of="us"))
+        lines.append(cells)
+    return header, lines, [run for run, _ in found]

@@ -18,6 +18,9 @@ static int64_t panels_of(const bsrg_structure_view *v) {
   return v->nnzb * (v->block_width / BSRG_SAMPLED_STRIP);
 }
 
+/* Whether the device chooses how many panels tiles have, since it knows how long rows are. */
+static bool chooses_width(const bsrg_structure_view *v) { return v->block_rows <= BSRG_SAMPLED_WIDTH_ROWS; }
+
 /* Rows as long as one another. */
 static int64_t count_tiles(const void *of, int64_t most) {
   const bsrg_structure_view *v = of;
@@ -29,9 +32,10 @@ static void plan_tiles(const bsrg_structure_view *v, bsrg_sampled_plan *plan) {
       v->cols > INT32_MAX || panels_of(v) > INT32_MAX)
     return;
   const int strips = bsrg_sampled_strips(v);
-  const int64_t most = bsrg_sampled_choose_width(
-      count_tiles, v, BSRG_SAMPLED_PANELS(strips, BSRG_SAMPLED_STRIP), 1, strips == 2 ? 1 : 2);
-  const int64_t tiles = slots_of(v, panels_of(v), most) * lists_of(v);
+  const int64_t widest = BSRG_SAMPLED_PANELS(strips, BSRG_SAMPLED_STRIP);
+  const int64_t most =
+      chooses_width(v) ? widest : bsrg_sampled_choose_width(count_tiles, v, widest, 1, strips == 2 ? 1 : 2);
+  const int64_t tiles = slots_of(v, panels_of(v), chooses_width(v) ? 1 : most) * lists_of(v);
   if (tiles > INT32_MAX / 2) return;
   plan->strips = strips;
   plan->part = BSRG_SAMPLED_STRIP;
@@ -48,6 +52,13 @@ void bsrg_sampled_plan_dynamic(const bsrg_structure_view *v, bsrg_sampled_plan *
   const int64_t few = bsrg_ceil_div(of_row, BSRG_SAMPLED_FEW) * BSRG_SAMPLED_FEW;
   plan->item_columns = 2 * few < many ? BSRG_SAMPLED_FEW : BSRG_SAMPLED_MANY;
   plan->item_count = slots_of(v, columns, plan->item_columns);
+}
+
+/* Block rows that take turns: as many as have their rows of A in a good part of L2. */
+static int64_t group_of(const bsrg_sampled_args *args) {
+  enum { BYTES = 16 << 20, MOST = 32 };
+  const int64_t row = args->pattern->view.block_height * args->a.cols * (int64_t)bsrg_dtype_size(args->dtype);
+  return bsrg_max(1, bsrg_min(MOST, BYTES / bsrg_max(1, row)));
 }
 
 /* ---- lists -------------------------------------------------------------------------------------- */
@@ -90,8 +101,12 @@ bsrg_status bsrg_sampled_make_lists(const bsrg_sampled_args *args, const bsrg_sa
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
       .most = tiles ? plan->tile_panels : plan->item_columns,
+      .workers = tiles && chooses_width(v) ? gpu.device->info.sm_count : 0,
+      .ends =
+          tiles ? 2 * gpu.device->info.sm_count : INT32_MAX, /* the most from one tile of a CTA to its next */
       .strips = plan->strips,
       .lists = tiles ? (int32_t)lists_of(v) : 1,
+      .group = tiles ? (int32_t)group_of(args) : 1,
       .list_ctas = (int32_t)bsrg_ceil_div(v->block_rows, BSRG_SAMPLED_LISTS_THREADS / 32)};
   status = bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_LISTS,
                        p.list_ctas + CLEARING * gpu.device->info.sm_count, 1, stream, &p, error);

@@ -33,10 +33,25 @@ from torch.nn import functional as F
 class Routing(NamedTuple):
     """Where the chosen tokens go. Rows: of the matrix in which experts' tokens lie together."""
 
-    token: torch.Tensor  # [tokens * top], by experts
-    weight: torch.Tensor  # [tokens * top]
-    row: torch.Tensor  # [tokens * top]
+    weight: torch.Tensor  # [tokens, top]
+    row: torch.Tensor  # [tokens, top]
     ends: torch.Tensor  # [experts]: behind each expert's rows, in blocks
+
+
+class Take(torch.autograd.Function):
+    """``x[index]``. ``back`` says which rows of that each row of x has become, one or several: so
+    the gradient takes rows, too, where autograd's own would add to rows in memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, index: torch.Tensor, back: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(back)
+        return x[index]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (back,) = ctx.saved_tensors
+        of_x = gradients[0][back]
+        return of_x if back.ndim == 1 else of_x.sum(1), None, None
 
 
 class MixtureOfExperts(nn.Module):
@@ -61,8 +76,8 @@ class MixtureOfExperts(nn.Module):
 
     def route(self, x: torch.Tensor) -> Routing:
         scores = self.router(x).softmax(-1, dtype=torch.float32)
-        weight, expert = scores.topk(self.top, -1)
-        expert, order = expert.flatten().sort(stable=True)
+        weight, chosen = scores.topk(self.top, -1)
+        expert, order = chosen.flatten().sort(stable=True)
         counts = torch.zeros(self.experts, dtype=torch.int64, device=x.device)
         counts.scatter_add_(0, expert, torch.ones_like(expert))
         blocks = (counts + self.block - 1) // self.block
@@ -70,7 +85,8 @@ class MixtureOfExperts(nn.Module):
         # Where a token lies among those of its expert, behind the blocks of the experts before.
         within = torch.arange(len(order), device=x.device) - (counts.cumsum(0) - counts)[expert]
         row = (ends - blocks)[expert] * self.block + within
-        return Routing(order // self.top, weight.flatten()[order].to(x.dtype), row, ends)
+        row = torch.empty_like(row).scatter(0, order, row)
+        return Routing(weight.to(x.dtype), row.view(chosen.shape), ends)
 
     def pattern(self, routing: Routing, rows: int) -> BlockPattern:
         """Which blocks there are: of each row of blocks those of its expert."""
@@ -91,11 +107,18 @@ class MixtureOfExperts(nn.Module):
         rows = self.rows(len(x))
         routing = self.route(x)
         pattern = self.pattern(routing, rows)
-        gathered = x.new_zeros(rows, x.shape[1]).index_copy(0, routing.row, x[routing.token])
+        row = routing.row.flatten()
+        # What lies in each row: which choice, of which token. Rows that are nobody's are zeros, so
+        # that whatever gradient they get counts for nothing.
+        choice = torch.zeros(rows, dtype=torch.int64, device=x.device)
+        choice = choice.scatter(0, row, torch.arange(len(row), device=x.device))
+        token = torch.full_like(choice, len(x)).scatter(0, row, choice[row] // self.top)
+        with_zeros, back = F.pad(x, (0, 0, 0, 1)), F.pad(routing.row, (0, 0, 0, 1))
+        gathered = Take.apply(with_zeros, token, back)
         values = F.gelu(sampled_matmul(gathered, self.up, pattern))
         y = matmul(pattern.array(values), self.down)
-        chosen = y[routing.row] * routing.weight[:, None]
-        return torch.zeros_like(x).index_add(0, routing.token, chosen)
+        chosen = Take.apply(y, row, choice).view(*routing.row.shape, -1)
+        return (chosen * routing.weight[..., None]).sum(1)
 
 
 def one_by_one(layer: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
@@ -106,9 +129,9 @@ def one_by_one(layer: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
     down = layer.down.view(layer.experts, -1, x.shape[1])
     for expert in range(layer.experts):
         mine = (routing.row >= ends[expert]) & (routing.row < ends[expert + 1])
-        token, weight = routing.token[mine], routing.weight[mine]
+        token, choice = mine.nonzero(as_tuple=True)
         of_expert = F.gelu(x[token] @ up[:, expert]) @ down[expert]
-        y = y.index_add(0, token, of_expert * weight[:, None])
+        y = y.index_add(0, token, of_expert * routing.weight[token, choice, None])
     return y
 
 

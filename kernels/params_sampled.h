@@ -112,13 +112,19 @@ enum { BSRG_SAMPLED_FEW = 32, BSRG_SAMPLED_MANY = 128 };
 
 enum {
   BSRG_SAMPLED_LISTS_THREADS = 256,
-  BSRG_SAMPLED_COUNTED_ROWS = 4096 /* up to so many each row counts the slots of those before it */
+  BSRG_SAMPLED_COUNTED_ROWS = 4096, /* up to so many each row counts the slots of the groups before its own */
+  /* Up to so many the width of tiles is chosen on the device, too. */
+  BSRG_SAMPLED_WIDTH_ROWS = 1024,
+  BSRG_SAMPLED_TURN = 32
 };
 
 /* Tiles or items for a pattern that the device alone knows, and zeros behind its last block. A slot is an item, or `lists`
- * tiles, one below the other. Block row r, with n panels or columns behind the s of the rows before, takes ceil(n / most)
- * slots, one behind the other. Where there are too many rows to count, it has those from floor(s / most) + r on, of which at
- * most one stays empty. */
+ * tiles, one below the other. A block row with n panels or columns takes ceil(n / most) slots. `group` block rows take turns:
+ * the first slots of each, then the next ones, in reverse, and so on, while the group's rows of A stay in L2. Where most of
+ * them begin with the same column, as those of an expert do, a turn is one slot, and tiles that read the same columns of B
+ * are neighbours; elsewhere it is BSRG_SAMPLED_TURN panels, since only tiles of a row read the same. Groups follow one another;
+ * where there are too many rows to count, one that begins with row r, behind s panels or columns, has slots from
+ * floor(s / most) + r on, of which some stay empty. */
 typedef struct bsrg_sampled_lists_params {
   const int64_t *indptr;
   const int32_t *indices;
@@ -132,8 +138,12 @@ typedef struct bsrg_sampled_lists_params {
   int32_t capacity;
   int32_t unit; /* 16, 8, 4 or 2 */
   int32_t rows, block_height, block_width;
-  int32_t most;          /* panels of a tile, columns of an item */
+  int32_t most; /* panels of a tile, columns of an item */
+  int32_t
+      workers; /* 0, or tiles at a time, for which the device chooses how many panels a tile has, up to most */
+  int32_t ends;          /* so many slots behind the last one say that it was that */
   int32_t strips, lists; /* of a tile, of a block row */
+  int32_t group;         /* at most 32 */
   int32_t list_ctas;     /* with a warp for each block row; the others write zeros */
 } bsrg_sampled_lists_params;
 

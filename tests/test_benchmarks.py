@@ -28,6 +28,7 @@ from benchmarks import cpu, peers, records, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
 from benchmarks.cases import FORMS, Case, PairsCase, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.dynamic import DynamicCase, DynamicSuite, dynamic_cases  # noqa: E402
+from benchmarks.experts import ExpertsCase, ExpertsSuite, experts_cases  # noqa: E402
 from benchmarks.families import FamilySuite  # noqa: E402
 from benchmarks.pairs import PairsSuite  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
@@ -495,6 +496,21 @@ def test_dynamic_suite() -> None:
 def test_dynamic_cases() -> None:
     for case in dynamic_cases():
         assert len(case.make_pattern().indices) == case.nnzb <= case.capacity
+
+
+@pytest.mark.parametrize(("tokens", "block", "top"), [(1, 4, 1), (50, 4, 2), (7, 8, 3)])
+def test_experts_suite(tokens: int, block: int, top: int) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    case = ExpertsCase(12, 16, 5, top, tokens, block, "float32")
+    outcome = ExpertsSuite(torch, HostTimer(), (), "cpu").run(case)
+    assert not outcome.wrong and [row["who"] for row in outcome.rows] == ["pattern", "up", "down"]
+    assert outcome.rows[1]["tokens"] == tokens and outcome.rows[0]["tflops"] == 0.0
+
+
+def test_experts_cases() -> None:
+    cases = list(experts_cases())
+    assert len({case.name for case in cases}) == len(cases)
+    assert all(case.hidden % case.block == 0 for case in cases)
 
 
 # ---- python -m bsrgemm bench ---------------------------------------------------------------------

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import records, report  # noqa: E402
 from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.dynamic import dynamic_cases  # noqa: E402
+from benchmarks.experts import experts_cases  # noqa: E402
 from benchmarks.families import describe, tally  # noqa: E402
 
 
@@ -62,7 +63,7 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     )
     tokens = select(cases, "^linear/float16/64x64/.*/14336x(1|16)x")
     sizes = select(cases, "^sizes/float16/64x64/d0.125/.*/8192x(1|8192)x8192")
-    dynamic = next(iter(dynamic_cases()))
+    dynamic, experts = next(iter(dynamic_cases())), next(iter(experts_cases()))
     seconds = turned.useful_flops / 400e12
     rows = [
         *(result(turned, "bsrgemm", timing, seconds * 1e6) for timing in ("sustained", "burst")),
@@ -81,6 +82,10 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
         result(sizes[1], "cublas_dense", "sustained", 24636.0),
         result(dynamic, "update", "sustained", 18.3),
         result(dynamic, "product", "sustained", 343.0),
+        result(experts, "pattern", "sustained", 21.0),
+        result(experts, "up", "sustained", 250.0),
+        result(experts, "down", "sustained", 240.0),
+        result(experts, "grouped_up", "sustained", 375.0),
     ]
     write_run(tmp_path, "h200", "one", "2026-01-01", rows)
 
@@ -107,6 +112,9 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     )
     assert (
         first_line("gpu-dynamic") == "| 64×64 | uniform | 18.3 | - | - | 343 | - | - | - | - | - |"
+    )
+    assert first_line("gpu-experts") == (
+        "| 8 of 4096 × 14336 | 2 | 16 | 64×64 | 21.0 | 250 | 1.50 | 240 | - |"
     )
 
 

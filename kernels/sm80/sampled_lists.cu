@@ -14,7 +14,12 @@ constexpr int kWarps = BSRG_SAMPLED_LISTS_THREADS / 32;
 class Row {
  public:
   __device__ __forceinline__ Row(const bsrg_sampled_lists_params &params, int row)
-      : p(params), row_(row), begin(params.indptr[row]), blocks(length(row)), lane(threadIdx.x % 32) {}
+      : p(params),
+        row_(row),
+        begin(params.indptr[row]),
+        blocks(length(row)),
+        lane(threadIdx.x % 32),
+        most(params.workers == 0 ? params.most : choose_width()) {}
 
   __device__ __forceinline__ void make() const {
     if (p.tiles == nullptr) {
@@ -35,45 +40,92 @@ class Row {
   const int64_t begin;
   const int blocks;
   const int lane;
+  const int most;  // of a slot
+
+  // As bsrg_sampled_choose_width.
+  __device__ __forceinline__ int choose_width() const {
+    constexpr int kWidest = BSRG_SAMPLED_PANELS(1, BSRG_SAMPLED_STRIP);
+    const int across = p.block_width / BSRG_SAMPLED_STRIP, overhead = p.strips == 2 ? 1 : 2;
+    int slots[kWidest + 1] = {};
+    for (int row = lane; row < p.rows; row += 32) {
+      const uint32_t panels = length(row) * across;
+#pragma unroll
+      for (uint32_t i = 1; i <= kWidest; ++i) slots[i] += (panels + i - 1) / i;
+    }
+    int best = p.most, least = INT32_MAX;
+#pragma unroll
+    for (int i = kWidest; i > 0; --i) {
+      const int tiles = __reduce_add_sync(~0u, slots[i]) * p.lists;
+      const int cost = (tiles + p.workers - 1) / p.workers * (i + overhead);
+      if (i > p.most || cost >= least) continue;
+      least = cost;
+      best = i;
+    }
+    return best;
+  }
 
   __device__ __forceinline__ int length(int row) const {
     return static_cast<int>(p.indptr[row + 1] - p.indptr[row]);
   }
 
   __device__ __forceinline__ int slots_of(int units) const {
-    return static_cast<int>((static_cast<uint32_t>(units) + p.most - 1) / static_cast<uint32_t>(p.most));
+    return static_cast<int>((static_cast<uint32_t>(units) + most - 1) / static_cast<uint32_t>(most));
   }
 
-  // Of the rows before.
-  __device__ __forceinline__ int64_t slots_before(int units_of_block) const {
+  // Of the rows before this one.
+  __device__ __forceinline__ int64_t slots_before(int end, int units_of_block) const {
     int64_t sum = 0;
-    for (int row = lane; row < row_; row += 32) sum += slots_of(length(row) * units_of_block);
+    for (int row = lane; row < end; row += 32) sum += slots_of(length(row) * units_of_block);
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     return sum;
   }
 
-  // Calls take(slot, first unit of the row, units) for each of the row's slots; units of a slot without any: 0, or -1 where
-  // there are none behind it either.
+  // Where the group of rows from this one on begins.
+  __device__ __forceinline__ int64_t slots_at(int row, int units_of_block) const {
+    if (p.rows <= BSRG_SAMPLED_COUNTED_ROWS) return slots_before(row, units_of_block);
+    return p.indptr[row] * units_of_block / most + row;
+  }
+
+  // Whether most of these rows begin with the same column as the next one.
+  __device__ __forceinline__ bool are_alike(int head, int rows) const {
+    const bool stores = lane < rows && length(head + lane) > 0;
+    const int column = stores ? __ldg(p.indices + p.indptr[head + lane]) : -1;
+    const int next = __shfl_down_sync(~0u, column, 1);
+    const bool same = stores && lane + 1 < rows && column == next;
+    return 2 * __popc(__ballot_sync(~0u, same)) >= rows;
+  }
+
+  // Calls take(slot, first unit of the row, units) for each of the row's slots, the last row of a group also for those that
+  // stay empty: with 0 units, or -1 for the first ones behind all others.
   template <typename Take>
   __device__ __forceinline__ void for_slots(int units_of_block, Take take) const {
-    const bool last = row_ + 1 == p.rows, counted = p.rows <= BSRG_SAMPLED_COUNTED_ROWS;
+    const int head = row_ / p.group * p.group, rows = min(p.group, p.rows - head), mine = row_ - head;
     const int count = blocks * units_of_block, used = slots_of(count);
-    const int64_t before = begin * units_of_block;
-    const int64_t first = counted ? slots_before(units_of_block) : before / p.most + row_;
-    const int64_t next = last ? p.slots : counted ? first + used : (before + count) / p.most + row_ + 1;
-    for (int i = lane; first + i < next; i += 32) {
-      if (i < used)
-        take(first + i, share(count, i, used), share(count, i + 1, used) - share(count, i, used));
-      else
-        take(first + i, 0, last ? -1 : 0);
+    const int of_lane = lane < rows ? slots_of(length(head + lane) * units_of_block) : 0;
+    const int64_t first = slots_at(head, units_of_block);
+    const int turn = are_alike(head, rows) ? 1 : max(1, BSRG_SAMPLED_TURN / most);
+    for (int i = lane; i - lane < used; i += 32) {
+      const int in_turn = i % turn, begun = i - in_turn;
+      const bool back = begun / turn % 2;
+      int64_t slot = first + in_turn;
+      for (int row = 0; row < rows; ++row) {
+        const int slots = __shfl_sync(~0u, of_lane, row);
+        slot += min(slots, begun + ((back ? row > mine : row < mine) ? turn : 0));
+      }
+      if (i < used) take(slot, share(count, i, used), share(count, i + 1, used) - share(count, i, used));
     }
+    if (mine + 1 < rows) return;
+    const bool last = row_ + 1 == p.rows;
+    const int64_t next = first + __reduce_add_sync(~0u, of_lane);
+    const int64_t end = last ? min(p.slots, next + p.ends) : slots_at(head + rows, units_of_block);
+    for (int64_t slot = next + lane; slot < end; slot += 32) take(slot, 0, last ? -1 : 0);
   }
 
   // Where share i begins: tiles of a row are about equal, and items fill up their columns, since the kernels compute all of
   // them anyway.
   __device__ __forceinline__ int share(int count, int i, int shares) const {
-    if (p.tiles == nullptr) return i == shares ? count : i * p.most;
+    if (p.tiles == nullptr) return i == shares ? count : i * most;
     return count / shares * i + min(i, count % shares);
   }
 

@@ -144,13 +144,16 @@ def test_large_capacity(torch: Any, rng: np.random.Generator) -> None:
         ((64, 64), 128, 256),
         ((128, 128), 64, 64),
         ((16, 16), 70, 90),
+        ((64, 64), 1100, 40),
         ((64, 64), 4100, 5),
         ((8, 8), 5000, 9),
     ):
         height, width = blocksize
         pattern = DynamicPattern((rows * height, cols * width), blocksize, rows * cols)
-        for density in (0.0, 0.002, 0.03, 0.9):
-            mask = rng.random((rows, cols)) < density
+        masks = [rng.random((rows, cols)) < density for density in (0.0, 0.002, 0.03, 0.9)]
+        # Seven rows in a row have the same four columns, and the last ones none.
+        masks.append(np.arange(rows)[:, None] // 7 == np.arange(cols) // 4)
+        for mask in masks:
             pattern.update(torch.as_tensor(mask, device="cuda"))
             check(torch, pattern, mask, 64, torch.bfloat16, "auto")
 
