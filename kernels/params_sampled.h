@@ -1,5 +1,5 @@
-/* What host code and the kernels of sampled products agree on, sm90/sampled.cuh, sm80/sampled.cuh, sm80/sampled_simt.cuh
- * and sm80/sampled_lists.cu; included by params.h, which is what everybody includes. */
+/* What host code and the kernels of sampled products agree on, sm90/sampled.cuh, sm80/sampled.cuh, sm80/sampled_simt.cuh,
+ * sm80/sampled_lists.cu and sm80/sampled_unions.cu; included by params.h, which is what everybody includes. */
 #ifndef BSRG_PARAMS_SAMPLED_H
 #define BSRG_PARAMS_SAMPLED_H
 
@@ -108,6 +108,36 @@ enum { BSRG_SAMPLED_FEW = 32, BSRG_SAMPLED_MANY = 128 };
 #define BSRG_SAMPLED_SIMT_BYTES(size, rows, columns, k, stages) \
   ((stages) * BSRG_SIMT_STAGE_BYTES(size, rows, columns, k) + 16 * (columns))
 
+/* ---- sm80/sampled_unions.cu ------------------------------------------------------------------ */
+
+enum { BSRG_SAMPLED_UNION_PART = 32 };
+
+/* A strip of two parts of 32 rows, and the panels that either stores, in pairs. */
+typedef struct bsrg_sampled_union {
+  int32_t row[2]; /* as in bsrg_sampled_tile */
+  int32_t panel_begin;
+  int32_t panel_pairs;
+} bsrg_sampled_union;
+
+/* Two block rows have 2 * parts parts, strips of two each, the second row's parts backwards; a last row alone has half as
+ * many, rounded up. Strip s belongs to pair s / parts. Where panels of strip `local` of a pair of block rows begin, whose
+ * blocks are begin to end - 1, each `across` panels wide: there is room for all of them and one panel for an odd number. */
+#define bsrg_sampled_union_begin(begin, end, pair, local, parts, across) \
+  ((int64_t)(parts) * ((int64_t)(begin) * (across) + (int64_t)(pair)) +  \
+   (int64_t)(local) * (((int64_t)(end) - (int64_t)(begin)) * (across) + 1))
+
+typedef struct bsrg_sampled_unions_params {
+  const uint32_t *bits; /* as in bsrg_pattern_side */
+  const int32_t *rank;
+  const int64_t *indptr;
+  bsrg_sampled_panel *panels;
+  bsrg_sampled_union *unions; /* [strips] */
+  int32_t rows, words;
+  int32_t block_height, block_width;
+  int32_t parts; /* of a block row */
+  int32_t strips;
+} bsrg_sampled_unions_params;
+
 /* ---- sm80/sampled_lists.cu ------------------------------------------------------------------- */
 
 enum {
@@ -119,7 +149,8 @@ enum {
 };
 
 /* Tiles or items for a pattern that the device alone knows, and zeros behind its last block. A slot is an item, or `lists`
- * tiles, one below the other. A block row with n panels or columns takes ceil(n / most) slots. `group` block rows take turns:
+ * tiles, one below the other. A block row, or a strip of sampled_unions, whose panels are there, with n panels (pairs of those
+ * of a strip) or columns takes ceil(n / most) slots. `group` block rows take turns:
  * the first slots of each, then the next ones, in reverse, and so on, while the group's rows of A stay in L2. Where most of
  * them begin with the same column, as those of an expert do, a turn is one slot, and tiles that read the same columns of B
  * are neighbours; elsewhere it is BSRG_SAMPLED_TURN panels, since only tiles of a row read the same. Groups follow one another;
@@ -128,8 +159,9 @@ enum {
 typedef struct bsrg_sampled_lists_params {
   const int64_t *indptr;
   const int32_t *indices;
-  const int64_t *counts;    /* the first one: of blocks that are stored */
-  bsrg_sampled_tile *tiles; /* NULL: items */
+  const int64_t *counts;            /* the first one: of blocks that are stored */
+  const bsrg_sampled_union *unions; /* NULL, or strips, which stand for block rows */
+  bsrg_sampled_tile *tiles;         /* NULL: items */
   bsrg_sampled_panel *panels;
   bsrg_sampled_item *items;
   void *out;           /* [capacity] blocks of block_bytes each */
@@ -137,7 +169,8 @@ typedef struct bsrg_sampled_lists_params {
   int64_t slots;
   int32_t capacity;
   int32_t unit; /* 16, 8, 4 or 2 */
-  int32_t rows, block_height, block_width;
+  int32_t rows; /* block rows, or strips */
+  int32_t block_height, block_width;
   int32_t most; /* panels of a tile, columns of an item */
   int32_t
       workers; /* 0, or tiles at a time, for which the device chooses how many panels a tile has, up to most */

@@ -65,7 +65,7 @@ class DynamicPattern:
     other way round) and otherwise by the portable ones. Their grids and their choice follow from
     the capacity, so one that is much larger than needed costs time. Long rows go first, but are
     not shared out among SMs as those of a :class:`bsr_array` are. :func:`bsrgemm.sampled_matmul`
-    at these blocks goes by Hopper's kernels where both sides are multiples of 64.
+    at these blocks goes by Hopper's kernels where both sides are multiples of 32.
     """
 
     __slots__ = (

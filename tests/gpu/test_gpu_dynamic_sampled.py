@@ -14,8 +14,9 @@ from test_gpu_dynamic import OTHERS, TALL, all_masks
 
 pytestmark = pytest.mark.gpu
 
-# Sides that are multiples of 64 both ways.
+# Sides that are multiples of 64 both ways, then of 32.
 SQUARE = [(64, 64), (128, 64), (192, 64), (256, 128), (64, 128), (64, 192), (128, 256)]
+UNIONS = [(32, 32), (32, 64), (64, 32), (96, 32), (32, 96), (160, 96), (128, 32)]
 
 
 def blocks_of(torch: Any, dense: Any, mask: np.ndarray) -> Any:
@@ -108,7 +109,7 @@ def check_drawn(
             check(torch, pattern, mask, k, getattr(torch, dtype), family, *options)
 
 
-@pytest.mark.parametrize("blocksize", SQUARE)
+@pytest.mark.parametrize("blocksize", [*SQUARE, *UNIONS])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.usefixtures("hopper")
 def test_hopper(
@@ -145,6 +146,9 @@ def test_large_capacity(torch: Any, rng: np.random.Generator) -> None:
         ((128, 128), 64, 64),
         ((16, 16), 70, 90),
         ((64, 64), 1100, 40),
+        ((32, 32), 128, 130),
+        ((32, 32), 2100, 33),
+        ((32, 64), 8300, 3),
         ((64, 64), 4100, 5),
         ((8, 8), 5000, 9),
     ):
@@ -158,7 +162,7 @@ def test_large_capacity(torch: Any, rng: np.random.Generator) -> None:
             check(torch, pattern, mask, 64, torch.bfloat16, "auto")
 
 
-@pytest.mark.parametrize("blocksize", [(128, 128), (64, 64), (16, 16)])
+@pytest.mark.parametrize("blocksize", [(128, 128), (64, 64), (32, 32), (96, 64), (16, 16)])
 def test_same_bits_as_a_fixed_pattern(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int]
 ) -> None:
