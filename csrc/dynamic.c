@@ -1,6 +1,7 @@
 /* Dynamic structures: what the host knows of a pattern that a GPU makes, and the memory that it is made in. */
 #include "dynamic.h"
 
+#include "sampled.h"
 #include "tall.h"
 #include "uploads.h"
 
@@ -61,6 +62,19 @@ static void place_side(bsrg_pattern_side *side, const bsrg_structure *structure,
   side->order_begin = take(base, used, sizeof(*side->order_begin) * rows);
 }
 
+/* What Hopper's sampled products read: as for the tall family, with a place everywhere. */
+static void place_sampled(const bsrg_structure *structure, struct bsrg_dynamic *d, CUdeviceptr base,
+                          size_t *used) {
+  bsrg_sampled_lists_params lists;
+  size_t panel_bytes, tile_bytes;
+  if (!bsrg_sampled_place_lists(&structure->view, &d->build.matrix, d->sm_count, &lists, &panel_bytes,
+                                &tile_bytes))
+    return;
+  lists.panels = take(base, used, panel_bytes);
+  lists.tiles = take(base, used, tile_bytes);
+  if (d->has_sampled) d->build.sampled = lists;
+}
+
 /* Places everything and returns how much it takes. bsrgemm.h promises what comes first. */
 static size_t place(const bsrg_structure *structure, struct bsrg_dynamic *d, CUdeviceptr base) {
   size_t used = 0;
@@ -68,6 +82,7 @@ static size_t place(const bsrg_structure *structure, struct bsrg_dynamic *d, CUd
   place_side(&d->build.matrix, structure, base, &used);
   place_side(&d->build.transposed, atomic_load(&structure->transposed), base, &used);
   d->build.block_row = take(base, &used, sizeof(*d->build.block_row) * (size_t)d->build.capacity);
+  place_sampled(structure, d, base, &used);
   return used;
 }
 
@@ -179,7 +194,7 @@ static bsrg_status check_capacity(const bsrg_structure_view *v, bsrg_error *erro
 }
 
 /* Makes the transposed one, and the plans of both. What is missing after a failure is not there to be freed. */
-static bsrg_status plan(bsrg_structure *structure, int device, int sm_arch, bsrg_error *error) {
+static bsrg_status plan(bsrg_structure *structure, int device, int sm_arch, int sm_count, bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
   struct bsrg_dynamic *d = calloc(1, sizeof(*d));
   bsrg_structure *transposed = calloc(1, sizeof(*transposed));
@@ -204,6 +219,8 @@ static bsrg_status plan(bsrg_structure *structure, int device, int sm_arch, bsrg
                                            .order = order};
   atomic_store(&structure->transposed, transposed);
   d->device = device;
+  d->sm_count = sm_count;
+  d->has_sampled = sm_arch == 90;
   d->build.capacity = (int32_t)v->nnzb;
   d->build.block_height = (int32_t)v->block_height;
   const bsrg_status status = add_plans(structure, sm_arch, error);
@@ -251,7 +268,7 @@ bsrg_status bsrg_dynamic_describe(int64_t rows, int64_t cols, int64_t block_heig
   bsrg_structure *structure = calloc(1, sizeof(*structure));
   if (!structure) return bsrg_fail(error, BSRG_ERR_MEMORY, "no host memory for a structure");
   structure->view = view;
-  status = plan(structure, -1, chip->sm_arch, error);
+  status = plan(structure, -1, chip->sm_arch, chip->sm_count, error);
   if (status == BSRG_OK)
     *out = structure;
   else
@@ -298,7 +315,8 @@ bsrg_status bsrg_dynamic_create_in(int64_t rows, int64_t cols, int64_t block_hei
     /* Relaxed, as for uploads: the caller may be capturing a graph. */
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     gpu.api->exchange_capture_mode(&mode);
-    status = plan(structure, gpu.device->index, gpu.device->info.sm_arch, error);
+    const bsrg_gpu_info *info = &gpu.device->info;
+    status = plan(structure, gpu.device->index, info->sm_arch, info->sm_count, error);
     if (status == BSRG_OK) status = place_in(structure, memory, gpu, error);
     if (status == BSRG_OK && !memory) status = begin_empty(structure, gpu, error);
     gpu.api->exchange_capture_mode(&mode);

@@ -21,6 +21,8 @@ struct bsrg_dynamic {
   int device;                /* negative: bsrg_dynamic_describe made it, there is no memory */
   bsrg_pattern_params build; /* without a mask */
   int64_t *counts;
+  int sm_count;
+  bool has_sampled; /* whether the device has Hopper's sampled products */
 };
 
 /* NULL when the family reads what the GPU has made, else what it needs. */

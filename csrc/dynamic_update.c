@@ -62,8 +62,9 @@ static bsrg_status build(bsrg_gpu gpu, const struct bsrg_dynamic *d, bsrg_kernel
   if (status == BSRG_OK)
     status = launch(gpu, BSRG_KERNEL_PATTERN_RANKS, warps(t->rows), 1, stream, &columns, error);
   if (status == BSRG_OK) status = launch(gpu, BSRG_KERNEL_PATTERN_ROWS, 1, 1, stream, &columns, error);
+  const int kinds = p->sampled.tiles ? 3 : 2;
   if (status == BSRG_OK)
-    status = launch(gpu, BSRG_KERNEL_PATTERN_LISTS, bsrg_max(a->rows, t->rows), 2, stream, p, error);
+    status = launch(gpu, BSRG_KERNEL_PATTERN_LISTS, bsrg_max(a->rows, t->rows), kinds, stream, p, error);
   return status;
 }
 

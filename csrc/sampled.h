@@ -50,7 +50,13 @@ typedef struct bsrg_sampled_arrays {
   CUdeviceptr scratch;
 } bsrg_sampled_arrays;
 
-/* Has the device make what the kernels of `family` read, and write zeros to out behind the last block. */
+/* What a pattern has of them in its memory, of so many bytes, but for that; false: nothing. */
+bool bsrg_sampled_place_lists(const bsrg_structure_view *view, const bsrg_pattern_side *matrix,
+                              int64_t sm_count, bsrg_sampled_lists_params *out, size_t *panel_bytes,
+                              size_t *tile_bytes);
+
+/* Finds what the kernels of `family` read, or has the device make it and, for the portable ones, write zeros to out behind
+ * the last block. */
 bsrg_status bsrg_sampled_make_lists(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                                     bsrg_family family, bsrg_gpu gpu, bsrg_sampled_arrays *arrays,
                                     bsrg_error *error);

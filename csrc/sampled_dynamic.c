@@ -1,6 +1,7 @@
-/* Sampled products at the blocks of a dynamic structure: a kernel makes the lists that the others read, in scratch memory,
- * since the host knows no more than how many blocks there may be. Kernels in kernels/sm80/sampled_lists.cu
- * and sampled_unions.cu. */
+/* Sampled products at the blocks of a dynamic structure: the device makes the lists that the kernels read, since the host
+ * knows no more than how many blocks there may be. Tiles of whole strips are part of the pattern; those of parts of 32 rows
+ * and the portable kernels' items are made at each product, in scratch memory, by kernels/sm80/sampled_lists.cu and
+ * sampled_unions.cu. */
 #include "dynamic.h"
 #include "sampled.h"
 
@@ -88,16 +89,47 @@ void bsrg_sampled_plan_dynamic(const bsrg_structure_view *v, bsrg_sampled_plan *
   plan->item_count = slots_of(v, columns, plan->item_columns);
 }
 
-/* Rows of lists that take turns: as many as have their rows of A in a good part of L2. */
-static int64_t group_of(const bsrg_sampled_args *args) {
-  enum { BYTES = 16 << 20, MOST = 32 };
-  const bsrg_structure_view *v = &args->pattern->view;
+/* ---- lists that the pattern has --------------------------------------------------------------------- */
+
+/* Rows of lists that take turns: so many rows of A stay in L2 for K up to some 4096. */
+static int32_t group_of(const bsrg_structure_view *v) {
+  enum { ROWS = 2048, MOST = 32 };
   const int64_t height = has_unions(v) ? BSRG_SAMPLED_STRIP : v->block_height;
-  const int64_t row = height * args->a.cols * (int64_t)bsrg_dtype_size(args->dtype);
-  return bsrg_max(1, bsrg_min(MOST, BYTES / bsrg_max(1, row)));
+  return (int32_t)bsrg_max(1, bsrg_min(MOST, ROWS / height));
 }
 
-/* ---- lists -------------------------------------------------------------------------------------- */
+/* Without memory and without a device's SMs: for all but items. */
+static bsrg_sampled_lists_params describe_tiles(const bsrg_structure_view *v, const bsrg_sampled_plan *plan,
+                                                const bsrg_pattern_side *matrix, int64_t sm_count) {
+  const int64_t rows = rows_of(v), lists = has_unions(v) ? 1 : lists_of(v);
+  return (bsrg_sampled_lists_params){
+      .indptr = matrix->indptr,
+      .indices = matrix->indices,
+      .slots = plan->tile_count / lists,
+      .rows = (int32_t)rows,
+      .block_height = (int32_t)v->block_height,
+      .block_width = (int32_t)v->block_width,
+      .most = plan->tile_panels,
+      .workers = chooses_width(v) ? (int32_t)sm_count : 0,
+      .ends = (int32_t)(2 * sm_count), /* the most from one tile of a CTA to its next */
+      .strips = plan->strips,
+      .lists = (int32_t)lists,
+      .group = group_of(v),
+      .list_ctas = (int32_t)bsrg_ceil_div(rows, BSRG_SAMPLED_LISTS_THREADS / 32)};
+}
+
+bool bsrg_sampled_place_lists(const bsrg_structure_view *v, const bsrg_pattern_side *matrix, int64_t sm_count,
+                              bsrg_sampled_lists_params *out, size_t *panel_bytes, size_t *tile_bytes) {
+  bsrg_sampled_plan plan = {0};
+  plan_tiles(v, &plan);
+  if (!plan.strips || has_unions(v)) return false;
+  *out = describe_tiles(v, &plan, matrix, sm_count);
+  *panel_bytes = sizeof(bsrg_sampled_panel) * (size_t)plan.panel_count;
+  *tile_bytes = sizeof(bsrg_sampled_tile) * (size_t)plan.tile_count;
+  return true;
+}
+
+/* ---- lists of a product ----------------------------------------------------------------------------- */
 
 /* Of what both the address and the size are multiples. */
 static int32_t unit_of(const void *out, int64_t block_bytes) {
@@ -106,71 +138,85 @@ static int32_t unit_of(const void *out, int64_t block_bytes) {
   return unit;
 }
 
-/* Panels and strips of two parts, for the lists that are made of them. */
-static bsrg_status make_unions(const bsrg_structure_view *v, const struct bsrg_dynamic *d,
-                               const bsrg_sampled_lists_params *lists, bsrg_sampled_union *unions,
-                               bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  bsrg_sampled_unions_params p = {.bits = d->build.matrix.bits,
-                                  .rank = d->build.matrix.rank,
-                                  .indptr = d->build.matrix.indptr,
-                                  .panels = lists->panels,
-                                  .unions = unions,
-                                  .rows = (int32_t)v->block_rows,
-                                  .words = d->build.matrix.words,
-                                  .block_height = (int32_t)v->block_height,
-                                  .block_width = (int32_t)v->block_width,
-                                  .parts = (int32_t)parts_of(v),
-                                  .strips = lists->rows};
-  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_UNIONS, lists->list_ctas, 1, stream, &p, error);
-}
-
-bsrg_status bsrg_sampled_make_lists(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
-                                    bsrg_family family, bsrg_gpu gpu, bsrg_sampled_arrays *arrays,
-                                    bsrg_error *error) {
-  enum { CLEARING = 2 }; /* CTAs an SM */
+/* Panels and strips of two parts, and the tiles that are made of them. */
+static bsrg_status make_unions(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
+                               bsrg_sampled_arrays *arrays, bsrg_error *error) {
   const bsrg_structure_view *v = &args->pattern->view;
-  const struct bsrg_dynamic *d = args->pattern->dynamic;
-  const bool tiles = family == BSRG_SAMPLED, unions = tiles && has_unions(v);
-  const int64_t rows = tiles ? rows_of(v) : v->block_rows, lists = tiles && !unions ? lists_of(v) : 1;
+  const bsrg_pattern_side *matrix = &args->pattern->dynamic->build.matrix;
   const CUstream stream = (CUstream)args->stream;
-  const size_t panel_bytes = tiles ? sizeof(bsrg_sampled_panel) * (size_t)plan->panel_count : 0;
-  const size_t tile_bytes = tiles ? sizeof(bsrg_sampled_tile) * (size_t)plan->tile_count : 0;
-  const size_t bytes = tiles ? panel_bytes + tile_bytes + sizeof(bsrg_sampled_union) * (size_t)rows * unions
-                             : sizeof(bsrg_sampled_item) * (size_t)plan->item_count;
+  bsrg_sampled_lists_params lists = describe_tiles(v, plan, matrix, gpu.device->info.sm_count);
+  const size_t panel_bytes = sizeof(bsrg_sampled_panel) * (size_t)plan->panel_count;
+  const size_t tile_bytes = sizeof(bsrg_sampled_tile) * (size_t)plan->tile_count;
+  const size_t bytes = panel_bytes + tile_bytes + sizeof(bsrg_sampled_union) * (size_t)lists.rows;
   CUdeviceptr scratch;
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &scratch, error);
   if (status != BSRG_OK) return status;
-  bsrg_sampled_union *strips = (bsrg_sampled_union *)(uintptr_t)(scratch + panel_bytes + tile_bytes);
+  bsrg_sampled_union *unions = (bsrg_sampled_union *)(uintptr_t)(scratch + panel_bytes + tile_bytes);
+  lists.panels = (bsrg_sampled_panel *)(uintptr_t)scratch;
+  lists.tiles = (bsrg_sampled_tile *)(uintptr_t)(scratch + panel_bytes);
+  lists.unions = unions;
+  bsrg_sampled_unions_params p = {.bits = matrix->bits,
+                                  .rank = matrix->rank,
+                                  .indptr = matrix->indptr,
+                                  .panels = lists.panels,
+                                  .unions = unions,
+                                  .rows = (int32_t)v->block_rows,
+                                  .words = matrix->words,
+                                  .block_height = (int32_t)v->block_height,
+                                  .block_width = (int32_t)v->block_width,
+                                  .parts = (int32_t)parts_of(v),
+                                  .strips = lists.rows};
+  const bsrg_kernel_id kernels[] = {BSRG_KERNEL_SAMPLED_UNIONS, BSRG_KERNEL_SAMPLED_LISTS};
+  status = bsrg_launch(gpu.api, gpu.device, kernels[0], lists.list_ctas, 1, stream, &p, error);
+  if (status == BSRG_OK)
+    status = bsrg_launch(gpu.api, gpu.device, kernels[1], lists.list_ctas, 1, stream, &lists, error);
+  if (status != BSRG_OK) return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+  *arrays = (bsrg_sampled_arrays){.tiles = lists.tiles, .panels = lists.panels, .scratch = scratch};
+  return BSRG_OK;
+}
+
+/* Items, and zeros behind the last block. */
+static bsrg_status make_items(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
+                              bsrg_sampled_arrays *arrays, bsrg_error *error) {
+  enum { CLEARING = 2 }; /* CTAs an SM */
+  const bsrg_structure_view *v = &args->pattern->view;
+  const struct bsrg_dynamic *d = args->pattern->dynamic;
+  const CUstream stream = (CUstream)args->stream;
+  CUdeviceptr scratch;
+  bsrg_status status = bsrg_scratch_alloc(
+      gpu.api, gpu.device, sizeof(bsrg_sampled_item) * (size_t)plan->item_count, stream, &scratch, error);
+  if (status != BSRG_OK) return status;
   const int64_t block_bytes = v->block_height * v->block_width * (int64_t)bsrg_dtype_size(args->dtype);
   bsrg_sampled_lists_params p = {
       .indptr = d->build.matrix.indptr,
       .indices = d->build.matrix.indices,
       .counts = d->counts,
-      .unions = unions ? strips : NULL,
-      .tiles = tiles ? (bsrg_sampled_tile *)(uintptr_t)(scratch + panel_bytes) : NULL,
-      .panels = tiles ? (bsrg_sampled_panel *)(uintptr_t)scratch : NULL,
-      .items = tiles ? NULL : (bsrg_sampled_item *)(uintptr_t)scratch,
+      .items = (bsrg_sampled_item *)(uintptr_t)scratch,
       .out = args->out,
       .block_bytes = block_bytes,
-      .slots = tiles ? plan->tile_count / lists : plan->item_count,
+      .slots = plan->item_count,
       .capacity = (int32_t)v->nnzb,
       .unit = unit_of(args->out, block_bytes),
-      .rows = (int32_t)rows,
+      .rows = (int32_t)v->block_rows,
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
-      .most = tiles ? plan->tile_panels : plan->item_columns,
-      .workers = tiles && chooses_width(v) ? gpu.device->info.sm_count : 0,
-      .ends =
-          tiles ? 2 * gpu.device->info.sm_count : INT32_MAX, /* the most from one tile of a CTA to its next */
-      .strips = plan->strips,
-      .lists = (int32_t)lists,
-      .group = tiles ? (int32_t)group_of(args) : 1,
-      .list_ctas = (int32_t)bsrg_ceil_div(rows, BSRG_SAMPLED_LISTS_THREADS / 32)};
-  if (unions) status = make_unions(v, d, &p, strips, gpu, stream, error);
-  if (status == BSRG_OK)
-    status = bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_LISTS,
-                         p.list_ctas + CLEARING * gpu.device->info.sm_count, 1, stream, &p, error);
+      .most = plan->item_columns,
+      .ends = INT32_MAX,
+      .group = 1,
+      .list_ctas = (int32_t)bsrg_ceil_div(v->block_rows, BSRG_SAMPLED_LISTS_THREADS / 32)};
+  status = bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_LISTS,
+                       p.list_ctas + CLEARING * gpu.device->info.sm_count, 1, stream, &p, error);
   if (status != BSRG_OK) return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
-  *arrays = (bsrg_sampled_arrays){p.tiles, p.panels, p.items, p.indices, scratch};
+  *arrays = (bsrg_sampled_arrays){.items = p.items, .indices = p.indices, .scratch = scratch};
+  return BSRG_OK;
+}
+
+bsrg_status bsrg_sampled_make_lists(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
+                                    bsrg_family family, bsrg_gpu gpu, bsrg_sampled_arrays *arrays,
+                                    bsrg_error *error) {
+  if (family != BSRG_SAMPLED) return make_items(args, plan, gpu, arrays, error);
+  if (plan->part == BSRG_SAMPLED_UNION_PART) return make_unions(args, plan, gpu, arrays, error);
+  const bsrg_sampled_lists_params *lists = &args->pattern->dynamic->build.sampled;
+  *arrays = (bsrg_sampled_arrays){.tiles = lists->tiles, .panels = lists->panels};
   return BSRG_OK;
 }

@@ -1,5 +1,6 @@
 /* Sampled products on GPUs: the choice between Hopper's kernels and the portable ones, and their launches. */
 #include "dense.h"
+#include "dynamic.h"
 #include "edges.h"
 #include "sampled.h"
 #include "tensor_map.h"
@@ -99,6 +100,7 @@ bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg
                            .steps = (int32_t)bsrg_ceil_div(args->a.cols, BSRG_SAMPLED_STAGE_K),
                            .block_height = (int32_t)v->block_height,
                            .block_width = (int32_t)v->block_width,
+                           .capacity = v->nnzb,
                            .alpha = (float)args->alpha,
                            .beta = (float)args->beta};
   const uint32_t part = (uint32_t)plan->part;
@@ -109,6 +111,7 @@ bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg
   if (status != BSRG_OK) return status;
   p.tiles = arrays.tiles;
   p.panels = arrays.panels;
+  if (args->pattern->dynamic) p.stored = args->pattern->dynamic->counts;
   const int first =
       args->dtype == BSRG_F16 ? BSRG_KERNEL_SAMPLED_F16_M128_KN : BSRG_KERNEL_SAMPLED_BF16_M128_KN;
   const int tile = plan->strips == 2 ? 0 : part == 64 ? 1 : 2;

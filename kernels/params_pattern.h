@@ -4,6 +4,7 @@
 #define BSRG_PARAMS_PATTERN_H
 
 #include "params.h"
+#include "params_sampled.h"
 
 enum {
   BSRG_PATTERN_THREADS = 256,      /* a warp a row in pattern_bits, a CTA a row in pattern_lists */
@@ -39,8 +40,9 @@ typedef struct bsrg_pattern_params {
   const int32_t *columns; /* [rows][most], ascending: the alternative to mask */
   int32_t most;
   int32_t capacity;
-  int32_t block_height; /* as stored */
-  int32_t *block_row;   /* [capacity]: row of each block */
+  int32_t block_height;              /* as stored */
+  int32_t *block_row;                /* [capacity]: row of each block */
+  bsrg_sampled_lists_params sampled; /* of the matrix, without zeros to be written; tiles NULL: none */
 } bsrg_pattern_params;
 
 /* pattern_ranks, pattern_rows. */

@@ -55,7 +55,9 @@ typedef struct bsrg_sampled_params {
   int32_t tile_count;
   int32_t steps; /* stages of a tile, ceil(K / 64) */
   int32_t block_height, block_width;
-  float alpha, beta; /* beta == 0: values are not read */
+  const int64_t *stored; /* NULL, or how many blocks there are; what out has behind them becomes zeros */
+  int64_t capacity;      /* blocks in out */
+  float alpha, beta;     /* beta == 0: values are not read */
 } bsrg_sampled_params;
 
 /* ---- sm80/sampled.cuh, sm80/sampled_simt.cuh ------------------------------------------------- */
@@ -148,7 +150,7 @@ enum {
   BSRG_SAMPLED_TURN = 32
 };
 
-/* Tiles or items for a pattern that the device alone knows, and zeros behind its last block. A slot is an item, or `lists`
+/* Tiles or items for a pattern that the device alone knows, and zeros in out behind its last block. A slot is an item, or `lists`
  * tiles, one below the other. A block row, or a strip of sampled_unions, whose panels are there, with n panels (pairs of those
  * of a strip) or columns takes ceil(n / most) slots. `group` block rows take turns:
  * the first slots of each, then the next ones, in reverse, and so on, while the group's rows of A stay in L2. Where most of
@@ -167,9 +169,9 @@ typedef struct bsrg_sampled_lists_params {
   void *out;           /* [capacity] blocks of block_bytes each */
   int64_t block_bytes; /* these and out: multiples of `unit` */
   int64_t slots;
-  int32_t capacity;
-  int32_t unit; /* 16, 8, 4 or 2 */
-  int32_t rows; /* block rows, or strips */
+  int32_t capacity; /* 0: no zeros are written */
+  int32_t unit;     /* 16, 8, 4 or 2 */
+  int32_t rows;     /* block rows, or strips */
   int32_t block_height, block_width;
   int32_t most; /* panels of a tile, columns of an item */
   int32_t

@@ -3,6 +3,7 @@
 #include "sm80/pattern_gather.cuh"
 #include "sm80/pattern_lists.cuh"
 #include "sm80/pattern_rows.cuh"
+#include "sm80/sampled_lists.cuh"
 
 #define BSRG_PATTERN_KERNEL(NAME, PARAMS, WORK)                      \
   extern "C" __global__ void __launch_bounds__(BSRG_PATTERN_THREADS) \
@@ -23,10 +24,28 @@ extern "C" __global__ void __launch_bounds__(BSRG_PATTERN_ROWS_THREADS)
   bsrg::pattern::Rows(p, shared).make();
 }
 
-// grid.y: the matrix, the transposed.
-BSRG_PATTERN_KERNEL(pattern_lists, bsrg_pattern_params,
-                    blockIdx.y == 0 ? bsrg::pattern::Lists<false>(p).make()
-                                    : bsrg::pattern::Lists<true>(p).make())
+namespace {
+
+// A warp a block row.
+__device__ __forceinline__ void make_sampled_lists(const bsrg_sampled_lists_params &p) {
+  const int row = static_cast<int>(blockIdx.x * BSRG_PATTERN_THREADS + threadIdx.x) / 32;
+  if (row < p.rows) bsrg::sampled_lists::Row(p, row).make();
+}
+
+}  // namespace
+
+// grid.y: the matrix, the transposed and, where there are any, the lists of sampled products. Four CTAs an SM: by itself ptxas
+// spills registers to have six.
+extern "C" __global__ void __launch_bounds__(BSRG_PATTERN_THREADS, 4)
+    pattern_lists(const __grid_constant__ bsrg_pattern_params p) {
+  bsrg::ptx::follow_grid_before();
+  if (blockIdx.y == 0)
+    bsrg::pattern::Lists<false>(p).make();
+  else if (blockIdx.y == 1)
+    bsrg::pattern::Lists<true>(p).make();
+  else
+    make_sampled_lists(p.sampled);
+}
 
 BSRG_PATTERN_KERNEL(pattern_gather_2, bsrg_gather_params, bsrg::pattern::gather<uint16_t>(p))
 BSRG_PATTERN_KERNEL(pattern_gather_4, bsrg_gather_params, bsrg::pattern::gather<uint32_t>(p))

@@ -11,7 +11,7 @@
 // out when the sums are written.
 //
 // Roles in a CTA of three warpgroups: warp 0 issues TMA loads, warp 1 hands out tiles, warpgroups 1 and 2 multiply and
-// store. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a message slot.
+// store, and warps 2 and 3 write zeros behind the last block of a pattern that the host does not know. All meet only at mbarriers: `full` and `empty` a stage, `tile_full` and `tile_empty` a message slot.
 //
 // Either operand may be row-major or column-major: WGMMA reads 16-bit operands along k and across it.
 #pragma once
@@ -329,6 +329,15 @@ struct Kernel {
     }
   }
 
+  // By two warps of each CTA, whose out begins at a multiple of 16 bytes.
+  __device__ void clear_rest() const {
+    if (p.stored == nullptr) return;
+    const int64_t units = static_cast<int64_t>(p.block_height) * p.block_width / 8, all = 64 * gridDim.x;
+    int4 *out = static_cast<int4 *>(p.out);
+    for (int64_t i = *p.stored * units + 64 * blockIdx.x + threadIdx.x - 64; i < p.capacity * units; i += all)
+      out[i] = make_int4(0, 0, 0, 0);
+  }
+
   __device__ void run() const {
     if (threadIdx.x == 0) init_barriers();
     __syncthreads();
@@ -336,6 +345,7 @@ struct Kernel {
     if (warp < 4) {
       if (warp == 0 && lane == 0) produce();
       if (warp == 1 && lane == 0) schedule();
+      if (warp >= 2) clear_rest();
       __syncwarp();
     } else {
       consume();
