@@ -58,6 +58,7 @@ static void place_side(bsrg_pattern_side *side, const bsrg_structure *structure,
   side->bits = take(base, used, sizeof(*side->bits) * words);
   side->rank = take(base, used, sizeof(*side->rank) * words);
   side->count = take(base, used, sizeof(*side->count) * rows);
+  side->extent = take(base, used, 2 * sizeof(*side->extent) * rows);
   side->spare_order = take(base, used, sizeof(*side->spare_order) * rows);
   side->order_begin = take(base, used, sizeof(*side->order_begin) * rows);
 }

@@ -14,13 +14,17 @@ enum {
 /* One reading of the pattern: of the matrix or of its transposed. Rows and columns are block rows and block columns,
  * of which there are fewer than 2^31 pairs. */
 typedef struct bsrg_pattern_side {
-  uint32_t *bits;       /* [rows][words]: bit c % 32 of word c / 32: whether column c has a block */
-  int32_t *rank;        /* [rows][words]: blocks of the row before the word */
-  int32_t *count;       /* [rows]: of the matrix also those that the capacity does not admit */
-  int64_t *indptr;      /* [rows + 1] */
-  int32_t *indices;     /* [capacity] */
-  int64_t *order;       /* [capacity]: of the transposed, as in bsrg_structure_view; else NULL */
-  int32_t *row_order;   /* [rows]: longest first where lengths differ much, else in their order */
+  uint32_t *bits; /* [rows][words]: bit c % 32 of word c / 32: whether column c has a block */
+  int32_t *rank;  /* [rows][words]: blocks of the row before the word */
+  int32_t *count; /* [rows]: of the matrix also those that the capacity does not admit */
+  int32_t
+      *extent; /* [rows][2]: the first and the last column that has a block; INT32_MAX and -1 without any */
+  int64_t *indptr;  /* [rows + 1] */
+  int32_t *indices; /* [capacity] */
+  int64_t *order;   /* [capacity]: of the transposed, as in bsrg_structure_view; else NULL */
+  /* [rows]: longest first where lengths differ much, else in their order; where rows of odd strips go in pairs, of rows whose
+   * columns lie among one another's all but whole pairs come first */
+  int32_t *row_order;
   int32_t *spare_order; /* [rows] */
   int32_t *order_begin; /* [rows]: blocks of the rows before, in row_order */
   /* NULL where the tall kernels cannot take the blocks. A row has strips / 2 tiles whose entries are its blocks; the odd

@@ -21,13 +21,13 @@ __device__ __forceinline__ int sum_through(int value) {
   return value;
 }
 
-// By a warp: a row's bits, ranks and count. own_word(first) is the lane's of the 32 words from `first` on, for all
+// By a warp: a row's bits, ranks, count and extent. own_word(first) is the lane's of the 32 words from `first` on, for all
 // lanes that have one.
 template <typename OwnWord>
 __device__ __forceinline__ void write_row(const bsrg_pattern_side &side, int row, const OwnWord &own_word) {
   const int lane = threadIdx.x % 32;
   const size_t begin = static_cast<size_t>(row) * side.words;
-  int before = 0;
+  int before = 0, first_column = INT32_MAX, last_column = -1;
   for (int first = 0; first < side.words; first += 32) {
     const uint32_t word = own_word(first);
     const bool exists = first + lane < side.words;
@@ -37,9 +37,19 @@ __device__ __forceinline__ void write_row(const bsrg_pattern_side &side, int row
       side.bits[begin + first + lane] = word;
       side.rank[begin + first + lane] = before + through - count;
     }
+    if (count > 0) {
+      const int column = (first + lane) * 32;
+      first_column = min(first_column, column + __ffs(static_cast<int>(word)) - 1);
+      last_column = column + 31 - __clz(static_cast<int>(word));
+    }
     before += __shfl_sync(~0u, through, 31);
   }
-  if (lane == 0) side.count[row] = before;
+  first_column = __reduce_min_sync(~0u, first_column);
+  last_column = __reduce_max_sync(~0u, last_column);
+  if (lane > 0) return;
+  side.count[row] = before;
+  side.extent[2 * row] = first_column;
+  side.extent[2 * row + 1] = last_column;
 }
 
 __device__ __forceinline__ int row_of_warp() { return blockIdx.x * kWarps + threadIdx.x / 32; }

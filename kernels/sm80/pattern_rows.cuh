@@ -29,6 +29,8 @@ class Rows {
     const bool skewed = static_cast<int64_t>(shared_.longest) * side_.rows > 2 * static_cast<int64_t>(stored);
     if (skewed)
       sort();
+    else if (side_.entries != nullptr && side_.strips % 2 == 1)
+      order_pairs();
     else
       for (int row = threadIdx.x; row < side_.rows; row += kThreads) side_.row_order[row] = row;
     __syncthreads();
@@ -97,6 +99,41 @@ class Rows {
     }
     __syncthreads();
     return stored;
+  }
+
+  // Whether this row shares no column with the one before, as far as their extents tell.
+  __device__ __forceinline__ bool begins_run(int row) const {
+    if (row == 0) return true;
+    const int32_t *before = side_.extent + 2 * (row - 1), *own = before + 2;
+    return before[1] < own[0] || own[1] < before[0];
+  }
+
+  // Rows go in pairs, and two without common columns cost as much as each alone. So those that are left over at the end of a
+  // run of rows with common ones, such as the rows of one expert, come first, in pairs of their own, which have the longest
+  // tiles; one without another comes last.
+  __device__ __forceinline__ void order_pairs() const {
+    const auto begins = [&](int row) { return static_cast<int>(begins_run(row)); };
+    const auto is_left = [&](int row) { return side_.order_begin[row]; };
+    int32_t *const begin_of_run = side_.spare_order, *const left_before = side_.spare_order;
+    scan_rows(begins, [&](int row, int before, int own) {
+      if (own) begin_of_run[before] = row;
+    });
+    __syncthreads();
+    scan_rows(begins, [&](int row, int before, int own) {
+      const bool ends = row + 1 == side_.rows || begins_run(row + 1);
+      side_.order_begin[row] = ends && (row - begin_of_run[before + own - 1]) % 2 == 0;
+    });
+    __syncthreads();
+    const int left = scan_rows(is_left, [&](int row, int before, int) { left_before[row] = before; });
+    __syncthreads();
+    const int paired = left - left % 2;
+    for (int row = threadIdx.x; row < side_.rows; row += kThreads) {
+      const int before = left_before[row];
+      if (is_left(row))
+        side_.row_order[before < paired ? before : side_.rows - 1] = row;
+      else
+        side_.row_order[paired + row - before] = row;
+    }
   }
 
   // Radix sort, eight bits of a length at a time from the lowest: stable, so equal lengths keep their order.

@@ -28,10 +28,11 @@ pytestmark = pytest.mark.gpu
 
 
 def all_masks(rng: np.random.Generator, rows: int, cols: int) -> list[np.ndarray]:
-    """The last is a column that is long."""
+    """The last are rows in threes that have columns of their own, and a column that is long."""
     makers = [cases.uniform(density) for density in (0.0, 1.0, 0.1, 0.5)]
     makers += [cases.one_block, cases.empty_rows, cases.one_long_row, cases.skewed, cases.banded]
     masks = [np.asarray(make(rng, rows, cols)) for make in makers]
+    masks.append(np.arange(rows)[:, None] // 3 == np.arange(cols) // 2)
     return [*masks, np.asarray(cases.one_long_row(rng, cols, rows)).T]
 
 
