@@ -22,8 +22,8 @@ typedef struct bsrg_pattern_side {
   int64_t *indptr;  /* [rows + 1] */
   int32_t *indices; /* [capacity] */
   int64_t *order;   /* [capacity]: of the transposed, as in bsrg_structure_view; else NULL */
-  /* [rows]: longest first where lengths differ much, else in their order; where rows of odd strips go in pairs, of rows whose
-   * columns lie among one another's all but whole pairs come first */
+  /* [rows]: longest first where lengths differ much, else in their order; where odd strips go in pairs and there are no more
+   * than BSRG_PATTERN_ROWS_THREADS, rows without a partner that has common columns come first */
   int32_t *row_order;
   int32_t *spare_order; /* [rows] */
   int32_t *order_begin; /* [rows]: blocks of the rows before, in row_order */

@@ -15,8 +15,9 @@ class Rows {
   static_assert(kWarps == 32, "a warp scans the sums of the warps");
 
   struct Shared {
-    int of_warp[kWarps][kDigits];  // items of a digit, then the place of the first
-    int start[kDigits];            // the place of the next item of a digit
+    int of_warp[kWarps]
+               [kDigits];  // items of a digit, then the place of the first; or where runs of rows begin
+    int start[kDigits];    // the place of the next item of a digit
     int sums[kWarps];
     int longest;
   };
@@ -29,7 +30,7 @@ class Rows {
     const bool skewed = static_cast<int64_t>(shared_.longest) * side_.rows > 2 * static_cast<int64_t>(stored);
     if (skewed)
       sort();
-    else if (side_.entries != nullptr && side_.strips % 2 == 1)
+    else if (side_.entries != nullptr && side_.strips % 2 == 1 && side_.rows <= kThreads)
       order_pairs();
     else
       for (int row = threadIdx.x; row < side_.rows; row += kThreads) side_.row_order[row] = row;
@@ -108,32 +109,23 @@ class Rows {
     return before[1] < own[0] || own[1] < before[0];
   }
 
-  // Rows go in pairs, and two without common columns cost as much as each alone. So those that are left over at the end of a
-  // run of rows with common ones, such as the rows of one expert, come first, in pairs of their own, which have the longest
-  // tiles; one without another comes last.
+  // Of up to kThreads rows. They go in pairs, and two without common columns cost as much as each alone. So those that are
+  // left over at the end of a run of rows with common ones, such as the rows of one expert, come first, in pairs of their own,
+  // which have the longest tiles; one without another comes last.
   __device__ __forceinline__ void order_pairs() const {
-    const auto begins = [&](int row) { return static_cast<int>(begins_run(row)); };
-    const auto is_left = [&](int row) { return side_.order_begin[row]; };
-    int32_t *const begin_of_run = side_.spare_order, *const left_before = side_.spare_order;
-    scan_rows(begins, [&](int row, int before, int own) {
-      if (own) begin_of_run[before] = row;
-    });
+    const int row = threadIdx.x;
+    const bool exists = row < side_.rows, begins = exists && begins_run(row);
+    const bool ends = exists && (row + 1 == side_.rows || begins_run(row + 1));
+    int total;
+    const int run = scan(begins, &total) + begins - 1;
+    int *const begin_of_run = shared_.of_warp[0];
+    if (begins) begin_of_run[run] = row;
     __syncthreads();
-    scan_rows(begins, [&](int row, int before, int own) {
-      const bool ends = row + 1 == side_.rows || begins_run(row + 1);
-      side_.order_begin[row] = ends && (row - begin_of_run[before + own - 1]) % 2 == 0;
-    });
-    __syncthreads();
-    const int left = scan_rows(is_left, [&](int row, int before, int) { left_before[row] = before; });
-    __syncthreads();
-    const int paired = left - left % 2;
-    for (int row = threadIdx.x; row < side_.rows; row += kThreads) {
-      const int before = left_before[row];
-      if (is_left(row))
-        side_.row_order[before < paired ? before : side_.rows - 1] = row;
-      else
-        side_.row_order[paired + row - before] = row;
-    }
+    const bool is_left = ends && (row - begin_of_run[run]) % 2 == 0;
+    const int before = scan(is_left, &total), paired = total - total % 2;
+    if (!exists) return;
+    const int place = !is_left ? paired + row - before : before < paired ? before : side_.rows - 1;
+    side_.row_order[place] = row;
   }
 
   // Radix sort, eight bits of a length at a time from the lowest: stable, so equal lengths keep their order.
