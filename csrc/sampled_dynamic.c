@@ -98,7 +98,7 @@ static int32_t group_of(const bsrg_structure_view *v) {
   return (int32_t)bsrg_max(1, bsrg_min(MOST, ROWS / height));
 }
 
-/* Without memory and without a device's SMs: for all but items. */
+/* Lists of tiles, without their memory. */
 static bsrg_sampled_lists_params describe_tiles(const bsrg_structure_view *v, const bsrg_sampled_plan *plan,
                                                 const bsrg_pattern_side *matrix, int64_t sm_count) {
   const int64_t rows = rows_of(v), lists = has_unions(v) ? 1 : lists_of(v);
@@ -166,10 +166,10 @@ static bsrg_status make_unions(const bsrg_sampled_args *args, const bsrg_sampled
                                   .block_width = (int32_t)v->block_width,
                                   .parts = (int32_t)parts_of(v),
                                   .strips = lists.rows};
-  const bsrg_kernel_id kernels[] = {BSRG_KERNEL_SAMPLED_UNIONS, BSRG_KERNEL_SAMPLED_LISTS};
-  status = bsrg_launch(gpu.api, gpu.device, kernels[0], lists.list_ctas, 1, stream, &p, error);
+  const int64_t ctas = lists.list_ctas;
+  status = bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_UNIONS, ctas, 1, stream, &p, error);
   if (status == BSRG_OK)
-    status = bsrg_launch(gpu.api, gpu.device, kernels[1], lists.list_ctas, 1, stream, &lists, error);
+    status = bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_SAMPLED_LISTS, ctas, 1, stream, &lists, error);
   if (status != BSRG_OK) return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
   *arrays = (bsrg_sampled_arrays){.tiles = lists.tiles, .panels = lists.panels, .scratch = scratch};
   return BSRG_OK;

@@ -14,11 +14,10 @@ enum {
 /* One reading of the pattern: of the matrix or of its transposed. Rows and columns are block rows and block columns,
  * of which there are fewer than 2^31 pairs. */
 typedef struct bsrg_pattern_side {
-  uint32_t *bits; /* [rows][words]: bit c % 32 of word c / 32: whether column c has a block */
-  int32_t *rank;  /* [rows][words]: blocks of the row before the word */
-  int32_t *count; /* [rows]: of the matrix also those that the capacity does not admit */
-  int32_t
-      *extent; /* [rows][2]: the first and the last column that has a block; INT32_MAX and -1 without any */
+  uint32_t *bits;   /* [rows][words]: bit c % 32 of word c / 32: whether column c has a block */
+  int32_t *rank;    /* [rows][words]: blocks of the row before the word */
+  int32_t *count;   /* [rows]: of the matrix also those that the capacity does not admit */
+  int32_t *extent;  /* [rows][2]: first and last column with a block; INT32_MAX and -1 without */
   int64_t *indptr;  /* [rows + 1] */
   int32_t *indices; /* [capacity] */
   int64_t *order;   /* [capacity]: of the transposed, as in bsrg_structure_view; else NULL */

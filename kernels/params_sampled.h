@@ -122,12 +122,8 @@ typedef struct bsrg_sampled_union {
 } bsrg_sampled_union;
 
 /* Two block rows have 2 * parts parts, strips of two each, the second row's parts backwards; a last row alone has half as
- * many, rounded up. Strip s belongs to pair s / parts. Where panels of strip `local` of a pair of block rows begin, whose
- * blocks are begin to end - 1, each `across` panels wide: there is room for all of them and one panel for an odd number. */
-#define bsrg_sampled_union_begin(begin, end, pair, local, parts, across) \
-  ((int64_t)(parts) * ((int64_t)(begin) * (across) + (int64_t)(pair)) +  \
-   (int64_t)(local) * (((int64_t)(end) - (int64_t)(begin)) * (across) + 1))
-
+ * many, rounded up. Strip s belongs to pair s / parts. Each has room for the panels of all blocks of its pair and one more,
+ * for an odd number. */
 typedef struct bsrg_sampled_unions_params {
   const uint32_t *bits; /* as in bsrg_pattern_side */
   const int32_t *rank;

@@ -18,8 +18,8 @@ class Union {
     const int count = rows * p.parts;
     const int first = 2 * local, second = min(first + 1, count - 1);
     upper = row_of(pair, first), lower = row_of(pair, second), alone = first == second;
-    begin = bsrg_sampled_union_begin(p.indptr[2 * pair], p.indptr[2 * pair + rows], pair, local, p.parts,
-                                     p.block_width / kPart);
+    begin = p.parts * (p.indptr[2 * pair] * (p.block_width / kPart) + pair) +
+            local * ((p.indptr[2 * pair + rows] - p.indptr[2 * pair]) * (p.block_width / kPart) + 1);
     // The parts of the second row come backwards, so that one that is left over meets one of its like.
     out = {upper * p.block_height + part_of(first) * kPart, lower * p.block_height + part_of(second) * kPart};
     target = &p.unions[strip];

@@ -33,6 +33,28 @@ static void test_sizes(void) {
   REFUSE(65536, 65536, 65536, 65536, 1, "fewer than 2^31 elements");
 }
 
+/* How much memory there has to be is known without a device; where it lies is checked before one is asked. */
+static void test_memory(void) {
+  const bsrg_chip chip = bsrg_chip_h200();
+  size_t before = 0;
+  for (int64_t capacity = 1; capacity <= 4096; capacity *= 8) {
+    bsrg_structure *structure, *transposed;
+    CHECK(bsrg_dynamic_describe(4096, 4096, 64, 64, capacity, &chip, &structure, NULL) == BSRG_OK);
+    const size_t bytes = bsrg_dynamic_bytes(structure);
+    /* At least counts, both readings' arrays and the lists of tall and sampled products. */
+    CHECK(bytes >= before && bytes % BSRG_DYNAMIC_ALIGNMENT == 0);
+    CHECK(bytes >= 16 + 2 * 8 * 65 + (size_t)capacity * (2 * 4 + 8 + 16));
+    CHECK(bsrg_structure_transposed(structure, &transposed, NULL) == BSRG_OK);
+    CHECK(bsrg_dynamic_bytes(transposed) == bytes);
+    before = bytes;
+    bsrg_structure_destroy(structure);
+  }
+  bsrg_error error = {""};
+  bsrg_structure *structure = (bsrg_structure *)&error;
+  CHECK(bsrg_dynamic_create_in(64, 64, 64, 64, 1, 0, (void *)264, &structure, &error) == BSRG_ERR_VALUE);
+  CHECK(structure == NULL && strstr(error.message, "must be at a multiple of 256 bytes"));
+}
+
 static void test_fixed_patterns(void) {
   const int32_t indices[] = {0}, indptr[] = {0, 1};
   const bsrg_pattern pattern = {.rows = 2,
@@ -55,11 +77,13 @@ static void test_fixed_patterns(void) {
   CHECK(bsrg_dynamic_update_topk(fixed, &dense, BSRG_F32, 1, NULL, NULL) == BSRG_ERR_VALUE);
   CHECK(bsrg_dynamic_gather(fixed, &dense, BSRG_F32, values, NULL, NULL) == BSRG_ERR_VALUE);
   CHECK(bsrg_dynamic_get(fixed, &arrays, NULL) == BSRG_ERR_VALUE);
+  CHECK(bsrg_dynamic_bytes(fixed) == 0);
   bsrg_structure_destroy(fixed);
 }
 
 int main(void) {
   test_sizes();
+  test_memory();
   test_fixed_patterns();
   return failures != 0;
 }
