@@ -50,7 +50,8 @@ def sampled_matmul(
     larger blocks that cover those of the pattern. All can be captured in CUDA graphs.
 
     At the blocks of a :class:`DynamicPattern`, which the host does not know, the GPU makes the
-    lists that the kernels read anew at each product, in scratch memory.
+    lists that the kernels read: as part of the pattern where both block sides are multiples of 64,
+    elsewhere anew at each product, in scratch memory.
 
     Parameters
     ----------
