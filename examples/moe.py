@@ -9,8 +9,8 @@ layer is a sampled product, dense x dense at these blocks, the second one block-
 their gradients are products of the same kinds. (T. Gale et al., MegaBlocks, 2022.)
 
 How many tokens an expert has is known to the GPU alone. A ``BlockPattern`` has room for what there
-may be at most, so the host asks for no number, and a CUDA graph can hold the layer with its
-gradients.
+may be at most, so the host asks for no number, a CUDA graph can hold the layer with its gradients,
+and torch.compile makes one graph of it for all numbers of tokens.
 """
 
 from __future__ import annotations

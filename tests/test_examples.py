@@ -80,6 +80,28 @@ def test_mixture_of_experts(experts: int, top: int, block: int) -> None:
         assert found[0].any()
 
 
+# Torch's compilers use what torch has deprecated.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.usefixtures("seeded_torch")
+def test_mixture_of_experts_compiled() -> None:
+    """One graph, with gradients, for any number of tokens."""
+    example = load("moe")
+    layer = example.MixtureOfExperts(24, 32, 4, 2, 8, dtype=torch.float64)
+    frames = importlib.import_module("torch._dynamo.testing").CompileCounterWithBackend("inductor")
+    compiled = torch.compile(layer, fullgraph=True, backend=frames)
+    for tokens in (50, 60, 70, 33, 90):
+        x = torch.randn(tokens, 24, dtype=torch.float64, requires_grad=True)
+        both = []
+        for call in (compiled, layer):
+            y = call(x)
+            leaves = (x, *layer.parameters())
+            both.append((y, *torch.autograd.grad(y.square().sum(), leaves)))
+        for a, b in zip(*both, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)  # routing is in float32
+    assert frames.frame_count <= 2
+
+
 def test_mixture_of_experts_says_how_fast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,6 +214,35 @@ def test_compiled_equals_eager(backend: str, dynamic: bool) -> None:
             torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
+def of_best_blocks(x: Any, up: Any, scores: Any) -> Any:
+    pattern = BlockPattern.from_topk(scores, scores.shape[1] - 1, BLOCK)
+    return matmul(x.T, pattern.array(sampled_matmul(x, up, pattern)))
+
+
+def of_half_the_places(x: Any, up: Any, scores: Any) -> Any:
+    pattern = BlockPattern.from_mask(scores > 0, BLOCK, scores.shape[0] * scores.shape[1] // 2)
+    return matmul(x.T, pattern.array(sampled_matmul(x, up, pattern))), pattern.counts * 1.0
+
+
+@pytest.mark.parametrize("function", [of_best_blocks, of_half_the_places])
+def test_one_compilation_for_all_sizes(function: Any) -> None:
+    """Capacities that follow from sizes are symbols, too, as sizes are after the first call."""
+    frames = pytest.importorskip("torch._dynamo.testing").CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(function, fullgraph=True, backend=frames)
+    for rows, cols in ((5, 3), (6, 4), (9, 5), (12, 7), (10, 8)):
+        scores = torch.randn(rows, cols)
+        x = torch.randn(rows * BLOCK[0], 8, requires_grad=True)
+        up = torch.randn(8, cols * BLOCK[1], requires_grad=True)
+        both = []
+        for call in (compiled, function):
+            results = call(x, up, scores)
+            y = results if isinstance(results, torch.Tensor) else results[0]
+            both.append((y, *torch.autograd.grad(y.square().sum(), (x, up))))
+        for a, b in zip(*both, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert frames.frame_count <= 2
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_patterns_go_into_compiled_code_and_out_of_it(backend: str) -> None:
     def made(mask: Any) -> BlockPattern:

@@ -364,8 +364,8 @@ def _check_places(x: Any, name: str, blocksize: Any) -> tuple[int, int]:
 
 
 def _integer(x: Any, name: str) -> int:
-    if isinstance(x, torch.SymInt):
-        return x  # of compiled code with symbolic shapes
+    if isinstance(x, int):  # which symbolic ones of compiled code are, too
+        return x
     try:
         return operator.index(x)
     except TypeError:
