@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from typing import Any
 
@@ -19,6 +20,12 @@ def import_torch() -> Any:
         torch.eye(2).to_sparse_bsr((1, 1))
         torch.eye(2).to_sparse_csr().to_sparse_csc()
     return torch
+
+
+def count_compilations(backend: str) -> Any:
+    """A backend of torch.compile that counts what it compiles in ``frame_count``."""
+    testing = importlib.import_module("torch._dynamo.testing")
+    return testing.CompileCounterWithBackend(backend)
 
 
 class Space:

@@ -12,7 +12,7 @@ from typing import Any
 
 import bsrgemm
 import pytest
-from spaces import import_torch
+from spaces import count_compilations, import_torch
 
 torch = import_torch()
 
@@ -88,7 +88,7 @@ def test_mixture_of_experts_compiled() -> None:
     """One graph, with gradients, for any number of tokens."""
     example = load("moe")
     layer = example.MixtureOfExperts(24, 32, 4, 2, 8, dtype=torch.float64)
-    frames = importlib.import_module("torch._dynamo.testing").CompileCounterWithBackend("inductor")
+    frames = count_compilations("inductor")
     compiled = torch.compile(layer, fullgraph=True, backend=frames)
     for tokens in (50, 60, 70, 33, 90):
         x = torch.randn(tokens, 24, dtype=torch.float64, requires_grad=True)

@@ -11,7 +11,7 @@ from typing import Any
 import bsrgemm
 import numpy as np
 import pytest
-from spaces import import_torch
+from spaces import count_compilations, import_torch
 
 torch = import_torch()
 
@@ -158,7 +158,7 @@ def test_opcheck(dtype: str, recorded: bool) -> None:
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compiled_equals_eager_with_one_recompilation(backend: str) -> None:
     layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="silu")
-    frames = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    frames = count_compilations(backend)
     compiled = torch.compile(layer, fullgraph=True, backend=frames)
     for tokens in (5, 9, 17, 33):
         x = torch.randn(tokens, IN, requires_grad=True)

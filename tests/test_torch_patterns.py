@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from bsrgemm import bsr_array
-from spaces import import_torch
+from spaces import count_compilations, import_torch
 
 torch = import_torch()
 
@@ -227,7 +227,7 @@ def of_half_the_places(x: Any, up: Any, scores: Any) -> Any:
 @pytest.mark.parametrize("function", [of_best_blocks, of_half_the_places])
 def test_one_compilation_for_all_sizes(function: Any) -> None:
     """Capacities that follow from sizes are symbols, too, as sizes are after the first call."""
-    frames = pytest.importorskip("torch._dynamo.testing").CompileCounterWithBackend("aot_eager")
+    frames = count_compilations("aot_eager")
     compiled = torch.compile(function, fullgraph=True, backend=frames)
     for rows, cols in ((5, 3), (6, 4), (9, 5), (12, 7), (10, 8)):
         scores = torch.randn(rows, cols)

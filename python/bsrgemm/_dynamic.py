@@ -87,25 +87,27 @@ class DynamicPattern:
         capacity: int,
         device: Any = "cuda",
     ) -> None:
-        self._device = device_name(device)
+        name = device_name(device)
+        structure: Any
+        if name == "cpu":
+            structure = _empty_structure(shape, blocksize)
+            self._hold(structure, _host_capacity(capacity, structure), name)
+        else:
+            structure = _core.DynamicStructure(shape, blocksize, capacity, name)
+            self._hold(structure, structure.capacity, name)
+
+    def _hold(self, structure: Any, capacity: int, device: str) -> None:
+        self._device, self._structure, self._capacity = device, structure, capacity
+        self._shape, self._blocksize = structure.shape, structure.blocksize
         self._given: Any = None  # the last mask or scores: their library knows the current stream
         self._stream = 0
         self._dropped = 0
-        if self._device == "cpu":
-            self._structure: Any = _empty_structure(shape, blocksize)
-            self._capacity = _host_capacity(capacity, self._structure)
-        else:
-            self._structure = _core.DynamicStructure(shape, blocksize, capacity, self._device)
-            self._capacity = self._structure.capacity
-        self._shape, self._blocksize = self._structure.shape, self._structure.blocksize
 
     @classmethod
     def _around(cls, structure: Any, capacity: int, device: str) -> DynamicPattern:
         """Of a structure that there is, as ``__init__`` makes one for the device."""
         self = cls.__new__(cls)
-        self._device, self._structure, self._capacity = device, structure, capacity
-        self._given, self._stream, self._dropped = None, 0, 0
-        self._shape, self._blocksize = structure.shape, structure.blocksize
+        self._hold(structure, capacity, device)
         return self
 
     # ---- what it is ----------------------------------------------------------------------------

@@ -156,7 +156,8 @@ class BlockPattern:
         Parameters
         ----------
         values : torch.Tensor
-            Shape (capacity, bh, bw). Those behind the last stored block are not read.
+            Shape (capacity, bh, bw), C-contiguous in products. Those behind the last stored block
+            are not read.
 
         Raises
         ------

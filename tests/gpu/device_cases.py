@@ -178,6 +178,19 @@ def check_same_bits(torch: Any, multiply: Callable[[], Any], x: Any) -> None:
         assert torch.equal(found, multiply())
 
 
+def captured(torch: Any, step: Callable[[], Any]) -> tuple[Any, Any]:
+    """A graph of a step with gradients, and what it makes, after one on a stream of its own."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = step()
+    return graph, made
+
+
 def check_late(torch: Any, operand: Any, compute: Callable[[Any], Any]) -> None:
     """What is computed from an operand that is late is put behind it, while the host goes on."""
     expected = compute(operand)

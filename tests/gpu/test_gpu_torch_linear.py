@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from device_cases import need_graph_trees, random_problem, relative_error, some
+from device_cases import captured, need_graph_trees, random_problem, relative_error, some
 from precision_cases import TF32_ERROR
 
 pytestmark = [
@@ -109,14 +109,7 @@ def test_graph_equals_eager(torch: Any, rng: np.random.Generator, activation: st
         y = layer(x)
         return y, *torch.autograd.grad(y, (x, layer.values, layer.bias), wanted)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = step()
+    graph, made = captured(torch, step)
     for _ in range(3):
         with torch.no_grad():
             x.copy_(torch.randn_like(x))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from device_cases import need_graph_trees, relative_error
+from device_cases import captured, need_graph_trees, relative_error
 
 pytestmark = [
     pytest.mark.gpu,
@@ -125,14 +125,7 @@ def test_graph_with_gradients(torch: Any, dtype: str) -> None:
         results = layer(torch, *inputs, mask, block, 20)
         return [*results, *torch.autograd.grad(sum(y.sum() for y in results), inputs)]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = step()
+    graph, found = captured(torch, step)
     for share in (0.4, 0.0, 1.0, 0.2):
         with torch.no_grad():
             mask.copy_(make_mask(torch, share))
