@@ -2,6 +2,7 @@
 #include "dynamic.h"
 
 #include "sampled.h"
+#include "stream.h"
 #include "tall.h"
 #include "uploads.h"
 
@@ -41,6 +42,26 @@ static void place_tall(bsrg_pattern_side *side, const bsrg_structure *structure,
   side->tiles = tiles;
 }
 
+/* What the stream family reads, likewise. Wider blocks that the tall family takes have no need of it. */
+static bool has_stream(const bsrg_structure_view *v, int sm_arch) {
+  enum { NARROW = 32 };
+  return (v->block_width <= NARROW || bsrg_tall_family.obstacle(v, BSRG_F16, sm_arch)) &&
+         !bsrg_stream_family.obstacle(v, BSRG_F16, sm_arch);
+}
+
+static void place_stream(bsrg_pattern_side *side, const bsrg_structure *structure, CUdeviceptr base,
+                         size_t *used) {
+  if (!has_stream(&structure->view, 90)) return;
+  bsrg_stream_lists lists;
+  const bsrg_stream_list_sizes sizes =
+      bsrg_stream_describe_lists(&structure->view, structure->dynamic->sm_count, &lists);
+  lists.stages = take(base, used, sizeof(*lists.stages) * sizes.stages);
+  lists.tiles = take(base, used, sizeof(*lists.tiles) * sizes.tiles);
+  lists.row_begin = take(base, used, sizeof(*lists.row_begin) * sizes.rows);
+  lists.source = take(base, used, sizeof(*lists.source) * sizes.sources);
+  if (atomic_load(&structure->plans[BSRG_STREAM])) side->stream = lists;
+}
+
 /* What products of one reading need, and what only the build reads. */
 static void place_side(bsrg_pattern_side *side, const bsrg_structure *structure, CUdeviceptr base,
                        size_t *used) {
@@ -55,6 +76,7 @@ static void place_side(bsrg_pattern_side *side, const bsrg_structure *structure,
   side->row_order = take(base, used, sizeof(*side->row_order) * rows);
   side->order = v->order ? take(base, used, sizeof(*side->order) * capacity) : NULL;
   place_tall(side, structure, base, used);
+  place_stream(side, structure, base, used);
   side->bits = take(base, used, sizeof(*side->bits) * words);
   side->rank = take(base, used, sizeof(*side->rank) * words);
   side->count = take(base, used, sizeof(*side->count) * rows);
@@ -109,8 +131,16 @@ static bsrg_status keep_side(bsrg_structure *structure, const bsrg_pattern_side 
                                   [BSRG_PORTABLE_ORDER] = address_of(side->order)};
   const CUdeviceptr tall[] = {[BSRG_TALL_ENTRIES] = address_of(side->entries),
                               [BSRG_TALL_TILES] = address_of(side->tiles)};
-  const bsrg_status status = keep(structure, BSRG_PORTABLE, portable, BSRG_PORTABLE_UPLOADS, true, error);
-  return status == BSRG_OK && side->entries ? keep(structure, BSRG_TALL, tall, 2, true, error) : status;
+  const bsrg_stream_lists *lists = &side->stream;
+  const CUdeviceptr stream[] = {[BSRG_STREAM_STAGE_LIST] = address_of(lists->stages),
+                                [BSRG_STREAM_TILE_LIST] = address_of(lists->tiles),
+                                [BSRG_STREAM_ROW_LIST] = address_of(lists->row_begin),
+                                [BSRG_STREAM_SOURCES] = address_of(lists->source)};
+  bsrg_status status = keep(structure, BSRG_PORTABLE, portable, BSRG_PORTABLE_UPLOADS, true, error);
+  if (status == BSRG_OK && side->entries) status = keep(structure, BSRG_TALL, tall, 2, true, error);
+  if (status == BSRG_OK && lists->stages)
+    status = keep(structure, BSRG_STREAM, stream, BSRG_STREAM_UPLOADS, true, error);
+  return status;
 }
 
 /* Allocates the memory where the caller gives none. The GPU is entered. */
@@ -162,12 +192,17 @@ static bsrg_tall_plan *make_tall_plan(const bsrg_structure_view *v) {
 /* What the host knows of one reading. */
 static bsrg_status add_plans(bsrg_structure *structure, int sm_arch, bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
-  const bool has_tall = !bsrg_tall_family.obstacle(v, BSRG_F16, sm_arch);
+  const bool tall_suits = !bsrg_tall_family.obstacle(v, BSRG_F16, sm_arch);
+  const bool stream_suits = has_stream(v, sm_arch);
   /* The portable family's order of rows is not the host's to know. */
-  void *portable = calloc(1, 1), *tall = has_tall ? make_tall_plan(v) : NULL;
+  void *portable = calloc(1, 1), *tall = tall_suits ? make_tall_plan(v) : NULL;
+  void *stream = stream_suits ? bsrg_stream_make_dynamic_plan(v) : NULL;
   atomic_store(&structure->plans[BSRG_PORTABLE], portable);
   atomic_store(&structure->plans[BSRG_TALL], tall);
-  if (portable && (tall || !has_tall)) return BSRG_OK;
+  /* Tiles are as high for few columns. */
+  atomic_store(&structure->plans[BSRG_STREAM], stream);
+  atomic_store(&structure->low_plans[BSRG_STREAM], stream);
+  if (portable && (tall || !tall_suits) && (stream || !stream_suits)) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory to plan a structure");
 }
 
@@ -345,9 +380,12 @@ size_t bsrg_dynamic_bytes(const bsrg_structure *structure) {
 
 const char *bsrg_dynamic_obstacle(const bsrg_structure *structure, bsrg_family family) {
   if (!structure->dynamic || family == BSRG_PORTABLE) return NULL;
-  const bool has_tall = atomic_load(&structure->plans[BSRG_TALL]) != NULL;
-  return has_tall && (family == BSRG_TALL || family == BSRG_ALIGN) ? NULL
-                                                                   : "needs a pattern that the host knows";
+  const bool tall = atomic_load(&structure->plans[BSRG_TALL]),
+             stream = atomic_load(&structure->plans[BSRG_STREAM]);
+  const bool reads = family == BSRG_TALL     ? tall
+                     : family == BSRG_STREAM ? stream
+                                             : family == BSRG_ALIGN && (tall || stream);
+  return reads ? NULL : "needs a pattern that the host knows";
 }
 
 bsrg_status bsrg_dynamic_check_place(const bsrg_structure *structure, bsrg_device device, bsrg_error *error) {

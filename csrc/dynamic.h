@@ -5,8 +5,8 @@
 
 #include "family.h"
 
-/* What is uploaded of a structure, in the order of bsrg_uploads_get's parts: by the tall family and by the portable
- * one. */
+/* What is uploaded of a structure, in the order of bsrg_uploads_get's parts: by the tall family, the portable one and the
+ * streaming one. */
 enum { BSRG_TALL_ENTRIES, BSRG_TALL_TILES, BSRG_TALL_PARTS, BSRG_TALL_CUTS, BSRG_TALL_UPLOADS };
 enum {
   BSRG_PORTABLE_INDPTR,
@@ -14,6 +14,14 @@ enum {
   BSRG_PORTABLE_ROW_ORDER,
   BSRG_PORTABLE_ORDER,
   BSRG_PORTABLE_UPLOADS
+};
+
+enum {
+  BSRG_STREAM_STAGE_LIST,
+  BSRG_STREAM_TILE_LIST,
+  BSRG_STREAM_ROW_LIST,
+  BSRG_STREAM_SOURCES,
+  BSRG_STREAM_UPLOADS
 };
 
 /* Shared by a structure and its transposed. */

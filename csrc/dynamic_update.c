@@ -65,6 +65,11 @@ static bsrg_status build(bsrg_gpu gpu, const struct bsrg_dynamic *d, bsrg_kernel
   const int kinds = p->sampled.tiles ? 3 : 2;
   if (status == BSRG_OK)
     status = launch(gpu, BSRG_KERNEL_PATTERN_LISTS, bsrg_max(a->rows, t->rows), kinds, stream, p, error);
+  const int32_t of_matrix = a->stream.stages ? a->stream.tile_count * a->stream.ctas : 0,
+                of_transposed = t->stream.stages ? t->stream.tile_count * t->stream.ctas : 0;
+  if (status == BSRG_OK && (of_matrix || of_transposed))
+    status = launch(gpu, BSRG_KERNEL_STREAM_LISTS, bsrg_max(of_matrix, of_transposed), of_transposed ? 2 : 1,
+                    stream, p, error);
   return status;
 }
 

@@ -19,6 +19,10 @@ enum { BSRG_STREAM_SHAPE_COUNT = 0 BSRG_STREAM_SHAPES(BSRG_STREAM_ONE) };
 /* The largest part of which such blocks consist: sides are multiples of 8. Of no rows where there is none. */
 bsrg_stream_shape bsrg_stream_choose(const bsrg_structure_view *view);
 
+/* Block rows of a tile, all parts of which lie in one: of all rows that it has room for or, where tiles are to be low, of two
+ * thirds. */
+int64_t bsrg_stream_tile_rows(const bsrg_stream_shape *shape, bool low);
+
 typedef struct bsrg_stream_plan {
   bsrg_stream_shape shape;
   bsrg_stream_stage *stages;
@@ -37,6 +41,15 @@ typedef struct bsrg_stream_plan {
 } bsrg_stream_plan;
 
 void *bsrg_stream_make_plan(bsrg_structure *structure);
+/* What the host knows of the plan of a dynamic structure, without lists: see bsrg_stream_describe_lists. */
+void *bsrg_stream_make_dynamic_plan(const bsrg_structure_view *view);
+/* How many entries the lists have that a GPU makes of a dynamic structure (kernels/sm80/stream_lists.cu). `out` gets all but where
+ * they begin. */
+typedef struct bsrg_stream_list_sizes {
+  size_t stages, tiles, rows, sources;
+} bsrg_stream_list_sizes;
+bsrg_stream_list_sizes bsrg_stream_describe_lists(const bsrg_structure_view *view, int64_t sm_count,
+                                                  bsrg_stream_lists *out);
 /* The same in lower tiles, and whether these let more SMs work on n columns than they cost. */
 void *bsrg_stream_make_low_plan(bsrg_structure *structure);
 bool bsrg_stream_wants_low(const bsrg_structure_view *view, int64_t n, int64_t sm_count);

@@ -1,9 +1,8 @@
+#include "dynamic.h"
 #include "epilogue.h"
 #include "stream.h"
 #include "tensor_map.h"
 #include "uploads.h"
-
-enum { STAGES, TILES, ROWS, SOURCE, PARTS }; /* of the upload */
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   int64_t elements;
@@ -42,14 +41,14 @@ static bsrg_status prepare(const bsrg_matmul_args *args, const bsrg_stream_plan 
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has %lld columns: with %lld rows of a that is more than 2^30 tiles",
                      (long long)args->x.cols, (long long)args->y.rows);
-  const bsrg_upload_part parts[PARTS] = {
-      [STAGES] = {stream->stages, sizeof(*stream->stages) * (size_t)stream->stage_count},
-      [TILES] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
-      [ROWS] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
-      [SOURCE] = {stream->source,
-                  sizeof(*stream->source) * (size_t)(stream->part_count + BSRG_STREAM_SOURCE_SLACK)}};
-  return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_STREAM, stream->low), parts, PARTS, gpu, uploads,
-                          error);
+  const bsrg_upload_part parts[BSRG_STREAM_UPLOADS] = {
+      [BSRG_STREAM_STAGE_LIST] = {stream->stages, sizeof(*stream->stages) * (size_t)stream->stage_count},
+      [BSRG_STREAM_TILE_LIST] = {stream->tiles, sizeof(*stream->tiles) * (size_t)stream->tile_count},
+      [BSRG_STREAM_ROW_LIST] = {stream->rows, sizeof(*stream->rows) * (size_t)stream->row_count},
+      [BSRG_STREAM_SOURCES] = {
+          stream->source, sizeof(*stream->source) * (size_t)(stream->part_count + BSRG_STREAM_SOURCE_SLACK)}};
+  return bsrg_uploads_get(args->a, bsrg_upload_key(BSRG_STREAM, stream->low), parts, BSRG_STREAM_UPLOADS, gpu,
+                          uploads, error);
 }
 
 static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *stream, CUdeviceptr source,
@@ -59,6 +58,7 @@ static bsrg_status pack(const bsrg_matmul_args *args, const bsrg_stream_plan *st
                         .packed = (void *)(uintptr_t)packed,
                         .source = (const int32_t *)(uintptr_t)source,
                         .count = stream->part_count,
+                        .blocks = args->a->dynamic ? args->a->dynamic->counts : NULL,
                         .height = shape->height,
                         .width = shape->width,
                         .rows = shape->rows,
@@ -126,9 +126,9 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const bool tf32 = args->dtype == BSRG_F32, transposed = tf32 || bsrg_map_has_transposed_x(args);
   const bool kept = bsrg_stream_keeps(stream);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,
-                          .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[STAGES],
-                          .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[TILES],
-                          .row_begin = (const int32_t *)(uintptr_t)uploads[ROWS],
+                          .stages = (const bsrg_stream_stage *)(uintptr_t)uploads[BSRG_STREAM_STAGE_LIST],
+                          .tiles = (const bsrg_stream_tile *)(uintptr_t)uploads[BSRG_STREAM_TILE_LIST],
+                          .row_begin = (const int32_t *)(uintptr_t)uploads[BSRG_STREAM_ROW_LIST],
                           .c = args->c.data,
                           .c_row_stride = args->c.row_stride,
                           .cluster = cluster,
@@ -159,7 +159,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   if (status == BSRG_OK && !tf32)
     status = bsrg_encode_map(gpu.api, args->dtype, args->y.data, &y, &p.y, error);
   if (status == BSRG_OK && packed == 0) {
-    p.source = (const int32_t *)(uintptr_t)uploads[SOURCE];
+    p.source = (const int32_t *)(uintptr_t)uploads[BSRG_STREAM_SOURCES];
     status = describe_blocks(args, shape, &p.blocks, gpu, error);
   }
   if (status != BSRG_OK) return status;
@@ -189,7 +189,7 @@ bsrg_status bsrg_stream_launch(const bsrg_matmul_args *args, const void *plan, b
   CUdeviceptr packed;
   status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, (CUstream)args->stream, &packed, error);
   if (status != BSRG_OK) return status;
-  status = pack(args, stream, uploads[SOURCE], packed, gpu, error);
+  status = pack(args, stream, uploads[BSRG_STREAM_SOURCES], packed, gpu, error);
   if (status == BSRG_OK) status = multiply(args, stream, uploads, packed, gpu, error);
   return bsrg_scratch_free(gpu.api, packed, (CUstream)args->stream, status, error);
 }

@@ -270,16 +270,15 @@ static bool sort_tiles(bsrg_stream_plan *plan) {
   return done;
 }
 
-/* Block rows of a tile, all parts of which lie in one: of all rows that it has room for or, where tiles are to be low, of two
- * thirds. */
-static int64_t rows_of_tile(const bsrg_stream_shape *shape, bool low) {
+int64_t bsrg_stream_tile_rows(const bsrg_stream_shape *shape, bool low) {
   const int64_t parts = BSRG_STREAM_GROUPS * BSRG_STREAM_ROWS_OF(shape->height);
   return bsrg_max(1, (low ? 2 * parts / 3 : parts) / shape->rows);
 }
 
 static void *make_plan(const bsrg_structure_view *v, bool low) {
   const bsrg_stream_shape shape = bsrg_stream_choose(v);
-  const int64_t tile_rows = rows_of_tile(&shape, low), tiles = bsrg_ceil_div(v->block_rows, tile_rows);
+  const int64_t tile_rows = bsrg_stream_tile_rows(&shape, low),
+                tiles = bsrg_ceil_div(v->block_rows, tile_rows);
   bsrg_stream_plan *plan = calloc(1, sizeof(*plan));
   int32_t *row_order = malloc(sizeof(*row_order) * (size_t)v->block_rows);
   int64_t *start = malloc(sizeof(*start) * (size_t)(tiles + 1));

@@ -319,6 +319,7 @@ typedef struct bsrg_pack_params {
   void *packed;
   const int32_t *source; /* of part i: (block * rows + row) * columns + column */
   int64_t count;         /* parts */
+  const int64_t *blocks; /* NULL, or how many blocks there are: count is of the most that there may be then */
   int32_t height, width; /* of a part */
   int32_t rows, columns; /* parts of a stored block, down and across; in a transposed view across and down */
   int32_t tf32;          /* pairs of 16 bits are float32, to be rounded to tf32 */

@@ -7,9 +7,27 @@
 #include "params_sampled.h"
 
 enum {
-  BSRG_PATTERN_THREADS = 256,      /* a warp a row in pattern_bits, a CTA a row in pattern_lists */
-  BSRG_PATTERN_ROWS_THREADS = 1024 /* one CTA */
+  BSRG_PATTERN_THREADS = 256,       /* a warp a row in pattern_bits, a CTA a row in pattern_lists */
+  BSRG_PATTERN_ROWS_THREADS = 1024, /* one CTA */
+  BSRG_STREAM_LISTS_THREADS = 512   /* some CTAs a tile of the stream kernels */
 };
+
+/* What the stream kernels read, of one reading. A part is what one of their instructions multiplies, a tile some rows in
+ * row_order, one after another. */
+typedef struct bsrg_stream_lists {
+  bsrg_stream_stage *stages; /* NULL: none are made */
+  bsrg_stream_tile *tiles;
+  int32_t *row_begin;       /* [tiles][BSRG_STREAM_GROUPS][BSRG_STREAM_ROWS_OF(height)] */
+  int32_t *source;          /* as in bsrg_pack_params, and BSRG_STREAM_SOURCE_SLACK more that nobody needs */
+  int32_t tile_count, ctas; /* of a tile */
+  int32_t height, width;    /* of a part */
+  int32_t rows, columns;    /* parts of a block, down and across */
+  /* Stages that the blocks of a tile need at most, but for one more that each tile may need. So the stages of tile t begin at
+   * t + (blocks of the tiles before * block_stages >> BSRG_STREAM_LISTS_SHIFT). */
+  int32_t block_stages;
+} bsrg_stream_lists;
+
+enum { BSRG_STREAM_LISTS_SHIFT = 16 };
 
 /* One reading of the pattern: of the matrix or of its transposed. Rows and columns are block rows and block columns,
  * of which there are fewer than 2^31 pairs. */
@@ -30,12 +48,13 @@ typedef struct bsrg_pattern_side {
    * strip has one together with that of the next row in row_order, and entries behind those, if there are any. */
   bsrg_tall_entry *entries;
   bsrg_tall_tile *tiles;
+  bsrg_stream_lists stream;
   int32_t rows, words;
   int32_t strips; /* height of a block / BSRG_TALL_STRIP */
   int32_t width;  /* of a block */
 } bsrg_pattern_side;
 
-/* pattern_bits, pattern_columns, pattern_turn, pattern_lists. */
+/* pattern_bits, pattern_columns, pattern_turn, pattern_lists, stream_lists. */
 typedef struct bsrg_pattern_params {
   bsrg_pattern_side matrix, transposed;
   const uint8_t *mask; /* [rows][columns], not 0: a block */

@@ -36,11 +36,12 @@ extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (BSRG_PACK_THREADS / 32);
   const uint4 *values = static_cast<const uint4 *>(p.values);
   uint4 *packed = static_cast<uint4 *>(p.packed);
-  for (int64_t first = warp * kTogether; first < p.count; first += warps * kTogether) {
+  const int64_t count = p.blocks != nullptr ? *p.blocks * p.rows * p.columns : p.count;
+  for (int64_t first = warp * kTogether; first < count; first += warps * kTogether) {
     const uint4 *from[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i)
-      from[i] = first + i < p.count ? values + first_unit(p, __ldg(p.source + first + i)) : nullptr;
+      from[i] = first + i < count ? values + first_unit(p, __ldg(p.source + first + i)) : nullptr;
     for (int u = lane; u < units; u += 32) {
       const int by_rows = BSRG_UNIT_BY_ROWS(u, across_log2);
       const int offset = (by_rows >> across_log2) * pitch + (by_rows & (across - 1));

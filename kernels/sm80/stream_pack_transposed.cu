@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (BSRG_PACK_THREADS / 32);
   const uint16_t *values = static_cast<const uint16_t *>(p.values);
   uint32_t *packed = static_cast<uint32_t *>(p.packed);
-  const int64_t total = p.count * cores;
+  const int64_t total = (p.blocks != nullptr ? *p.blocks * p.rows * p.columns : p.count) * cores;
   for (int64_t first = warp * kTogether; first < total; first += warps * kTogether) {
     int64_t part = first / cores;
     int core = static_cast<int>(first - part * cores);

@@ -55,17 +55,19 @@ class DynamicPattern:
     Notes
     -----
     It begins without blocks. Making it allocates all its memory, about 50 bytes for each block of
-    the capacity and half a byte for each place, and waits for the GPU; that, and :attr:`nnzb` and
-    other questions about the choice, do not belong into a graph. A graph needs the pattern alive
-    when it is replayed. Updates and products happen in the order of their stream; on several
+    the capacity, in low or narrow blocks up to 230 more for each 32 x 32 elements or fewer, and
+    half a byte for each place, and waits for the GPU; that, and :attr:`nnzb` and other questions
+    about the choice, do not belong into a graph. A graph needs the pattern alive when it is
+    replayed. Updates and products happen in the order of their stream; on several
     streams that order is the caller's to establish. A pattern is for one thread at a time.
 
-    Products go by the kernels for tall blocks (float16 and bfloat16 on Hopper, blocks of heights
-    that are multiples of 64 and widths that are multiples of 16; for ``A.T`` and ``X @ A`` the
-    other way round) and otherwise by the portable ones. Their grids and their choice follow from
-    the capacity, so one that is much larger than needed costs time. Long rows go first, but are
-    not shared out among SMs as those of a :class:`bsr_array` are. :func:`bsrgemm.sampled_matmul`
-    at these blocks goes by Hopper's kernels where both sides are multiples of 32.
+    Products of float16 and bfloat16 go on Hopper by the kernels for tall blocks (heights that are
+    multiples of 64 and widths that are multiples of 16; for ``A.T`` and ``X @ A`` the other way
+    round) or the streaming ones (lower and narrower blocks), all others by the portable ones. Their
+    grids and their choice follow from the capacity, so one that is much larger than needed costs
+    time. Long rows go first, but are not shared out among SMs as those of a :class:`bsr_array` are.
+    :func:`bsrgemm.sampled_matmul` at these blocks goes by Hopper's kernels where both sides are
+    multiples of 32.
     """
 
     __slots__ = (

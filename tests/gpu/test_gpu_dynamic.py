@@ -108,6 +108,43 @@ def test_tall(torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], 
             check_all(torch, pattern, mask, dense, n, "tall")
 
 
+# One and several parts a block, down and across, in pairs of narrow ones and in low and high ones.
+STREAM = [
+    (32, 32),
+    (16, 16),
+    (8, 16),
+    (32, 8),
+    (48, 16),
+    (24, 24),
+    (96, 32),
+    (16, 112),
+    (32, 160),
+    (64, 16),
+    (128, 32),
+]
+
+
+@pytest.mark.parametrize("blocksize", STREAM)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.usefixtures("hopper")
+def test_stream(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """More rows than a tile has, and more columns than its lists take at a time."""
+    height, width = blocksize
+    grids = [(5, 7), (1, 1), (reduced(101), 33), (3, reduced(1100)), (reduced(600), 4)]
+    for rows, cols in some(grids):
+        dense = torch.randn(rows * height, cols * width, device="cuda").to(getattr(torch, dtype))
+        capacity = max(1, rows * cols // int(rng.choice([1, 3])))
+        pattern = DynamicPattern(tuple(dense.shape), blocksize, capacity)
+        masks = all_masks(rng, rows, cols)
+        for i in rng.choice(len(masks), 4, replace=False):
+            mask = masks[i]
+            pattern.update(torch.as_tensor(mask, device="cuda"))
+            n = int(rng.choice([8, 128, 264, 1000]))
+            check_all(torch, pattern, mask, dense, n, "stream")
+
+
 @pytest.mark.parametrize("blocksize", [*OTHERS, (64, 64)])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_any_block(
@@ -128,14 +165,15 @@ def test_any_block(
 @pytest.mark.usefixtures("hopper")
 def test_aligned_copies(torch: Any, rng: np.random.Generator) -> None:
     """Numbers of columns that TMA cannot take."""
-    dense = torch.randn(9 * 64, 11 * 64, device="cuda").half()
-    pattern = DynamicPattern(tuple(dense.shape), (64, 64), 99)
-    for n, mask in combined(rng, (77, 333), all_masks(rng, 9, 11)):
-        pattern.update(torch.as_tensor(mask, device="cuda"))
-        check_all(torch, pattern, mask, dense, n, "auto")
-        matrix = pattern.array(pattern.gather(dense))
-        x = torch.randn(11 * 64, n, device="cuda").half()
-        check_product(torch, whole(torch, mask, (64, 64), dense), x, matrix, x, "align")
+    for side in (64, 32):
+        dense = torch.randn(9 * side, 11 * side, device="cuda").half()
+        pattern = DynamicPattern(tuple(dense.shape), (side, side), 99)
+        for n, mask in combined(rng, (77, 333), all_masks(rng, 9, 11)):
+            pattern.update(torch.as_tensor(mask, device="cuda"))
+            check_all(torch, pattern, mask, dense, n, "auto")
+            matrix = pattern.array(pattern.gather(dense))
+            x = torch.randn(11 * side, n, device="cuda").half()
+            check_product(torch, whole(torch, mask, (side, side), dense), x, matrix, x, "align")
 
 
 def test_large_grids(torch: Any, rng: np.random.Generator) -> None:
@@ -202,7 +240,7 @@ def test_gather(torch: Any, rng: np.random.Generator, dtype: str) -> None:
             assert (memory[0] == 7).all() and (memory[-1] == 7).all()
 
 
-@pytest.mark.parametrize("blocksize", [(64, 64), (128, 64), (16, 16)])
+@pytest.mark.parametrize("blocksize", [(64, 64), (128, 64), (32, 32), (16, 16)])
 @pytest.mark.parametrize("topk", [False, True])
 def test_graph(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], topk: bool
