@@ -153,7 +153,7 @@ typedef enum bsrg_family {
   BSRG_TALL,     /* sm_90a: TMA + WGMMA, block heights that are multiples of 64 */
   BSRG_STREAM,   /* sm_90a: TMA + WGMMA, block heights that are multiples of 8 */
   BSRG_REGROUP,  /* the tall or stream kernels on other blocks, filled up with zeros at each product */
-  BSRG_ALIGN,    /* tall, stream or regroup on aligned row-major copies of the dense operands */
+  BSRG_ALIGN,    /* another family on aligned row-major copies of the dense operands */
   BSRG_NARROW,   /* sm_80 and up: few columns, A streamed from memory once */
   BSRG_PORTABLE, /* sm_80 and up: mma.sync for float16/bfloat16, FMA for float32/float64 */
   BSRG_HOST,     /* the CPU backend */

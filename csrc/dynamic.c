@@ -379,12 +379,8 @@ size_t bsrg_dynamic_bytes(const bsrg_structure *structure) {
 /* ---- what the rest of the core asks ------------------------------------------------------------- */
 
 const char *bsrg_dynamic_obstacle(const bsrg_structure *structure, bsrg_family family) {
-  if (!structure->dynamic || family == BSRG_PORTABLE) return NULL;
-  const bool tall = atomic_load(&structure->plans[BSRG_TALL]),
-             stream = atomic_load(&structure->plans[BSRG_STREAM]);
-  const bool reads = family == BSRG_TALL     ? tall
-                     : family == BSRG_STREAM ? stream
-                                             : family == BSRG_ALIGN && (tall || stream);
+  if (!structure->dynamic || family == BSRG_PORTABLE || family == BSRG_ALIGN) return NULL;
+  const bool reads = (family == BSRG_TALL || family == BSRG_STREAM) && atomic_load(&structure->plans[family]);
   return reads ? NULL : "needs a pattern that the host knows";
 }
 

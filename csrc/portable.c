@@ -44,20 +44,19 @@ typedef struct tile_list {
   int count, first; /* kernels of transposed views follow the others */
   int64_t narrow;   /* tiles of no more columns are for few */
   double share;     /* of mma_flops_per_s, that the best tile reaches */
-  double
-      elements_cost; /* the work of a tile where X, C or Y go element by element: of 16 bits with many columns 4.5 to 11, of
-                         * others with up to FEW */
+  /* The work of a tile where X, C or Y go element by element, for up to FEW columns and for more: of 16 bits 4.5 to 11. */
+  double few_elements_cost, elements_cost;
 } tile_list;
 static const tile_list f16_tiles = {
-    mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_F16_M16N64, 64, 0.50, 8};
+    mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_F16_M16N64, 64, 0.50, 8, 8};
 static const tile_list bf16_tiles = {
-    mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_BF16_M16N64, 64, 0.50, 8};
-static const tile_list f32_tiles = {f32_shape, f32_cost, COUNT(f32_shape), BSRG_KERNEL_SIMT_F32_M32N32, 32,
-                                    0.057,     1.7};
+    mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_BF16_M16N64, 64, 0.50, 8, 8};
+static const tile_list f32_tiles = {
+    f32_shape, f32_cost, COUNT(f32_shape), BSRG_KERNEL_SIMT_F32_M32N32, 32, 0.057, 1.7, 2.1};
 static const tile_list tf32_tiles = {
-    tf32_shape, tf32_cost, COUNT(tf32_shape), BSRG_KERNEL_SIMT_TF32_M32N32, 32, 0.145, 1.7};
-static const tile_list f64_tiles = {f64_shape, f64_cost, COUNT(f64_shape), BSRG_KERNEL_SIMT_F64_M32N32, 32,
-                                    0.063,     1.4};
+    tf32_shape, tf32_cost, COUNT(tf32_shape), BSRG_KERNEL_SIMT_TF32_M32N32, 32, 0.145, 1.7, 3.3};
+static const tile_list f64_tiles = {
+    f64_shape, f64_cost, COUNT(f64_shape), BSRG_KERNEL_SIMT_F64_M32N32, 32, 0.063, 1.4, 2};
 #undef COUNT
 
 static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
@@ -133,11 +132,13 @@ static const double few_elements_of_a_cost = 7;
 /* What the work of a tile takes beside that of many columns that vectors copy. */
 static double layout_cost(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
-  if (!is_half(args->dtype))
-    return (args->x.cols <= FEW ? few_wide_cost : 1) *
-           (has_vectors(args) ? 1 : tiles_of(args)->elements_cost);
+  const tile_list *list = tiles_of(args);
+  const double elements = has_vectors(args)     ? 1
+                          : args->x.cols <= FEW ? list->few_elements_cost
+                                                : list->elements_cost;
+  if (!is_half(args->dtype)) return (args->x.cols <= FEW ? few_wide_cost : 1) * elements;
   if (args->x.cols <= FEW && !has_whole_chunks(v, 2)) return few_elements_of_a_cost;
-  if (!has_vectors(args)) return tiles_of(args)->elements_cost;
+  if (!has_vectors(args)) return elements;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
 }
 

@@ -1,4 +1,4 @@
-// Copies of 16-bit matrices between any strides and alignments, for the align and narrow families.
+// Copies of matrices between strides and alignments, for the align and narrow families: of 16 bits between any.
 //
 // align_copy_rows: both sides have adjacent elements in their rows, which may start anywhere. Stores are 16-byte
 // vectors of the target; each is cut out of the two vectors of the source that cover it.
@@ -6,6 +6,7 @@
 // align_copy_transposed: the source's adjacent elements are in its columns, the target's in its rows; through shared
 // memory.
 // align_copy_elements: rows of elements that are not adjacent on one side or both.
+// align_copy_turn_4, _8: as align_copy_transposed, of elements of 4 and 8 bytes.
 //
 // Vectors are stored by __stcg: the compiler cuts plain assignments of them into words.
 #include <cstdint>
@@ -145,7 +146,50 @@ __device__ __forceinline__ void store_tile(const bsrg_copy_params &p, uint32_t *
   }
 }
 
+template <typename T>
+__device__ __forceinline__ void turn(const bsrg_copy_params &p) {
+  constexpr int kSide = BSRG_COPY_TURN_SIDE, kEach = kSide / kWarps;
+  __shared__ T tile[kSide][kSide + 1];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kSide;
+  for (int64_t col = static_cast<int64_t>(blockIdx.y) * kSide; col < p.cols;
+       col += static_cast<int64_t>(gridDim.y) * kSide) {
+    const T *const source =
+        static_cast<const T *>(p.source) + row * p.source_row_stride + col * p.source_col_stride;
+    T *const target = static_cast<T *>(p.target) + row * p.target_row_stride + col * p.target_col_stride;
+    T v[kEach] = {};
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int column = warp + i * kWarps;
+      if (row + lane < p.rows && col + column < p.cols)
+        v[i] = __ldg(source + lane * p.source_row_stride + column * p.source_col_stride);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) tile[warp + i * kWarps][lane] = v[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int r = warp + i * kWarps;
+      if (row + r < p.rows && col + lane < p.cols)
+        target[r * p.target_row_stride + lane * p.target_col_stride] = tile[lane][r];
+    }
+    __syncthreads();
+  }
+}
+
 }  // namespace
+
+extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS)
+    align_copy_turn_4(const __grid_constant__ bsrg_copy_params p) {
+  bsrg::ptx::follow_grid_before();
+  turn<uint32_t>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS)
+    align_copy_turn_8(const __grid_constant__ bsrg_copy_params p) {
+  bsrg::ptx::follow_grid_before();
+  turn<unsigned long long>(p);
+}
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)
     align_copy_rows(const __grid_constant__ bsrg_copy_params p) {

@@ -329,6 +329,7 @@ FAMILIES: tuple[tuple[str, tuple[int, int], int, tuple[str, ...]], ...] = (
     ("stream", (32, 32), 264, HALF),
     ("regroup", (24, 40), 256, HALF),
     ("align", (64, 64), 333, HALF),
+    ("align", (12, 20), 101, ("float16", "float32", "float64")),
     ("narrow", (32, 32), 16, HALF),
     ("narrow", (64, 32), 24, EIGHT_BIT_DTYPES),
     ("narrow", (16, 16), 40, EIGHT_BIT_DTYPES),

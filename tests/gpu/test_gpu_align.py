@@ -26,6 +26,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("hopper")]
 
 COLUMNS = (65, 71, 73, 127, 129, 333, 1001, 4095)
 BLOCKS = ((128, 128), (64, 64), (32, 32), (16, 16), (8, 8), (512, 112), (24, 40))
+# Which go by the portable kernels, as do the latter blocks of 16 bits.
+WIDE = [(blocksize, dtype) for blocksize in ((64, 64), (5, 3)) for dtype in ("float32", "float64")]
+ODD = [((12, 20), "bfloat16"), ((5, 3), "float16")]
+KINDS = [(blocksize, dtype) for blocksize in BLOCKS for dtype in HALVES] + WIDE + ODD
 
 
 def some_blocks(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
@@ -36,8 +40,7 @@ def some_blocks(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", ["align", "auto"])
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("blocksize", BLOCKS)
+@pytest.mark.parametrize(("blocksize", "dtype"), KINDS)
 def test_columns(
     torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str, family: str
 ) -> None:
@@ -130,6 +133,9 @@ def multiply(
     product(p.matrix, x, c if beta else None, 1.5, beta, out, None, "align")
     what = f"{p.matrix!r} n={n} beta={beta} {[layout.__name__ for layout in layouts]}"
     allowed = 1.2 * cases.ROUNDOFF[str(dtype).removeprefix("torch.")]
+    if dtype.itemsize > 2:  # sums are rounded, too, and of float64 the reference's as well
+        same = 1.5 * (p.dense.to(dtype) @ x) + beta * c
+        allowed = max(8 * allowed, 2.0 * relative_error(torch, same, expected))
     assert relative_error(torch, out, expected) <= allowed, what
     assert int(memory.isnan().sum()) == memory.numel() - m * n, what
     if beta:
@@ -141,8 +147,12 @@ def multiply(
         assert int(memory.isnan().sum()) == memory.numel() - m * n, what
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("blocksize", [(64, 64), (16, 16), (8, 8)])
+@pytest.mark.parametrize(
+    ("blocksize", "dtype"),
+    [(blocksize, dtype) for blocksize in ((64, 64), (16, 16), (8, 8)) for dtype in HALVES]
+    + WIDE
+    + ODD,
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(
     torch: Any, rng: np.random.Generator, layout: Layout, blocksize: tuple[int, int], dtype: str
@@ -250,6 +260,6 @@ def test_says_what_it_needs(torch: Any, rng: np.random.Generator) -> None:
         with pytest.raises(ValueError, match=f"family 'align'.*{message}"):
             product(p.matrix, x, None, 1.0, None, None, None, "align")
 
-    refuse("float16", 72, "cannot read as they are")
+    refuse("float16", 72, "cannot read by vectors")
+    refuse("float32", 68, "cannot read by vectors")
     refuse("float16", 63, "more than 64 columns")
-    refuse("float32", 73, "float16 or bfloat16")
