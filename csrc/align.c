@@ -61,7 +61,9 @@ static const char *columns_obstacle(int64_t n) {
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   /* Of fewer the narrow family copies X itself, where that gains, and asking the other families would cost such a product their
    * planning. Dynamic structures have neither. */
-  if (args->x.cols <= 64 && !args->a->dynamic) return "needs more than 64 columns";
+  const bool narrow = !args->a->dynamic && vector_of(args) == 8 &&
+                      !bsrg_narrow_family.obstacle(&args->a->view, args->dtype, 90);
+  if (args->x.cols <= 64 && narrow) return "needs more than 64 columns";
   const aligned_product p = align(args);
   return p.copy_x || p.copy_c || p.copy_y ? NULL : "needs operands that kernels cannot read by vectors";
 }

@@ -19,6 +19,20 @@ bsrg_status bsrg_attention_hopper_launch(const bsrg_attention_args *args, bsrg_g
 const char *bsrg_attention_portable_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
 bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error);
 
+/* attention_copies.c: a call whose tensors all backends can read by vectors, on copies of those that are not so. */
+typedef struct bsrg_attention_copies {
+  bsrg_attention_args args; /* the data of copies is NULL until there is memory */
+  bool q, k, v, out;
+} bsrg_attention_copies;
+bsrg_attention_copies bsrg_attention_describe_copies(const bsrg_attention_args *args);
+/* Whether there are any, and the backends for tensors as they are would take longer, or are none. */
+bool bsrg_attention_wants_copies(const bsrg_attention_args *args, const bsrg_attention_copies *copies);
+/* Copies, lets `launch` compute and copies the result. */
+bsrg_status bsrg_attention_launch_copies(const bsrg_attention_args *args, bsrg_attention_copies *copies,
+                                         bsrg_status (*launch)(const bsrg_attention_args *args, bsrg_gpu gpu,
+                                                               bsrg_error *error),
+                                         bsrg_gpu gpu, bsrg_error *error);
+
 /* The decode kernels (attention_decode.c). */
 const char *bsrg_attention_decode_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);
 /* Whether they are the fastest, where they can compute it. */
@@ -70,6 +84,16 @@ static inline bsrg_attention_operand bsrg_attention_operand_of(const bsrg_tensor
 static inline bool bsrg_attention_has_aligned_rows(const bsrg_tensor *t) {
   return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride % 8 == 0 &&
          t->head_stride % 8 == 0 && t->batch_stride % 8 == 0;
+}
+
+/* Whether a tensor map can describe it, and vectors of 16 bytes read it. A stride of 0 between heads or batches is left out of
+ * the map. */
+static inline bool bsrg_attention_can_describe(const bsrg_tensor *t, bsrg_dtype dtype) {
+  const int64_t end = (int64_t)1 << 39, unit = 16 / (int64_t)bsrg_dtype_size(dtype);
+  return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride >= t->size &&
+         t->row_stride < end && t->row_stride % unit == 0 && t->head_stride >= 0 && t->head_stride < end &&
+         t->head_stride % unit == 0 && t->batch_stride >= 0 && t->batch_stride < end &&
+         t->batch_stride % unit == 0;
 }
 
 /* Whether args have masks of either kind. bsrg_attention sets mask_batch and mask_heads for both. */

@@ -37,13 +37,36 @@ static bsrg_status choose(const bsrg_attention_args *args, const bsrg_gpu_info *
                    bsrg_family_name(args->family), obstacle);
 }
 
+/* The backend for a call or, with copies, for the same on these: *copied says which. */
+static bsrg_status choose_way(const bsrg_attention_args *args, const bsrg_gpu_info *gpu,
+                              bsrg_attention_copies *copies, bool *copied, const struct backend **chosen,
+                              bsrg_error *error) {
+  *copies = bsrg_attention_describe_copies(args);
+  *copied = bsrg_attention_wants_copies(args, copies) && choose(&copies->args, gpu, chosen, NULL) == BSRG_OK;
+  return *copied ? BSRG_OK : choose(args, gpu, chosen, error);
+}
+
 static bsrg_status answer(const bsrg_attention_args *args, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(args->question);
   const struct backend *backend = NULL;
+  bsrg_attention_copies copies;
+  bool copied;
   bsrg_status status = bsrg_check_arch(&info, error);
-  if (status == BSRG_OK) status = choose(args, &info, &backend, error);
+  if (status == BSRG_OK) status = choose_way(args, &info, &copies, &copied, &backend, error);
   if (status == BSRG_OK) args->question->family = backend->family;
   return status;
+}
+
+static bsrg_status compute(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const struct backend *backend = NULL;
+  bsrg_attention_copies copies;
+  bool copied;
+  bsrg_status status = choose_way(args, &gpu.device->info, &copies, &copied, &backend, error);
+  if (status != BSRG_OK || !copied) return status == BSRG_OK ? backend->launch(args, gpu, error) : status;
+  status = bsrg_attention_launch_copies(args, &copies, backend->launch, gpu, error);
+  /* Without memory for copies, the slower kernels that need none. */
+  if (status != BSRG_ERR_MEMORY || choose(args, &gpu.device->info, &backend, NULL) != BSRG_OK) return status;
+  return backend->launch(args, gpu, error);
 }
 
 bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
@@ -54,10 +77,8 @@ bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *erro
   bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
-  const struct backend *backend = NULL;
   status = bsrg_check_arch(&device->info, error);
-  if (status == BSRG_OK) status = choose(args, &device->info, &backend, error);
-  if (status == BSRG_OK) status = backend->launch(args, (bsrg_gpu){api, device}, error);
+  if (status == BSRG_OK) status = compute(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
 }

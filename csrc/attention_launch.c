@@ -46,15 +46,6 @@ static bsrg_kernel_id kernel_of(bsrg_dtype dtype, const variant *v) {
 
 /* ---- obstacles ------------------------------------------------------------------------------- */
 
-/* Whether a tensor map can describe it. A stride of 0 between heads or batches is left out of the map. */
-static bool can_describe(const bsrg_tensor *t, bsrg_dtype dtype) {
-  const int64_t end = (int64_t)1 << 39, unit = 16 / (int64_t)bsrg_dtype_size(dtype);
-  return t->element_stride == 1 && (uintptr_t)t->data % 16 == 0 && t->row_stride >= t->size &&
-         t->row_stride < end && t->row_stride % unit == 0 && t->head_stride >= 0 && t->head_stride < end &&
-         t->head_stride % unit == 0 && t->batch_stride >= 0 && t->batch_stride < end &&
-         t->batch_stride % unit == 0;
-}
-
 /* The plan counts the query tiles of all heads, and the entries of all lists, in 32 bits. */
 static bool too_many_tiles(const bsrg_attention_args *args) {
   const variant *v = choose_variant(args);
@@ -93,8 +84,10 @@ const char *bsrg_attention_hopper_obstacle(const bsrg_attention_args *args, cons
   if (args->dtype == BSRG_F8_E4M3 && args->softcap > most_8)
     return "needs a softcap of at most 65536 for float8_e4m3fn, or operands on the CPU";
   if (args->dtype != BSRG_F8_E4M3 && args->softcap > most_16) return "needs a softcap of at most 4096";
-  if (!can_describe(&args->q, args->dtype) || !can_describe(&args->k, args->dtype) ||
-      !can_describe(&args->v, args->dtype) || !can_describe(&args->out, bsrg_attention_out_dtype(args)))
+  if (!bsrg_attention_can_describe(&args->q, args->dtype) ||
+      !bsrg_attention_can_describe(&args->k, args->dtype) ||
+      !bsrg_attention_can_describe(&args->v, args->dtype) ||
+      !bsrg_attention_can_describe(&args->out, bsrg_attention_out_dtype(args)))
     return "needs q, k, v and out with neighbouring elements, and rows, heads and batches at multiples of 16 "
            "bytes";
   if (bsrg_attention_is_masked(args) && (bsrg_attention_block_shape(args).height % BSRG_ATTENTION_GROUP ||

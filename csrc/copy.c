@@ -57,7 +57,7 @@ bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target,
                      bsrg_min(bsrg_ceil_div(p.rows, BSRG_COPY_ROWS), most_y), stream, &p, error);
 }
 
-/* ---- larger elements, where that is as fast as 16-bit ones -------------------------------------- */
+/* ---- larger elements, in contiguous rows as 16-bit ones ------------------------------------------ */
 
 static bsrg_dense turned(const bsrg_dense *d) {
   return (bsrg_dense){d->data, d->cols, d->rows, d->col_stride, d->row_stride};
@@ -74,16 +74,15 @@ static bsrg_dense part_of(const bsrg_dense *d, int64_t part, int64_t parts) {
                       d->col_stride * parts};
 }
 
-/* From columns to rows. */
-static bsrg_status turn(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
-                        CUstream stream, bsrg_error *error) {
+static bsrg_status copy_tiles(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
+                              CUstream stream, bsrg_error *error) {
   const int64_t most_y = 65535; /* as above */
   if (source->rows == 0 || source->cols == 0) return BSRG_OK;
   bsrg_copy_params p = describe(source, target, source->cols);
   return bsrg_launch(gpu.api, gpu.device,
-                     size == 4 ? BSRG_KERNEL_ALIGN_COPY_TURN_4 : BSRG_KERNEL_ALIGN_COPY_TURN_8,
-                     bsrg_ceil_div(p.rows, BSRG_COPY_TURN_SIDE),
-                     bsrg_min(bsrg_ceil_div(p.cols, BSRG_COPY_TURN_SIDE), most_y), stream, &p, error);
+                     size == 4 ? BSRG_KERNEL_ALIGN_COPY_TILES_4 : BSRG_KERNEL_ALIGN_COPY_TILES_8,
+                     bsrg_ceil_div(p.rows, BSRG_COPY_TILE_SIDE),
+                     bsrg_min(bsrg_ceil_div(p.cols, BSRG_COPY_TILE_SIDE), most_y), stream, &p, error);
 }
 
 bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
@@ -102,18 +101,7 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
     to = in_parts(&to, parts);
     return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
   }
-  if (from.row_stride == 1 && to.col_stride == 1) return turn(&from, &to, size, gpu, stream, error);
-  if (from.col_stride == 1 && to.row_stride == 1) {
-    from = turned(&from);
-    to = turned(&to);
-    return turn(&from, &to, size, gpu, stream, error);
-  }
-  bsrg_status status = BSRG_OK;
-  for (int64_t i = 0; i < parts && status == BSRG_OK; ++i) {
-    const bsrg_dense source_part = part_of(&from, i, parts), target_part = part_of(&to, i, parts);
-    status = bsrg_copy_16_bit(&source_part, &target_part, from.cols, gpu, stream, error);
-  }
-  return status;
+  return copy_tiles(&from, &to, size, gpu, stream, error);
 }
 
 bsrg_status bsrg_fill(CUdeviceptr value, bool uniform, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,

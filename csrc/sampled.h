@@ -72,6 +72,19 @@ double bsrg_sampled_cover_bytes(const bsrg_sampled_args *args, const bsrg_regrou
 bsrg_status bsrg_sampled_launch_cover(const bsrg_sampled_args *args, const bsrg_regrouped *cover,
                                       bsrg_gpu gpu, bsrg_error *error);
 
+/* ---- on copies of a and b (sampled_copies.c) ------------------------------------------------------ */
+
+typedef struct bsrg_sampled_copies {
+  bsrg_sampled_args args; /* the data of copies is NULL until there is memory */
+  bool a, b;              /* which are copied: neither where that does not pay */
+} bsrg_sampled_copies;
+bsrg_sampled_copies bsrg_sampled_describe_copies(const bsrg_sampled_args *args);
+/* Copies, and lets `launch` compute. */
+bsrg_status bsrg_sampled_launch_copies(const bsrg_sampled_args *args, bsrg_sampled_copies *copies,
+                                       bsrg_status (*launch)(const bsrg_sampled_args *args, bsrg_gpu gpu,
+                                                             bsrg_error *error),
+                                       bsrg_gpu gpu, bsrg_error *error);
+
 /* ---- which of them (sampled_predict.c) ------------------------------------------------------------ */
 
 /* How a sampled product is computed: the plan is a bsrg_regrouped for BSRG_COVER, else a bsrg_sampled_plan. */

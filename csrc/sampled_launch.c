@@ -259,8 +259,7 @@ static bsrg_status launch_portable_plan(const bsrg_sampled_args *args, bsrg_gpu 
 static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_chip chip = bsrg_chip_of(gpu);
   bsrg_sampled_way way;
-  bsrg_status status = bsrg_check_arch(&gpu.device->info, error);
-  if (status == BSRG_OK) status = bsrg_sampled_choose(args, &chip, &way, error);
+  bsrg_status status = bsrg_sampled_choose(args, &chip, &way, error);
   if (status != BSRG_OK) return status;
   if (way.family == BSRG_SAMPLED)
     status = bsrg_sampled_launch_hopper(args, way.plan, gpu, error);
@@ -279,9 +278,10 @@ static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_er
 
 static bsrg_status answer(const bsrg_sampled_args *args, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(args->question);
+  const bsrg_sampled_copies copies = bsrg_sampled_describe_copies(args);
   bsrg_sampled_way way;
   bsrg_status status = bsrg_check_arch(&info, error);
-  if (status == BSRG_OK) status = bsrg_sampled_choose(args, args->question->chip, &way, error);
+  if (status == BSRG_OK) status = bsrg_sampled_choose(&copies.args, args->question->chip, &way, error);
   if (status == BSRG_OK) args->question->family = way.family;
   return status;
 }
@@ -294,7 +294,13 @@ bsrg_status bsrg_gpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
   bsrg_status status = bsrg_open_device(args->device.index, &api, &device, error);
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
-  status = multiply(args, (bsrg_gpu){api, device}, error);
+  const bsrg_gpu gpu = {api, device};
+  status = bsrg_check_arch(&device->info, error);
+  if (status == BSRG_OK) {
+    bsrg_sampled_copies copies = bsrg_sampled_describe_copies(args);
+    status = copies.a || copies.b ? bsrg_sampled_launch_copies(args, &copies, multiply, gpu, error)
+                                  : multiply(args, gpu, error);
+  }
   bsrg_leave(api, pushed);
   return status;
 }

@@ -378,11 +378,11 @@ enum {
   BSRG_COPY_ROWS = 32, /* of a CTA's tile in align_copy_rows and align_copy_elements */
   BSRG_COPY_COLUMNS = 256,
   BSRG_COPY_SIDE = 64,     /* of a tile in align_copy_transposed */
-  BSRG_COPY_TURN_SIDE = 32 /* of a tile in align_copy_turn_4 and _8 */
+  BSRG_COPY_TILE_SIDE = 32 /* of a tile in align_copy_tiles_4 and _8 */
 };
 
-/* target = source, 16-bit elements at any strides. Neighbours of the target's rows should lie close together;
- * align_copy_transposed is for sources whose columns do, as are align_copy_turn_4 and _8, whose elements have 4 and 8 bytes. */
+/* target = source, elements at any strides, of 16 bits but in align_copy_tiles_4 and _8. Of 16 bits, neighbours of the target's
+ * rows should lie close together, and align_copy_transposed is for sources whose columns do. */
 typedef struct bsrg_copy_params {
   const void *source;
   void *target;

@@ -351,6 +351,18 @@ typedef struct bsrg_attention_operand {
   int64_t batch_stride, head_stride, row_stride, element_stride;
 } bsrg_attention_operand;
 
+/* ---- sm80/attention_copies.cu ---------------------------------------------------------------- */
+
+enum { BSRG_ATTENTION_COPY_THREADS = 256, BSRG_ATTENTION_COPY_ROWS = 32 /* of a CTA */ };
+
+/* target = source, elements of 1 or 2 bytes, and zeros in target's elements from `size` up to target_size. */
+typedef struct bsrg_attention_copy_params {
+  bsrg_attention_operand source, target;
+  int64_t rows;
+  int32_t heads, size, target_size;
+  int32_t row_tiles; /* of a head */
+} bsrg_attention_copy_params;
+
 /* ---- sm80/attention_parts.cu ----------------------------------------------------------------- */
 
 enum { BSRG_ATTENTION_JOIN_WARPS = 4 };

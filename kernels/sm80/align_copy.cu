@@ -1,4 +1,4 @@
-// Copies of matrices between strides and alignments, for the align and narrow families: of 16 bits between any.
+// Copies of matrices between any strides and alignments, for the align and narrow families and others: of 16 bits
 //
 // align_copy_rows: both sides have adjacent elements in their rows, which may start anywhere. Stores are 16-byte
 // vectors of the target; each is cut out of the two vectors of the source that cover it.
@@ -6,13 +6,14 @@
 // align_copy_transposed: the source's adjacent elements are in its columns, the target's in its rows; through shared
 // memory.
 // align_copy_elements: rows of elements that are not adjacent on one side or both.
-// align_copy_turn_4, _8: as align_copy_transposed, of elements of 4 and 8 bytes.
+// align_copy_tiles_4, _8: elements of 4 and 8 bytes.
 //
 // Vectors are stored by __stcg: the compiler cuts plain assignments of them into words.
 #include <cstdint>
 
 #include "params.h"
 #include "ptx/sync.cuh"
+#include "sm80/copy_tile.cuh"
 
 namespace {
 
@@ -147,48 +148,37 @@ __device__ __forceinline__ void store_tile(const bsrg_copy_params &p, uint32_t *
 }
 
 template <typename T>
-__device__ __forceinline__ void turn(const bsrg_copy_params &p) {
-  constexpr int kSide = BSRG_COPY_TURN_SIDE, kEach = kSide / kWarps;
-  __shared__ T tile[kSide][kSide + 1];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+__device__ __forceinline__ void copy_tiles(const bsrg_copy_params &p) {
+  constexpr int kSide = BSRG_COPY_TILE_SIDE;
+  using Tile = bsrg::CopyTile<T, BSRG_COPY_THREADS, kSide>;
+  static_assert(Tile::kRows == kSide);
+  __shared__ typename Tile::Shared shared;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kSide;
-  for (int64_t col = static_cast<int64_t>(blockIdx.y) * kSide; col < p.cols;
-       col += static_cast<int64_t>(gridDim.y) * kSide) {
-    const T *const source =
-        static_cast<const T *>(p.source) + row * p.source_row_stride + col * p.source_col_stride;
-    T *const target = static_cast<T *>(p.target) + row * p.target_row_stride + col * p.target_col_stride;
-    T v[kEach] = {};
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int column = warp + i * kWarps;
-      if (row + lane < p.rows && col + column < p.cols)
-        v[i] = __ldg(source + lane * p.source_row_stride + column * p.source_col_stride);
-    }
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) tile[warp + i * kWarps][lane] = v[i];
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int r = warp + i * kWarps;
-      if (row + r < p.rows && col + lane < p.cols)
-        target[r * p.target_row_stride + lane * p.target_col_stride] = tile[lane][r];
-    }
-    __syncthreads();
+  const int64_t columns_of_grid = static_cast<int64_t>(gridDim.y) * kSide;
+  for (int64_t col = static_cast<int64_t>(blockIdx.y) * kSide; col < p.cols; col += columns_of_grid) {
+    // What the type asks for; nothing is written to the source.
+    T *const source = static_cast<T *>(const_cast<void *>(p.source));
+    T *const target = static_cast<T *>(p.target);
+    Tile::copy({source + row * p.source_row_stride + col * p.source_col_stride, p.source_row_stride,
+                p.source_col_stride},
+               {target + row * p.target_row_stride + col * p.target_col_stride, p.target_row_stride,
+                p.target_col_stride},
+               p.rows - row, p.cols - col, p.cols - col, shared);
   }
 }
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS)
-    align_copy_turn_4(const __grid_constant__ bsrg_copy_params p) {
+    align_copy_tiles_4(const __grid_constant__ bsrg_copy_params p) {
   bsrg::ptx::follow_grid_before();
-  turn<uint32_t>(p);
+  copy_tiles<uint32_t>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS)
-    align_copy_turn_8(const __grid_constant__ bsrg_copy_params p) {
+    align_copy_tiles_8(const __grid_constant__ bsrg_copy_params p) {
   bsrg::ptx::follow_grid_before();
-  turn<unsigned long long>(p);
+  copy_tiles<unsigned long long>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(BSRG_COPY_THREADS, 4)

@@ -34,9 +34,8 @@ def possible(case: Case) -> bool:
     """Whether the table's case is one for 8 bits on a GPU."""
     sizes = (case.size, case.value_size or case.size)
     return (
-        all(size % 16 == 0 and size <= 256 for size in sizes)
+        all(size <= 256 for size in sizes)
         and case.keys > 0
-        and case.placed not in ("transposed", "odd")
         and (case.scale is None or case.scale > 0)
         and (case.block_shape is None or all(side % 16 == 0 for side in case.block_shape))
     )
@@ -45,7 +44,7 @@ def possible(case: Case) -> bool:
 def test_the_usual_cases_are_possible(rng: np.random.Generator) -> None:
     cases = {**table.PLAIN, **table.masks(rng)}
     left_out = {name for name, case in cases.items() if not possible(case)}
-    assert len(left_out) <= 14 and not left_out & {"square", "long", "causal", "bshd", "64", "128"}
+    assert len(left_out) <= 10 and not left_out & {"square", "long", "causal", "bshd", "64", "128"}
 
 
 @pytest.mark.parametrize("name", [name for name, case in table.PLAIN.items() if possible(case)])
@@ -105,9 +104,9 @@ def test_factors_may_be_zero(torch: Any, rng: np.random.Generator) -> None:
     assert not attention(q, k, v, v_descale=zero).any()
 
 
-@pytest.mark.parametrize("placed", ["bshd", "packed"])
+@pytest.mark.parametrize("placed", ["bshd", "packed", "transposed", "odd"])
 def test_strides(placed: str, rng: np.random.Generator) -> None:
-    for size in (32, 64, 128, 192):
+    for size in (32, 40, 64, 77, 128, 192):
         for causal in (False, True):
             compute(Case(140, 350, size=size, batch=2, causal=causal, placed="bshd"), rng)
             compute(Case(150, 150, size=size, batch=2, causal=causal, placed=placed), rng)
@@ -188,7 +187,7 @@ def test_own_arrays(rng: np.random.Generator) -> None:
 )
 def test_says_what_it_needs(changes: dict[str, Any], text: str, rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match=text):
-        compute(Case(20, 70)._replace(**changes), rng)
+        compute(Case(20, 70)._replace(**changes), rng, backend="hopper")
 
 
 @pytest.mark.parametrize("backend", ["portable", "decode"])

@@ -202,6 +202,27 @@ def test_covers(
         check_on_gpu(torch, *form, beta=1.0, in_place=True, **options)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("blocksize", [(64, 64), (32, 32), (16, 16), (12, 20)])
+def test_copies(
+    torch: Any, rng: np.random.Generator, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """Operands that kernels cannot read by vectors, of products that are worth a copy."""
+    rows, cols = 1536 // blocksize[0], 1536 // blocksize[1]
+    mask = cases.uniform(0.9)(rng, rows, cols)
+    for orders in some(ORDERS):
+        for k in some((519, 1030)):
+            check_on_gpu(torch, mask, blocksize, k, dtype, orders, pad=3, family="auto")
+        form = (mask, blocksize, 520, dtype, orders)
+        check_on_gpu(torch, *form, beta=-0.5, transposed=True, pad=3, family="auto")
+    p = random_problem(torch, mask, blocksize, dtype)
+    (m, n), kind = p.matrix.shape, p.matrix.dtype
+    a, b = (torch.randn(*shape, device="cuda").to(kind) for shape in ((m, 520), (520, n)))
+    every_other = [x.repeat_interleave(2, dim=1)[:, ::2] for x in (a, b)]
+    found, expected = sampled_matmul(*every_other, p.matrix), sampled_matmul(a, b, p.matrix)
+    assert torch.equal(found.data, expected.data), "not by the same kernels"
+
+
 @pytest.mark.parametrize("cut", [(0, 0), (7, 0), (0, 9), (15, 15)])
 def test_covers_beyond_the_matrix(
     rng: np.random.Generator, hopper: None, cut: tuple[int, int]
