@@ -68,12 +68,6 @@ static bsrg_dense in_parts(const bsrg_dense *d, int64_t parts) {
   return (bsrg_dense){d->data, d->rows, d->cols * parts, d->row_stride * parts, 1};
 }
 
-/* One of the parts of every element. */
-static bsrg_dense part_of(const bsrg_dense *d, int64_t part, int64_t parts) {
-  return (bsrg_dense){(char *)d->data + 2 * part, d->rows, d->cols, d->row_stride * parts,
-                      d->col_stride * parts};
-}
-
 static bsrg_status copy_tiles(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
                               CUstream stream, bsrg_error *error) {
   const int64_t most_y = 65535; /* as above */
@@ -102,18 +96,4 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
     return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
   }
   return copy_tiles(&from, &to, size, gpu, stream, error);
-}
-
-bsrg_status bsrg_fill(CUdeviceptr value, bool uniform, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
-                      CUstream stream, bsrg_error *error) {
-  const int64_t parts = size / 2;
-  const bsrg_dense to = target->row_stride == 1 ? turned(target) : *target;
-  const bool at_once = uniform && to.col_stride == 1;
-  bsrg_status status = BSRG_OK;
-  for (int64_t i = 0; i < (at_once ? 1 : parts) && status == BSRG_OK; ++i) {
-    const bsrg_dense part = at_once ? in_parts(&to, parts) : part_of(&to, i, parts);
-    const bsrg_dense from = {(void *)(uintptr_t)(value + 2 * (uint64_t)i), part.rows, part.cols, 0, 0};
-    status = bsrg_copy_16_bit(&from, &part, part.cols, gpu, stream, error);
-  }
-  return status;
 }

@@ -13,9 +13,5 @@ bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *tar
 /* Elements of 2, 4 or 8 bytes, as many rows and columns as both have. */
 bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
                       CUstream stream, bsrg_error *error);
-/* Every element of the target becomes the one, in device memory, that value points to. uniform: all 16 bits of that
- * are equal. */
-bsrg_status bsrg_fill(CUdeviceptr value, bool uniform, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
-                      CUstream stream, bsrg_error *error);
 
 #endif

@@ -1,64 +1,13 @@
 #include "edges.h"
 
 #include "copy.h"
+#include "portable.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- values on a GPU -------------------------------------------------------------------------- */
-
-/* The row's last block before `before` that lies in the last block column, or -1. There are several where a column is stored
- * more than once, and anywhere where columns are unsorted. */
-static int64_t last_column_before(const bsrg_structure_view *v, int64_t row, int64_t before) {
-  const int64_t last = v->block_cols - 1;
-  for (int64_t p = before - 1; p >= v->indptr[row]; --p) {
-    if (v->indices[p] == last) return p;
-    if (v->column_order != BSRG_UNSORTED) return -1;
-  }
-  return -1;
-}
-
-/* Columns from `begin` on of the blocks in the last block column, or rows of those in the last block row. */
-static bsrg_status fill_columns(const bsrg_structure_view *v, char *values, CUdeviceptr value, bool uniform,
-                                int64_t size, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  const int64_t last = v->block_cols - 1, begin = bsrg_cols_of(v, last);
-  const int64_t area = v->block_height * v->block_width;
-  if (begin == v->block_width) return BSRG_OK;
-  bsrg_status status = BSRG_OK;
-  for (int64_t row = 0; row < v->block_rows; ++row) {
-    for (int64_t p = last_column_before(v, row, v->indptr[row + 1]); p >= 0;
-         p = last_column_before(v, row, p)) {
-      const bsrg_dense rest = {values + (p * area + begin) * size, v->block_height, v->block_width - begin,
-                               v->block_width, 1};
-      status = bsrg_fill(value, uniform, &rest, size, gpu, stream, error);
-      if (status != BSRG_OK) return status;
-    }
-  }
-  return status;
-}
-
-static bsrg_status fill_rows(const bsrg_structure_view *v, char *values, CUdeviceptr value, bool uniform,
-                             int64_t size, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  const int64_t last = v->block_rows - 1, blocks = v->nnzb - v->indptr[last];
-  const int64_t begin = bsrg_rows_of(v, last), area = v->block_height * v->block_width;
-  if (begin == v->block_height || blocks == 0) return BSRG_OK;
-  const bsrg_dense rest = {values + (v->indptr[last] * area + begin * v->block_width) * size, blocks,
-                           (v->block_height - begin) * v->block_width, area, 1};
-  return bsrg_fill(value, uniform, &rest, size, gpu, stream, error);
-}
-
-/* One element in device memory, as the 32-bit words low and high. */
-static bsrg_status put_value(uint32_t low, uint32_t high, bsrg_gpu gpu, CUstream stream, CUdeviceptr *value,
-                             bsrg_error *error) {
-  const bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, 2 * sizeof(low), stream, value, error);
-  if (status != BSRG_OK) return status;
-  CUresult result = gpu.api->set_32(*value, low, 1, stream);
-  if (result == CUDA_SUCCESS) result = gpu.api->set_32(*value + sizeof(low), high, 1, stream);
-  if (result == CUDA_SUCCESS) return BSRG_OK;
-  const bsrg_status failed = bsrg_cuda_check(gpu.api, result, "cuMemsetD32Async", error);
-  return bsrg_scratch_free(gpu.api, *value, stream, failed, error);
-}
 
 static bool is_partial(const bsrg_structure_view *v) {
   return v->rows != bsrg_whole_rows(v) || v->cols != bsrg_whole_cols(v);
@@ -73,49 +22,60 @@ double bsrg_stored_elements(const bsrg_structure_view *v) {
   return elements;
 }
 
-int64_t bsrg_clear_launches(const bsrg_structure_view *v) {
-  if (v->nnzb == 0 || !is_partial(v)) return 0;
-  int64_t launches = 2; /* of the element that is copied there */
-  if (v->rows != bsrg_whole_rows(v)) launches += v->indptr[v->block_rows - 1] < v->nnzb;
-  if (v->cols == bsrg_whole_cols(v)) return launches;
-  for (int64_t row = 0; row < v->block_rows; ++row)
-    for (int64_t p = last_column_before(v, row, v->indptr[row + 1]); p >= 0;
-         p = last_column_before(v, row, p))
-      ++launches;
-  return launches;
+int64_t bsrg_clear_launches(const bsrg_structure_view *v) { return v->nnzb > 0 && is_partial(v); }
+
+/* Sets what blocks have beyond the last column, or row, or both, to a value. */
+static bsrg_status fill(bsrg_structure *structure, bool columns, bool rows, uint64_t value, void *values,
+                        bsrg_dtype dtype, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+  const bsrg_structure_view *v = &structure->view;
+  columns = columns && v->cols != bsrg_whole_cols(v);
+  rows = rows && v->rows != bsrg_whole_rows(v);
+  if (v->nnzb == 0 || (!columns && !rows)) return BSRG_OK;
+  const int64_t ctas = bsrg_ceil_div(v->nnzb, BSRG_EDGES_THREADS);
+  int64_t area;
+  if (!bsrg_mul_ok(v->block_height, v->block_width, &area) || area > INT32_MAX || ctas > INT32_MAX)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "there are %lld blocks of (%lld, %lld), which reach beyond the matrix: the GPU kernels take "
+        "fewer than 2^31 elements of such a block, and 2^39 blocks",
+        (long long)v->nnzb, (long long)v->block_height, (long long)v->block_width);
+  const void *plan;
+  bsrg_portable_uploads uploads;
+  bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, false, &plan, error);
+  if (status == BSRG_OK) status = bsrg_portable_upload(structure, plan, gpu, &uploads, error);
+  if (status != BSRG_OK) return status;
+  const int64_t last_row = v->block_rows - 1, last_column = v->block_cols - 1;
+  bsrg_edges_params p = {.values = values,
+                         .indices = uploads.indices,
+                         .nnzb = v->nnzb,
+                         .first = rows ? v->indptr[last_row] : v->nnzb,
+                         .last_column = columns ? (int32_t)last_column : -1,
+                         .block_height = (int32_t)v->block_height,
+                         .block_width = (int32_t)v->block_width,
+                         .rows = (int32_t)bsrg_rows_of(v, last_row),
+                         .cols = (int32_t)bsrg_cols_of(v, last_column),
+                         .value = value};
+  const size_t size = bsrg_dtype_size(dtype);
+  const bsrg_kernel_id kernel = size == 2   ? BSRG_KERNEL_EDGES_2
+                                : size == 4 ? BSRG_KERNEL_EDGES_4
+                                            : BSRG_KERNEL_EDGES_8;
+  return bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, stream, &p, error);
 }
 
-bsrg_status bsrg_gpu_clear_edges(const bsrg_structure_view *v, void *values, bsrg_dtype dtype, bsrg_gpu gpu,
+bsrg_status bsrg_gpu_clear_edges(bsrg_structure *structure, void *values, bsrg_dtype dtype, bsrg_gpu gpu,
                                  CUstream stream, bsrg_error *error) {
-  if (v->nnzb == 0 || !is_partial(v)) return BSRG_OK;
-  const int64_t size = (int64_t)bsrg_dtype_size(dtype);
-  CUdeviceptr zero;
-  bsrg_status status = put_value(0, 0, gpu, stream, &zero, error);
-  if (status != BSRG_OK) return status;
-  status = fill_rows(v, values, zero, true, size, gpu, stream, error);
-  if (status == BSRG_OK) status = fill_columns(v, values, zero, true, size, gpu, stream, error);
-  return bsrg_scratch_free(gpu.api, zero, stream, status, error);
+  return fill(structure, true, true, 0, values, dtype, gpu, stream, error);
 }
 
-bsrg_status bsrg_gpu_extend_rows(const bsrg_structure_view *v, bool of_transpose, bool negative, void *values,
+bsrg_status bsrg_gpu_extend_rows(bsrg_structure *structure, bool of_transpose, bool negative, void *values,
                                  bsrg_dtype dtype, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  static const uint32_t infinity[][2] = {[BSRG_F16] = {0x7c007c00, 0x7c007c00},
-                                         [BSRG_BF16] = {0x7f807f80, 0x7f807f80},
-                                         [BSRG_F32] = {0x7f800000, 0x7f800000},
-                                         [BSRG_F64] = {0, 0x7ff00000}};
-  static const uint32_t sign[][2] = {[BSRG_F16] = {0x80008000, 0x80008000},
-                                     [BSRG_BF16] = {0x80008000, 0x80008000},
-                                     [BSRG_F32] = {0x80000000, 0x80000000},
-                                     [BSRG_F64] = {0, 0x80000000}};
-  const int64_t size = (int64_t)bsrg_dtype_size(dtype);
-  const uint32_t low = infinity[dtype][0] | (negative ? sign[dtype][0] : 0);
-  const uint32_t high = infinity[dtype][1] | (negative ? sign[dtype][1] : 0);
-  CUdeviceptr value;
-  bsrg_status status = put_value(low, high, gpu, stream, &value, error);
-  if (status != BSRG_OK) return status;
-  status = of_transpose ? fill_rows(v, values, value, size == 2, size, gpu, stream, error)
-                        : fill_columns(v, values, value, size == 2, size, gpu, stream, error);
-  return bsrg_scratch_free(gpu.api, value, stream, status, error);
+  static const uint64_t infinity[] = {[BSRG_F16] = 0x7c00,
+                                      [BSRG_BF16] = 0x7f80,
+                                      [BSRG_F32] = 0x7f800000,
+                                      [BSRG_F64] = (uint64_t)0x7ff00000 << 32};
+  const uint64_t sign = (uint64_t)1 << (8 * bsrg_dtype_size(dtype) - 1);
+  return fill(structure, !of_transpose, of_transpose, infinity[dtype] | (negative ? sign : 0), values, dtype,
+              gpu, stream, error);
 }
 
 /* ---- dense operands --------------------------------------------------------------------------- */

@@ -15,14 +15,14 @@
 double bsrg_stored_elements(const bsrg_structure_view *v);
 /* Sets elements of `size` bytes beyond the matrix to 0. */
 void bsrg_cpu_clear_edges(const bsrg_structure_view *v, void *values, int64_t size);
-/* The same on a GPU, a launch for each block of a partial last column and one for those of the last row. */
-bsrg_status bsrg_gpu_clear_edges(const bsrg_structure_view *v, void *values, bsrg_dtype dtype, bsrg_gpu gpu,
+/* The same on a GPU. */
+bsrg_status bsrg_gpu_clear_edges(bsrg_structure *structure, void *values, bsrg_dtype dtype, bsrg_gpu gpu,
                                  CUstream stream, bsrg_error *error);
-/* How many launches that takes. */
+/* How many launches that takes: 1, or 0 without partial blocks. */
 int64_t bsrg_clear_launches(const bsrg_structure_view *v);
 /* Those that continue rows (of the matrix as it is stored, or of its transpose, to which they belong) become infinite, of
  * the sign given. */
-bsrg_status bsrg_gpu_extend_rows(const bsrg_structure_view *v, bool of_transpose, bool negative, void *values,
+bsrg_status bsrg_gpu_extend_rows(bsrg_structure *structure, bool of_transpose, bool negative, void *values,
                                  bsrg_dtype dtype, bsrg_gpu gpu, CUstream stream, bsrg_error *error);
 
 /* ---- dense operands --------------------------------------------------------------------------- */

@@ -272,8 +272,7 @@ static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_er
     status = launch_portable_plan(args, gpu, error);
   /* Zeros have met an infinity or NaN there. */
   if (status != BSRG_OK) return status;
-  return bsrg_gpu_clear_edges(&args->pattern->view, args->out, args->dtype, gpu, (CUstream)args->stream,
-                              error);
+  return bsrg_gpu_clear_edges(args->pattern, args->out, args->dtype, gpu, (CUstream)args->stream, error);
 }
 
 static bsrg_status answer(const bsrg_sampled_args *args, bsrg_error *error) {

@@ -99,7 +99,7 @@ static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsr
   if (status != BSRG_OK) return status;
   if (v->rows == bsrg_whole_rows(v) && v->cols == bsrg_whole_cols(v))
     return launch(args, &prepared, gpu, error);
-  const bsrg_structure_view *stored = v->order ? &args->a->original->view : v;
+  bsrg_structure *stored = v->order ? args->a->original : args->a;
   const CUstream stream = (CUstream)args->stream;
   bsrg_softmax_args whole = *args;
   if (v->cols != bsrg_whole_cols(v)) {

@@ -393,6 +393,22 @@ typedef struct bsrg_copy_params {
   int32_t vector_source, vector_target;
 } bsrg_copy_params;
 
+/* ---- sm80/edges.cu --------------------------------------------------------------------------- */
+
+enum { BSRG_EDGES_THREADS = 256 }; /* a CTA looks at as many blocks */
+
+/* Elements of stored blocks beyond the matrix become the value, of which they have the lower bytes. */
+typedef struct bsrg_edges_params {
+  void *values;
+  const int32_t *indices;
+  int64_t nnzb;
+  int64_t first;       /* block of a partial last block row; nnzb: there is none */
+  int32_t last_column; /* a partial one; -1: there is none */
+  int32_t block_height, block_width;
+  int32_t rows, cols; /* that the last ones have within the matrix */
+  uint64_t value;
+} bsrg_edges_params;
+
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */
 
 enum { BSRG_PROBE_IMAGE_BYTES = 16384 };
