@@ -2,6 +2,7 @@
 #ifndef BSRG_ATTENTION_H
 #define BSRG_ATTENTION_H
 
+#include "copy.h"
 #include "uploads.h"
 
 /* The functions below get args that bsrg_attention has checked, with at least one query. There may be no keys. On a GPU
@@ -74,10 +75,6 @@ int64_t bsrg_attention_slots(const bsrg_attention_args *args, int64_t tile_rows)
 
 static inline bsrg_dtype bsrg_attention_out_dtype(const bsrg_attention_args *args) {
   return args->dtype == BSRG_F8_E4M3 ? BSRG_BF16 : args->dtype;
-}
-
-static inline bsrg_attention_operand bsrg_attention_operand_of(const bsrg_tensor *t) {
-  return (bsrg_attention_operand){t->data, t->batch_stride, t->head_stride, t->row_stride, t->element_stride};
 }
 
 /* Whether rows can be copied 8 elements at a time. */

@@ -1,6 +1,6 @@
 /* Attention of tensors that kernels cannot read by vectors of 16 bytes: with rows, heads or batches at other distances, elements
  * that are no neighbours, or head sizes of which a row is no whole number of vectors. They are copied, and their rows filled up
- * with zeros, by kernels/sm80/attention_copies.cu. */
+ * with zeros, by kernels/sm80/tensor_copy.cu. */
 #include "attention.h"
 
 /* The size of a head in whole vectors, of the operands' dtype. */
@@ -57,28 +57,7 @@ bool bsrg_attention_wants_copies(const bsrg_attention_args *args, const bsrg_att
 
 static bsrg_status copy(const bsrg_tensor *source, const bsrg_tensor *target, bsrg_dtype dtype, void *stream,
                         bsrg_gpu gpu, bsrg_error *error) {
-  const int64_t heads = source->head_stride == 0 ? 1 : source->heads;
-  const int64_t tiles = bsrg_ceil_div(source->rows, BSRG_ATTENTION_COPY_ROWS);
-  int64_t ctas;
-  if (!bsrg_mul_ok(stored_heads(source), tiles, &ctas) || ctas > INT32_MAX)
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "a tensor of %lld batches of %lld heads of %lld rows is not in rows at multiples of 16 bytes, but "
-        "fewer than 2^31 tiles of %d rows can be copied to such",
-        (long long)source->batch, (long long)source->heads, (long long)source->rows,
-        BSRG_ATTENTION_COPY_ROWS);
-  if (ctas == 0) return BSRG_OK;
-  bsrg_attention_copy_params p = {.source = bsrg_attention_operand_of(source),
-                                  .target = bsrg_attention_operand_of(target),
-                                  .rows = source->rows,
-                                  .heads = (int32_t)heads,
-                                  .size = (int32_t)bsrg_min(source->size, target->size),
-                                  .target_size = (int32_t)target->size,
-                                  .row_tiles = (int32_t)tiles};
-  return bsrg_launch(
-      gpu.api, gpu.device,
-      bsrg_dtype_size(dtype) == 1 ? BSRG_KERNEL_ATTENTION_COPY_1 : BSRG_KERNEL_ATTENTION_COPY_2, ctas, 1,
-      (CUstream)stream, &p, error);
+  return bsrg_copy_tensor(source, target, (int64_t)bsrg_dtype_size(dtype), gpu, (CUstream)stream, error);
 }
 
 static bsrg_status compute(const bsrg_attention_args *args, const bsrg_attention_copies *copies,

@@ -166,10 +166,10 @@ bsrg_status bsrg_attention_decode_launch(const bsrg_attention_args *args, bsrg_g
   const int64_t end_key = bsrg_max(first_key, bsrg_min(q->rows - 1 + band.last, k->rows - 1) + 1);
   int64_t keys = end_key - first_key;
   bsrg_masked_decode_params p = {
-      .decode = {.q = bsrg_attention_operand_of(q),
-                 .k = bsrg_attention_operand_of(k),
-                 .v = bsrg_attention_operand_of(v),
-                 .out = bsrg_attention_operand_of(&args->out),
+      .decode = {.q = bsrg_tensor_operand_of(q),
+                 .k = bsrg_tensor_operand_of(k),
+                 .v = bsrg_tensor_operand_of(v),
+                 .out = bsrg_tensor_operand_of(&args->out),
                  .lse = args->lse,
                  .heads = (int32_t)units.heads,
                  .group = (int32_t)units.group,

@@ -246,7 +246,7 @@ static bsrg_status join_parts(const bsrg_attention_args *args, const bsrg_attent
                                      .tail = p->tail,
                                      .order = p->order,
                                      .parts = p->parts,
-                                     .out = bsrg_attention_operand_of(&args->out),
+                                     .out = bsrg_tensor_operand_of(&args->out),
                                      .lse = args->lse,
                                      .heads = p->heads,
                                      .queries = p->bounds.queries,

@@ -40,10 +40,10 @@ bsrg_status bsrg_attention_portable_launch(const bsrg_attention_args *args, bsrg
         (long long)q->batch, (long long)q->heads, (long long)q->rows, (long long)tile_rows);
   const bsrg_band band = bsrg_attention_band(args);
   const bsrg_capped_scale capped = bsrg_attention_capped_scale(args);
-  bsrg_attention_portable_params p = {.q = bsrg_attention_operand_of(q),
-                                      .k = bsrg_attention_operand_of(k),
-                                      .v = bsrg_attention_operand_of(v),
-                                      .out = bsrg_attention_operand_of(&args->out),
+  bsrg_attention_portable_params p = {.q = bsrg_tensor_operand_of(q),
+                                      .k = bsrg_tensor_operand_of(k),
+                                      .v = bsrg_tensor_operand_of(v),
+                                      .out = bsrg_tensor_operand_of(&args->out),
                                       .lse = args->lse,
                                       .heads = (int32_t)q->heads,
                                       .group = k->heads == 0 ? 1 : (int32_t)(q->heads / k->heads),

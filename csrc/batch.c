@@ -2,13 +2,13 @@
 
 /* ---- folding ----------------------------------------------------------------------------------- */
 
-static bool continues(const bsrg_dense *matrix, int64_t stride) {
+bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride) {
   int64_t next;
   return matrix->cols == 1 || (bsrg_mul_ok(matrix->cols, matrix->col_stride, &next) && next == stride);
 }
 
-/* The number fits: the elements of y are distinct, and x and c have as many columns. */
-static void extend(bsrg_dense *matrix, int64_t count, int64_t stride) {
+/* The elements of y are distinct, so that the number of its columns fits, as that of x and c, which have as many. */
+void bsrg_batch_extend(bsrg_dense *matrix, int64_t count, int64_t stride) {
   if (matrix->cols == 1) matrix->col_stride = stride;
   matrix->cols *= count;
 }
@@ -24,6 +24,26 @@ static void remove_dimension(bsrg_batch *batch, int d) {
   }
 }
 
+/* Whether two dimensions are steps of one, as far as an operand goes. */
+static bool is_one(const int64_t *strides, int d, int64_t count) {
+  int64_t next;
+  return bsrg_mul_ok(strides[d + 1], count, &next) && next == strides[d];
+}
+
+/* Dimensions that are steps of one become one, of which more matrices lie side by side. */
+static void join_dimensions(bsrg_batch *batch, bool reads_c) {
+  for (int d = batch->ndim - 2; d >= 0; --d) {
+    const int64_t count = batch->shape[d + 1];
+    int64_t all;
+    if (!bsrg_mul_ok(batch->shape[d], count, &all) || !is_one(batch->x_strides, d, count) ||
+        !is_one(batch->y_strides, d, count) || !is_one(batch->values_strides, d, count) ||
+        (reads_c && !is_one(batch->c_strides, d, count)))
+      continue;
+    batch->shape[d + 1] = all;
+    remove_dimension(batch, d);
+  }
+}
+
 void bsrg_batch_fold(bsrg_matmul_args *args) {
   bsrg_batch *batch = &args->batch;
   const bool reads_c = args->beta != 0;
@@ -33,17 +53,19 @@ void bsrg_batch_fold(bsrg_matmul_args *args) {
     const int64_t count = batch->shape[d];
     const bool single = count == 1;
     if (!single &&
-        !(!repeats && batch->values_strides[d] == 0 && continues(&args->x, batch->x_strides[d]) &&
-          continues(&args->y, batch->y_strides[d]) && (!reads_c || continues(&args->c, batch->c_strides[d]))))
+        !(!repeats && batch->values_strides[d] == 0 && bsrg_batch_continues(&args->x, batch->x_strides[d]) &&
+          bsrg_batch_continues(&args->y, batch->y_strides[d]) &&
+          (!reads_c || bsrg_batch_continues(&args->c, batch->c_strides[d]))))
       continue;
     if (!single) {
-      extend(&args->x, count, batch->x_strides[d]);
-      extend(&args->y, count, batch->y_strides[d]);
-      if (reads_c) extend(&args->c, count, batch->c_strides[d]);
+      bsrg_batch_extend(&args->x, count, batch->x_strides[d]);
+      bsrg_batch_extend(&args->y, count, batch->y_strides[d]);
+      if (reads_c) bsrg_batch_extend(&args->c, count, batch->c_strides[d]);
     }
     remove_dimension(batch, d);
     d = batch->ndim; /* what came before may continue the new columns */
   }
+  join_dimensions(batch, reads_c);
 }
 
 /* ---- one matrix after the other ------------------------------------------------------------------ */
@@ -60,6 +82,16 @@ bool bsrg_batch_next(const bsrg_batch *batch, int64_t *position) {
     position[d] = 0;
   }
   return false;
+}
+
+bsrg_batch bsrg_batch_take_last(bsrg_batch *batch) {
+  const int d = --batch->ndim;
+  return (bsrg_batch){.ndim = 1,
+                      .shape = {batch->shape[d]},
+                      .x_strides = {batch->x_strides[d]},
+                      .c_strides = {batch->c_strides[d]},
+                      .y_strides = {batch->y_strides[d]},
+                      .values_strides = {batch->values_strides[d]}};
 }
 
 /* Unsigned: strides of operands without elements can be any. */

@@ -97,3 +97,32 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
   }
   return copy_tiles(&from, &to, size, gpu, stream, error);
 }
+
+/* ---- tensors -------------------------------------------------------------------------------------- */
+
+bsrg_status bsrg_copy_tensor(const bsrg_tensor *source, const bsrg_tensor *target, int64_t size, bsrg_gpu gpu,
+                             CUstream stream, bsrg_error *error) {
+  const int64_t batches = source->batch_stride == 0 && target->batch_stride == 0 ? 1 : source->batch;
+  const int64_t heads = source->head_stride == 0 && target->head_stride == 0 ? 1 : source->heads;
+  const int64_t tiles = bsrg_ceil_div(source->rows, BSRG_TENSOR_COPY_ROWS);
+  int64_t all_heads, ctas;
+  if (!bsrg_mul_ok(batches, heads, &all_heads) || !bsrg_mul_ok(all_heads, tiles, &ctas) || ctas > INT32_MAX)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "an operand of %lld batches of %lld matrices of %lld rows has to be copied, but the GPU kernels "
+        "copy fewer than 2^31 tiles of %d rows",
+        (long long)batches, (long long)heads, (long long)source->rows, BSRG_TENSOR_COPY_ROWS);
+  if (ctas == 0) return BSRG_OK;
+  bsrg_tensor_copy_params p = {.source = bsrg_tensor_operand_of(source),
+                               .target = bsrg_tensor_operand_of(target),
+                               .rows = source->rows,
+                               .size = bsrg_min(source->size, target->size),
+                               .target_size = target->size,
+                               .heads = (int32_t)heads,
+                               .row_tiles = (int32_t)tiles};
+  const bsrg_kernel_id kernel = size == 1   ? BSRG_KERNEL_TENSOR_COPY_1
+                                : size == 2 ? BSRG_KERNEL_TENSOR_COPY_2
+                                : size == 4 ? BSRG_KERNEL_TENSOR_COPY_4
+                                            : BSRG_KERNEL_TENSOR_COPY_8;
+  return bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, stream, &p, error);
+}

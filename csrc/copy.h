@@ -13,5 +13,13 @@ bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *tar
 /* Elements of 2, 4 or 8 bytes, as many rows and columns as both have. */
 bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
                       CUstream stream, bsrg_error *error);
+static inline bsrg_tensor_operand bsrg_tensor_operand_of(const bsrg_tensor *t) {
+  return (bsrg_tensor_operand){t->data, t->batch_stride, t->head_stride, t->row_stride, t->element_stride};
+}
+
+/* Elements of 1, 2, 4 or 8 bytes of as many batches, heads and rows, and zeros where the target's rows are longer. Batches or heads at
+ * a distance of 0 in both are copied once. */
+bsrg_status bsrg_copy_tensor(const bsrg_tensor *source, const bsrg_tensor *target, int64_t size, bsrg_gpu gpu,
+                             CUstream stream, bsrg_error *error);
 
 #endif

@@ -1,4 +1,5 @@
 /* The GPU backend: device memory and streams for callers, and the way from a product to a launch. */
+#include "batch.h"
 #include "edges.h"
 
 #include <string.h>
@@ -161,7 +162,8 @@ bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bool pushed;
   bsrg_status status = begin(args->device.index, &api, &device, &pushed, error);
   if (status != BSRG_OK) return status;
-  status = multiply(args, (bsrg_gpu){api, device}, error);
+  const bsrg_gpu gpu = {api, device};
+  status = args->batch.ndim ? bsrg_batch_multiply(args, gpu, multiply, error) : multiply(args, gpu, error);
   bsrg_leave(api, pushed);
   return status;
 }

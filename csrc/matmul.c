@@ -255,10 +255,15 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bsrg_dense_settle(&settled.x);
   bsrg_dense_settle(&settled.c);
   bsrg_dense_settle(&settled.y);
+  /* A GPU gets the last dimension as a whole. */
+  const bool on_gpu = settled.device.kind != BSRG_CPU;
+  bsrg_batch last = {0};
+  if (on_gpu && !args->question && settled.batch.ndim > 0) last = bsrg_batch_take_last(&settled.batch);
   int64_t position[BSRG_BATCH_DIMS] = {0};
   do {
-    const bsrg_matmul_args one = bsrg_batch_at(&settled, position);
-    status = one.device.kind == BSRG_CPU ? bsrg_cpu_matmul(&one, error) : bsrg_gpu_matmul(&one, error);
+    bsrg_matmul_args one = bsrg_batch_at(&settled, position);
+    one.batch = last;
+    status = on_gpu ? bsrg_gpu_matmul(&one, error) : bsrg_cpu_matmul(&one, error);
   } while (status == BSRG_OK && !args->question && bsrg_batch_next(&settled.batch, position));
   return status;
 }

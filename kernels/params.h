@@ -393,6 +393,23 @@ typedef struct bsrg_copy_params {
   int32_t vector_source, vector_target;
 } bsrg_copy_params;
 
+/* ---- sm80/tensor_copy.cu --------------------------------------------------------------------- */
+
+enum { BSRG_TENSOR_COPY_THREADS = 256, BSRG_TENSOR_COPY_ROWS = 32 /* of a CTA */ };
+
+/* Element (b, h, i, d) is data[b * batch_stride + h * head_stride + i * row_stride + d * element_stride]. */
+typedef struct bsrg_tensor_operand {
+  void *data;
+  int64_t batch_stride, head_stride, row_stride, element_stride;
+} bsrg_tensor_operand;
+
+/* target = source, elements of 1, 2, 4 or 8 bytes, and zeros in target's elements from `size` up to target_size. */
+typedef struct bsrg_tensor_copy_params {
+  bsrg_tensor_operand source, target;
+  int64_t rows, size, target_size;
+  int32_t heads, row_tiles; /* of a batch, of a head */
+} bsrg_tensor_copy_params;
+
 /* ---- sm80/edges.cu --------------------------------------------------------------------------- */
 
 enum { BSRG_EDGES_THREADS = 256 }; /* a CTA looks at as many blocks */

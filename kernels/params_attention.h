@@ -345,24 +345,6 @@ typedef struct bsrg_attention_values_params {
   int32_t chunks, ctas; /* of a head */
 } bsrg_attention_values_params;
 
-/* Element (b, h, i, d) is data[b * batch_stride + h * head_stride + i * row_stride + d * element_stride]. */
-typedef struct bsrg_attention_operand {
-  void *data;
-  int64_t batch_stride, head_stride, row_stride, element_stride;
-} bsrg_attention_operand;
-
-/* ---- sm80/attention_copies.cu ---------------------------------------------------------------- */
-
-enum { BSRG_ATTENTION_COPY_THREADS = 256, BSRG_ATTENTION_COPY_ROWS = 32 /* of a CTA */ };
-
-/* target = source, elements of 1 or 2 bytes, and zeros in target's elements from `size` up to target_size. */
-typedef struct bsrg_attention_copy_params {
-  bsrg_attention_operand source, target;
-  int64_t rows;
-  int32_t heads, size, target_size;
-  int32_t row_tiles; /* of a head */
-} bsrg_attention_copy_params;
-
 /* ---- sm80/attention_parts.cu ----------------------------------------------------------------- */
 
 enum { BSRG_ATTENTION_JOIN_WARPS = 4 };
@@ -394,8 +376,8 @@ typedef struct bsrg_attention_join_params {
   bsrg_attention_tail tail;
   bsrg_attention_order order;
   bsrg_attention_parts parts;
-  bsrg_attention_operand out; /* unit stride of elements, rows at multiples of 16 bytes */
-  float *lse;                 /* NULL, or [batch][head][row] */
+  bsrg_tensor_operand out; /* unit stride of elements, rows at multiples of 16 bytes */
+  float *lse;              /* NULL, or [batch][head][row] */
   int32_t heads, queries, size, value_size;
 } bsrg_attention_join_params;
 
@@ -431,7 +413,7 @@ typedef struct bsrg_attention_tile {
 } bsrg_attention_tile;
 
 typedef struct bsrg_attention_portable_params {
-  bsrg_attention_operand q, k, v, out;
+  bsrg_tensor_operand q, k, v, out;
   float *lse; /* or NULL */
   /* tiles of mask m and query tile i: from tile_begin[m * query_tiles + i] up to tile_end of the same index, ascending.
    * NULL: no masks. */
@@ -482,7 +464,7 @@ enum {
 /* Operands have unit element strides and rows that begin at multiples of 16 bytes; sizes are multiples of 8. CTA i has
  * split i % splits of batch and head i / splits. */
 typedef struct bsrg_decode_params {
-  bsrg_attention_operand q, k, v, out;
+  bsrg_tensor_operand q, k, v, out;
   float *lse;   /* or NULL */
   float *sums;  /* [batches][heads][splits][rows][value_size], relative to the maximum; with one split NULL */
   float *stats; /* [batches][heads][splits][rows][2]: maximum and total; with one split NULL */

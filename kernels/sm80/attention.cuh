@@ -147,7 +147,7 @@ class Kernel {
   // ---- loads ------------------------------------------------------------------------------------
 
   // The first row of the sequence, which is row `begin` of all.
-  __device__ __forceinline__ const T *head_of(const bsrg_attention_operand &operand, int head,
+  __device__ __forceinline__ const T *head_of(const bsrg_tensor_operand &operand, int head,
                                               int begin) const {
     const T *const data = static_cast<const T *>(operand.data);
     if constexpr (kSequences) return data + begin * operand.row_stride + head * operand.head_stride;
@@ -156,7 +156,7 @@ class Kernel {
 
   // kCount rows from `first` on into shared memory at `to`; zeros where row >= rows or element >= size.
   template <int kCount>
-  __device__ __forceinline__ void load(int to, const bsrg_attention_operand &operand, int head, int begin,
+  __device__ __forceinline__ void load(int to, const bsrg_tensor_operand &operand, int head, int begin,
                                        int first, int rows, int size, bool copy) const {
     const T *const source = head_of(operand, head, begin) + first * operand.row_stride;
     const int count = rows - first;
@@ -182,7 +182,7 @@ class Kernel {
   // Element by element through registers, a pair a store.
   template <int kCount>
   __device__ __forceinline__ void gather_rows(unsigned char *to, const uint16_t *source,
-                                              const bsrg_attention_operand &operand, int count,
+                                              const bsrg_tensor_operand &operand, int count,
                                               int size) const {
     const bool along_rows = operand.element_stride == 1;  // which neighbours lanes read together
 #pragma unroll 2

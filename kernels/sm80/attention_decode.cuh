@@ -34,12 +34,12 @@ struct Unit {
       : p(params), batch(index / params.heads), head(index % params.heads) {}
 
   __device__ __forceinline__ int query(int row) const { return row / p.group; }
-  __device__ __forceinline__ T *row_of(const bsrg_attention_operand &operand, int row) const {
+  __device__ __forceinline__ T *row_of(const bsrg_tensor_operand &operand, int row) const {
     return static_cast<T *>(operand.data) + batch * operand.batch_stride +
            static_cast<int64_t>(head * p.group + row % p.group) * operand.head_stride +
            query(row) * operand.row_stride;
   }
-  __device__ __forceinline__ const T *keys_of(const bsrg_attention_operand &operand, int key_head) const {
+  __device__ __forceinline__ const T *keys_of(const bsrg_tensor_operand &operand, int key_head) const {
     return static_cast<const T *>(operand.data) + batch * operand.batch_stride +
            key_head * operand.head_stride;
   }
@@ -183,7 +183,7 @@ class Kernel {
   }
 
   // The thread's chunk of the first row that it copies of a stage.
-  __device__ __forceinline__ const T *copied_from(const bsrg_attention_operand &operand, int key_head,
+  __device__ __forceinline__ const T *copied_from(const bsrg_tensor_operand &operand, int key_head,
                                                   int first_key) const {
     const int row = threadIdx.x / kChunks, chunk = threadIdx.x % kChunks;
     return unit_.keys_of(operand, key_head) + (first_key + row) * operand.row_stride + chunk * 8;

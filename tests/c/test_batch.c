@@ -49,6 +49,15 @@ static void test_left_over(void) {
   args.c = args.x;
   args.beta = 1;
   bsrg_batch_fold(&args);
+  CHECK(args.x.cols == N && args.c.cols == N);
+  /* Both dimensions are steps of one. */
+  CHECK(args.batch.ndim == 1 && args.batch.shape[0] == 10 && args.batch.x_strides[0] == N);
+  /* Not so where one operand has them further apart. */
+  args = batch_of(10 * N, 1, N, 5 * N, N);
+  args.c = args.x;
+  args.beta = 1;
+  args.batch.c_strides[0] = 1;
+  bsrg_batch_fold(&args);
   CHECK(args.batch.ndim == 2 && args.x.cols == N && args.c.cols == N);
   /* Dimensions of one element vanish, whatever their strides. */
   args.batch.shape[0] = 1;
@@ -66,7 +75,10 @@ static void test_steps(void) {
     CHECK((double *)one.y.data == (double *)one.x.data + 1000 && one.c.data == NULL);
     CHECK(bsrg_batch_next(&args.batch, position) == (i < 9));
   }
-  args.batch.shape[1] = 0;
+  const bsrg_batch last = bsrg_batch_take_last(&args.batch);
+  CHECK(args.batch.ndim == 1 && args.batch.shape[0] == 2 && args.batch.x_strides[0] == 400);
+  CHECK(last.ndim == 1 && last.shape[0] == 5 && last.x_strides[0] == 50 && last.y_strides[0] == 50);
+  args.batch.shape[0] = 0;
   CHECK(bsrg_batch_is_empty(&args.batch));
 }
 

@@ -1,0 +1,170 @@
+/* Products of one matrix with a batch of dense ones on a GPU: as one product with the columns of all of them, side by side in copies,
+ * where that takes less time than one after the other. */
+#include "batch.h"
+#include "copy.h"
+#include "edges.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* The batch has one dimension here. */
+typedef struct all_columns {
+  bsrg_matmul_args args; /* the data of copies is NULL until there is memory */
+  bool copy_x, copy_c, copy_y;
+} all_columns;
+
+static bool by_columns(const bsrg_dense *d) { return llabs(d->row_stride) < llabs(d->col_stride); }
+
+/* All columns in memory of their own, rows or columns at multiples of 128 bytes. */
+static bsrg_dense copy_of(const bsrg_dense *one, int64_t columns, bool in_columns, int64_t size) {
+  const int64_t line = 128 / size;
+  const int64_t pitch = bsrg_ceil_div(in_columns ? one->rows : columns, line) * line;
+  return (bsrg_dense){NULL, one->rows, columns, in_columns ? 1 : pitch, in_columns ? pitch : 1};
+}
+
+/* Operands whose matrices follow one another along the columns stay where they are, and decide in which order others are copied. */
+static all_columns describe(const bsrg_matmul_args *args) {
+  const bsrg_batch *batch = &args->batch;
+  const int64_t count = batch->shape[0], columns = count * args->x.cols;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype),
+                out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
+  all_columns all = {.args = *args};
+  all.args.batch.ndim = 0;
+  all.copy_x = !bsrg_batch_continues(&args->x, batch->x_strides[0]);
+  all.copy_y = !bsrg_batch_continues(&args->y, batch->y_strides[0]);
+  /* C is copied to where Y goes; where Y is not copied, C may not be at the same place. */
+  all.copy_c = args->beta != 0 && (all.copy_y || !bsrg_batch_continues(&args->c, batch->c_strides[0]));
+  const bool in_columns = !all.copy_x ? by_columns(&args->x) : !all.copy_y ? by_columns(&args->y) : false;
+  if (all.copy_x)
+    all.args.x = copy_of(&args->x, columns, in_columns, size);
+  else
+    bsrg_batch_extend(&all.args.x, count, batch->x_strides[0]);
+  if (all.copy_y)
+    all.args.y = copy_of(&args->y, columns, in_columns, out_size);
+  else
+    bsrg_batch_extend(&all.args.y, count, batch->y_strides[0]);
+  if (all.copy_c)
+    all.args.c = all.args.y;
+  else if (args->beta != 0)
+    bsrg_batch_extend(&all.args.c, count, batch->c_strides[0]);
+  return all;
+}
+
+/* Whether they may be multiplied side by side. Vectors along the columns begin anew with each matrix. */
+static bool can_join(const bsrg_matmul_args *args) {
+  const bsrg_epilogue *e = &args->epilogue;
+  int64_t columns, elements;
+  const bool counts = bsrg_mul_ok(args->batch.shape[0], args->x.cols, &columns) && columns <= INT32_MAX &&
+                      bsrg_mul_ok(columns, bsrg_max(args->x.rows, args->y.rows), &elements) &&
+                      elements < (int64_t)1 << 56;
+  return args->batch.shape[0] > 1 && args->batch.values_strides[0] == 0 && !e->col_scale.data &&
+         !e->col_bias.data && counts;
+}
+
+/* The share of the memory's rate that copies are taken to reach: of few columns less. */
+static const double copy_share = 0.3;
+
+static double copy_seconds(const bsrg_matmul_args *args, const all_columns *all, const bsrg_chip *chip) {
+  const double columns = (double)args->batch.shape[0] * (double)args->x.cols;
+  const double x_bytes = all->copy_x ? (double)args->x.rows * (double)bsrg_dtype_size(args->dtype) : 0;
+  const double y_bytes =
+      (all->copy_y + all->copy_c) * (double)args->y.rows * (double)bsrg_dtype_size(bsrg_out_dtype(args));
+  return (all->copy_x + all->copy_y + all->copy_c) * BSRG_LAUNCH_SECONDS +
+         2 * columns * (x_bytes + y_bytes) / (chip->hbm_bytes_per_s * copy_share);
+}
+
+/* Infinite where no kernel can compute it. */
+static double product_seconds(const bsrg_matmul_args *args, const bsrg_chip *chip) {
+  const bsrg_family_ops *ops;
+  const void *plan;
+  bsrg_candidate candidate;
+  return bsrg_choose_candidate(args, chip, false, &ops, &plan, &candidate, NULL) == BSRG_OK
+             ? candidate.seconds
+             : INFINITY;
+}
+
+static bool pays(const bsrg_matmul_args *args, const all_columns *all, const bsrg_chip *chip) {
+  bsrg_matmul_args one = *args;
+  one.batch.ndim = 0;
+  const double joined = product_seconds(&all->args, chip) + copy_seconds(args, all, chip);
+  return joined < (double)args->batch.shape[0] * product_seconds(&one, chip);
+}
+
+/* ---- launch ------------------------------------------------------------------------------------- */
+
+static size_t bytes_of(const bsrg_dense *copy, size_t size) {
+  return size *
+         (size_t)(copy->col_stride == 1 ? copy->rows * copy->row_stride : copy->cols * copy->col_stride);
+}
+
+/* The matrices of a batch as the heads of a tensor, whose rows they have. */
+static bsrg_tensor in_batch(const bsrg_dense *one, int64_t count, int64_t stride) {
+  return (bsrg_tensor){one->data, 1,      count,           one->rows,      one->cols,
+                       0,         stride, one->row_stride, one->col_stride};
+}
+
+static bsrg_tensor in_copy(const bsrg_dense *all, int64_t count) {
+  const int64_t columns = all->cols / count;
+  return (bsrg_tensor){
+      all->data,      1, count, all->rows, columns, 0, columns * all->col_stride, all->row_stride,
+      all->col_stride};
+}
+
+static bsrg_status multiply_copies(const bsrg_matmul_args *args, const all_columns *all, bsrg_gpu gpu,
+                                   bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
+                                                           bsrg_error *error),
+                                   bsrg_error *error) {
+  const bsrg_batch *batch = &args->batch;
+  const int64_t count = batch->shape[0], size = (int64_t)bsrg_dtype_size(args->dtype),
+                out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
+  const CUstream stream = (CUstream)args->stream;
+  bsrg_status status = BSRG_OK;
+  if (all->copy_x) {
+    const bsrg_tensor from = in_batch(&args->x, count, batch->x_strides[0]),
+                      to = in_copy(&all->args.x, count);
+    status = bsrg_copy_tensor(&from, &to, size, gpu, stream, error);
+  }
+  const bsrg_tensor y = in_batch(&args->y, count, batch->y_strides[0]), y_copy = in_copy(&all->args.y, count);
+  if (status == BSRG_OK && all->copy_c) {
+    const bsrg_tensor from = in_batch(&args->c, count, batch->c_strides[0]);
+    status = bsrg_copy_tensor(&from, &y_copy, out_size, gpu, stream, error);
+  }
+  if (status == BSRG_OK) status = multiply(&all->args, gpu, error);
+  if (status == BSRG_OK && all->copy_y) status = bsrg_copy_tensor(&y_copy, &y, out_size, gpu, stream, error);
+  return status;
+}
+
+static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu,
+                              bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
+                                                      bsrg_error *error),
+                              bsrg_error *error) {
+  int64_t position[BSRG_BATCH_DIMS] = {0};
+  bsrg_status status;
+  do {
+    const bsrg_matmul_args one = bsrg_batch_at(args, position);
+    status = multiply(&one, gpu, error);
+  } while (status == BSRG_OK && bsrg_batch_next(&args->batch, position));
+  return status;
+}
+
+bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu,
+                                bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
+                                                        bsrg_error *error),
+                                bsrg_error *error) {
+  if (!can_join(args)) return one_by_one(args, gpu, multiply, error);
+  const bsrg_chip chip = bsrg_chip_of(gpu);
+  all_columns all = describe(args);
+  if (!pays(args, &all, &chip)) return one_by_one(args, gpu, multiply, error);
+  const size_t x_bytes = all.copy_x ? bytes_of(&all.args.x, bsrg_dtype_size(args->dtype)) : 0;
+  const size_t y_bytes = all.copy_y ? bytes_of(&all.args.y, bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
+  CUdeviceptr scratch;
+  bsrg_status status =
+      bsrg_scratch_alloc(gpu.api, gpu.device, x_bytes + y_bytes, (CUstream)args->stream, &scratch, error);
+  if (status == BSRG_ERR_MEMORY) return one_by_one(args, gpu, multiply, error);
+  if (status != BSRG_OK) return status;
+  if (all.copy_x) all.args.x.data = (void *)(uintptr_t)scratch;
+  if (all.copy_y) all.args.y.data = (void *)(uintptr_t)(scratch + x_bytes);
+  if (all.copy_c) all.args.c.data = all.args.y.data;
+  status = multiply_copies(args, &all, gpu, multiply, error);
+  return bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error);
+}
