@@ -61,8 +61,8 @@ static bool can_join(const bsrg_matmul_args *args) {
          !e->col_bias.data && counts;
 }
 
-/* The share of the memory's rate that copies are taken to reach: of few columns less. */
-static const double copy_share = 0.3;
+/* The share of the memory's rate that copies are taken to reach. */
+static const double copy_share = 0.5;
 
 static double copy_seconds(const bsrg_matmul_args *args, const all_columns *all, const bsrg_chip *chip) {
   const double columns = (double)args->batch.shape[0] * (double)args->x.cols;

@@ -100,29 +100,57 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
 
 /* ---- tensors -------------------------------------------------------------------------------------- */
 
-bsrg_status bsrg_copy_tensor(const bsrg_tensor *source, const bsrg_tensor *target, int64_t size, bsrg_gpu gpu,
+/* Whether rows of both are whole units of so many bytes, at multiples of it. */
+static bool in_units(const bsrg_tensor *t, int64_t size, int64_t unit) {
+  const int64_t of_unit = unit / size;
+  return t->element_stride == 1 && t->size % of_unit == 0 && t->row_stride % of_unit == 0 &&
+         t->head_stride % of_unit == 0 && t->batch_stride % of_unit == 0 &&
+         (uintptr_t)t->data % (size_t)unit == 0;
+}
+
+static bsrg_tensor of_units(const bsrg_tensor *t, int64_t of_unit) {
+  if (of_unit == 1) return *t;
+  return (bsrg_tensor){t->data,
+                       t->batch,
+                       t->heads,
+                       t->rows,
+                       t->size / of_unit,
+                       t->batch_stride / of_unit,
+                       t->head_stride / of_unit,
+                       t->row_stride / of_unit,
+                       1};
+}
+
+bsrg_status bsrg_copy_tensor(const bsrg_tensor *from, const bsrg_tensor *to, int64_t size, bsrg_gpu gpu,
                              CUstream stream, bsrg_error *error) {
-  const int64_t batches = source->batch_stride == 0 && target->batch_stride == 0 ? 1 : source->batch;
-  const int64_t heads = source->head_stride == 0 && target->head_stride == 0 ? 1 : source->heads;
-  const int64_t tiles = bsrg_ceil_div(source->rows, BSRG_TENSOR_COPY_ROWS);
-  int64_t all_heads, ctas;
-  if (!bsrg_mul_ok(batches, heads, &all_heads) || !bsrg_mul_ok(all_heads, tiles, &ctas) || ctas > INT32_MAX)
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "an operand of %lld batches of %lld matrices of %lld rows has to be copied, but the GPU kernels "
-        "copy fewer than 2^31 tiles of %d rows",
-        (long long)batches, (long long)heads, (long long)source->rows, BSRG_TENSOR_COPY_ROWS);
+  int64_t unit = 16;
+  while (unit > size && !(from->size == to->size && in_units(from, size, unit) && in_units(to, size, unit)))
+    unit /= 2;
+  const bsrg_tensor source = of_units(from, unit / size), target = of_units(to, unit / size);
+  const int64_t batches = source.batch_stride == 0 && target.batch_stride == 0 ? 1 : source.batch;
+  const int64_t heads = source.head_stride == 0 && target.head_stride == 0 ? 1 : source.heads;
+  const int64_t tiles = bsrg_ceil_div(source.rows, BSRG_TENSOR_COPY_ROWS);
+  int64_t group = 1, groups, ctas;
+  while (group < BSRG_TENSOR_COPY_COLUMNS && group < target.size) group *= group == 8 ? 4 : 2;
+  if (!bsrg_mul_ok(batches, bsrg_ceil_div(heads, BSRG_TENSOR_COPY_COLUMNS / group), &groups) ||
+      !bsrg_mul_ok(groups, tiles, &ctas) || ctas > INT32_MAX || heads > INT32_MAX - BSRG_TENSOR_COPY_COLUMNS)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "an operand of %lld batches of %lld matrices of %lld rows has to be copied, but the GPU "
+                     "kernels copy fewer than 2^31 tiles of %d rows",
+                     (long long)batches, (long long)heads, (long long)source.rows, BSRG_TENSOR_COPY_ROWS);
   if (ctas == 0) return BSRG_OK;
-  bsrg_tensor_copy_params p = {.source = bsrg_tensor_operand_of(source),
-                               .target = bsrg_tensor_operand_of(target),
-                               .rows = source->rows,
-                               .size = bsrg_min(source->size, target->size),
-                               .target_size = target->size,
+  bsrg_tensor_copy_params p = {.source = bsrg_tensor_operand_of(&source),
+                               .target = bsrg_tensor_operand_of(&target),
+                               .rows = source.rows,
+                               .size = bsrg_min(source.size, target.size),
+                               .target_size = target.size,
                                .heads = (int32_t)heads,
-                               .row_tiles = (int32_t)tiles};
-  const bsrg_kernel_id kernel = size == 1   ? BSRG_KERNEL_TENSOR_COPY_1
-                                : size == 2 ? BSRG_KERNEL_TENSOR_COPY_2
-                                : size == 4 ? BSRG_KERNEL_TENSOR_COPY_4
-                                            : BSRG_KERNEL_TENSOR_COPY_8;
+                               .row_tiles = (int32_t)tiles,
+                               .group = (int32_t)group};
+  const bsrg_kernel_id kernel = unit == 1   ? BSRG_KERNEL_TENSOR_COPY_1
+                                : unit == 2 ? BSRG_KERNEL_TENSOR_COPY_2
+                                : unit == 4 ? BSRG_KERNEL_TENSOR_COPY_4
+                                : unit == 8 ? BSRG_KERNEL_TENSOR_COPY_8
+                                            : BSRG_KERNEL_TENSOR_COPY_16;
   return bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, stream, &p, error);
 }

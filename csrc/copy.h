@@ -19,7 +19,7 @@ static inline bsrg_tensor_operand bsrg_tensor_operand_of(const bsrg_tensor *t) {
 
 /* Elements of 1, 2, 4 or 8 bytes of as many batches, heads and rows, and zeros where the target's rows are longer. Batches or heads at
  * a distance of 0 in both are copied once. */
-bsrg_status bsrg_copy_tensor(const bsrg_tensor *source, const bsrg_tensor *target, int64_t size, bsrg_gpu gpu,
+bsrg_status bsrg_copy_tensor(const bsrg_tensor *from, const bsrg_tensor *to, int64_t size, bsrg_gpu gpu,
                              CUstream stream, bsrg_error *error);
 
 #endif

@@ -395,7 +395,11 @@ typedef struct bsrg_copy_params {
 
 /* ---- sm80/tensor_copy.cu --------------------------------------------------------------------- */
 
-enum { BSRG_TENSOR_COPY_THREADS = 256, BSRG_TENSOR_COPY_ROWS = 32 /* of a CTA */ };
+enum {
+  BSRG_TENSOR_COPY_THREADS = 256,
+  BSRG_TENSOR_COPY_ROWS = 32,   /* of a CTA */
+  BSRG_TENSOR_COPY_COLUMNS = 64 /* of a step: elements of a head, or of several side by side */
+};
 
 /* Element (b, h, i, d) is data[b * batch_stride + h * head_stride + i * row_stride + d * element_stride]. */
 typedef struct bsrg_tensor_operand {
@@ -403,11 +407,12 @@ typedef struct bsrg_tensor_operand {
   int64_t batch_stride, head_stride, row_stride, element_stride;
 } bsrg_tensor_operand;
 
-/* target = source, elements of 1, 2, 4 or 8 bytes, and zeros in target's elements from `size` up to target_size. */
+/* target = source, elements of 1, 2, 4, 8 or 16 bytes, and zeros in target's elements from `size` up to target_size. */
 typedef struct bsrg_tensor_copy_params {
   bsrg_tensor_operand source, target;
   int64_t rows, size, target_size;
   int32_t heads, row_tiles; /* of a batch, of a head */
+  int32_t group;            /* columns for a head: 1, 2, 4, 8, 32 or, of more, all of a step */
 } bsrg_tensor_copy_params;
 
 /* ---- sm80/edges.cu --------------------------------------------------------------------------- */

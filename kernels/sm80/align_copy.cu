@@ -150,20 +150,27 @@ __device__ __forceinline__ void store_tile(const bsrg_copy_params &p, uint32_t *
 template <typename T>
 __device__ __forceinline__ void copy_tiles(const bsrg_copy_params &p) {
   constexpr int kSide = BSRG_COPY_TILE_SIDE;
-  using Tile = bsrg::CopyTile<T, BSRG_COPY_THREADS, kSide>;
-  static_assert(Tile::kRows == kSide);
+  using Tile = bsrg::CopyTile<T, kSide>;
+  static_assert(Tile::kRows == kSide && Tile::kThreads == BSRG_COPY_THREADS);
   __shared__ typename Tile::Shared shared;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kSide;
   const int64_t columns_of_grid = static_cast<int64_t>(gridDim.y) * kSide;
   for (int64_t col = static_cast<int64_t>(blockIdx.y) * kSide; col < p.cols; col += columns_of_grid) {
-    // What the type asks for; nothing is written to the source.
-    T *const source = static_cast<T *>(const_cast<void *>(p.source));
+    const T *const source = static_cast<const T *>(p.source);
     T *const target = static_cast<T *>(p.target);
-    Tile::copy({source + row * p.source_row_stride + col * p.source_col_stride, p.source_row_stride,
-                p.source_col_stride},
-               {target + row * p.target_row_stride + col * p.target_col_stride, p.target_row_stride,
-                p.target_col_stride},
-               p.rows - row, p.cols - col, p.cols - col, shared);
+    const auto exists = [&](int r, int c) { return row + r < p.rows && col + c < p.cols; };
+    Tile::copy(
+        bsrg::walk_closer(p.source_row_stride, p.source_col_stride),
+        [&](int, int r, int c) {
+          return exists(r, c)
+                     ? __ldg(source + (row + r) * p.source_row_stride + (col + c) * p.source_col_stride)
+                     : T{};
+        },
+        bsrg::walk_closer(p.target_row_stride, p.target_col_stride),
+        [&](int, int r, int c, T value) {
+          if (exists(r, c)) target[(row + r) * p.target_row_stride + (col + c) * p.target_col_stride] = value;
+        },
+        shared);
   }
 }
 

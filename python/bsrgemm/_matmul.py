@@ -87,8 +87,8 @@ def matmul(
         the values of ``A``. The array has any strides; it may have one dimension, (K,), or up to
         six before the last two: a batch of matrices, each of which is multiplied. A batch on the
         left whose rows follow one another in memory, as those of contiguous arrays do, is one
-        product; others, and those on the right unless they continue along their columns, take one
-        launch for each matrix. Nothing is copied for it.
+        product, as is one on the right that continues along its columns. Of others a GPU copies
+        the matrices side by side where that is faster than one product after the other.
         A bsr_array may have a batch, too, if the other operand is an array: their batches are
         broadcast as NumPy does, and each entry takes one launch.
     c : array, optional
