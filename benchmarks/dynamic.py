@@ -87,6 +87,8 @@ class DynamicSuite:
         dense, x, z = normal(case.m, case.k), normal(case.k, case.n), normal(case.m, case.n)
         left, right = normal(case.m, SAMPLED_K), normal(SAMPLED_K, case.k)
         out, turned = torch.empty_like(z), torch.empty_like(x)
+        # As in a linear layer, whose inputs are rows.
+        rows_of_x, rows_of_y = normal(case.n, case.k), normal(case.n, case.m)
         pattern = DynamicPattern((case.m, case.k), case.block, case.capacity, device)
         pattern.update(given)
         values = pattern.gather(dense)
@@ -100,6 +102,8 @@ class DynamicSuite:
             "fixed_product": lambda: matmul(fixed, x, out=out),
             "transposed_product": lambda: matmul(a.T, z, out=turned),
             "fixed_transposed_product": lambda: matmul(fixed.T, z, out=turned),
+            "left_product": lambda: matmul(rows_of_x, a.T, out=rows_of_y),
+            "fixed_left_product": lambda: matmul(rows_of_x, fixed.T, out=rows_of_y),
             "sampled_product": lambda: sampled_matmul(left, right, pattern, out=stored[0]),
             "fixed_sampled_product": lambda: sampled_matmul(left, right, fixed, out=stored[1]),
         }

@@ -162,9 +162,11 @@ def _by_columns(
 def dynamic(runs: list[Run]) -> Made:
     """What a new pattern takes, in µs, and products with it beside those with a fixed one."""
     header = ["block", "pattern", "from a mask", "from scores", "values", "A @ X", "fixed pattern"]
-    header += ["A.T @ X", "fixed pattern", "sampled, K = 2048", "fixed pattern"]
+    header += ["A.T @ X", "fixed pattern", "X @ A.T", "fixed pattern"]
+    header += ["sampled, K = 2048", "fixed pattern"]
     names = ("update", "update_topk", "gather", "product", "fixed_product")
     names += ("transposed_product", "fixed_transposed_product")
+    names += ("left_product", "fixed_left_product")
     names += ("sampled_product", "fixed_sampled_product")
     lines, used = [], []
     for run in runs:

@@ -1,13 +1,29 @@
 /* Products of two block-sparse matrices as products of the first with a dense one, for which the second is written out in
  * scratch memory. Of blocks that Hopper's kernels for pairs do not take, where many meet. */
+#include "dense.h"
 #include "edges.h"
 #include "pairs.h"
 #include "portable.h"
 
 #include <stdio.h>
 
-const char *bsrg_pairs_spread_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu) {
-  const bsrg_structure_view *b = &args->b->view;
+/* Of two transposed views the product is the transposed one of what they are views of: its blocks are taken and written out as they
+ * are stored, and Y^T is copied where kernels do not store it. */
+static bsrg_matmul_sparse_args as_stored(const bsrg_matmul_sparse_args *args) {
+  bsrg_matmul_sparse_args stored = *args;
+  if (!args->a->view.order || !args->b->view.order) return stored;
+  stored.a = args->b->original;
+  stored.b = args->a->original;
+  stored.a_values = args->b_values;
+  stored.b_values = args->a_values;
+  bsrg_dense_turn(&stored.c);
+  bsrg_dense_turn(&stored.y);
+  return stored;
+}
+
+const char *bsrg_pairs_spread_obstacle(const bsrg_matmul_sparse_args *given, const bsrg_gpu_info *gpu) {
+  const bsrg_matmul_sparse_args args = as_stored(given);
+  const bsrg_structure_view *b = &args.b->view;
   int64_t elements;
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (b->block_rows > INT32_MAX || b->block_height > INT32_MAX || b->block_width > INT32_MAX)
@@ -41,23 +57,26 @@ bsrg_matmul_args bsrg_pairs_spread_product(const bsrg_matmul_sparse_args *args, 
                             .stream = args->stream};
 }
 
-bool bsrg_pairs_spread_has_room(const bsrg_matmul_sparse_args *args) {
-  const bsrg_dense b = dense_b(args);
-  return dense_bytes(args, &b) <= 4 * bsrg_pairs_bytes(args);
+bool bsrg_pairs_spread_has_room(const bsrg_matmul_sparse_args *given) {
+  const bsrg_matmul_sparse_args args = as_stored(given);
+  const bsrg_dense b = dense_b(&args);
+  return dense_bytes(&args, &b) <= 4 * bsrg_pairs_bytes(&args);
 }
 
-double bsrg_pairs_spread_copy_seconds(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip) {
-  const bsrg_structure_view *v = &args->b->view;
-  const bsrg_dense b = dense_b(args);
+double bsrg_pairs_spread_copy_seconds(const bsrg_matmul_sparse_args *given, const bsrg_chip *chip) {
+  const bsrg_matmul_sparse_args args = as_stored(given);
+  const bsrg_structure_view *v = &args.b->view;
+  const bsrg_dense b = dense_b(&args);
   const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
-  const double bytes = dense_bytes(args, &b) + 2 * (double)bsrg_dtype_size(args->dtype) * stored;
+  const double bytes = dense_bytes(&args, &b) + 2 * (double)bsrg_dtype_size(args.dtype) * stored;
   return 2 * BSRG_LAUNCH_SECONDS + bytes / chip->hbm_bytes_per_s;
 }
 
-bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *args, const bsrg_chip *chip,
+bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *given, const bsrg_chip *chip,
                                       bsrg_candidate *c, bsrg_error *error) {
-  const bsrg_dense b = dense_b(args);
-  const bsrg_matmul_args product = bsrg_pairs_spread_product(args, &b);
+  const bsrg_matmul_sparse_args args = as_stored(given);
+  const bsrg_dense b = dense_b(&args);
+  const bsrg_matmul_args product = bsrg_pairs_spread_product(&args, &b);
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_candidate best;
@@ -68,10 +87,10 @@ bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *args, const
     return BSRG_OK;
   }
   if (status != BSRG_OK) return status;
-  c->seconds = best.seconds + bsrg_pairs_spread_copy_seconds(args, chip);
+  c->seconds = best.seconds + bsrg_pairs_spread_copy_seconds(given, chip);
   c->mma_flops = best.mma_flops;
   c->l2_bytes = best.l2_bytes;
-  c->hbm_bytes = best.hbm_bytes + dense_bytes(args, &b);
+  c->hbm_bytes = best.hbm_bytes + dense_bytes(&args, &b);
   snprintf(c->reason, sizeof(c->reason), "as %s with b as a dense matrix; %.100s",
            bsrg_family_name(ops->family), best.reason);
   return BSRG_OK;
@@ -116,20 +135,21 @@ static bsrg_status spread(const bsrg_matmul_sparse_args *args, const bsrg_dense 
   return bsrg_launch(gpu.api, gpu.device, kernel, v->block_rows, ctas, stream, &p, error);
 }
 
-bsrg_status bsrg_pairs_spread_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
+bsrg_status bsrg_pairs_spread_launch(const bsrg_matmul_sparse_args *given, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_chip chip = bsrg_chip_of(gpu);
-  bsrg_dense b = dense_b(args);
-  bsrg_matmul_args product = bsrg_pairs_spread_product(args, &b);
+  const bsrg_matmul_sparse_args args = as_stored(given);
+  bsrg_dense b = dense_b(&args);
+  bsrg_matmul_args product = bsrg_pairs_spread_product(&args, &b);
   const bsrg_family_ops *ops;
   const void *plan;
   CUdeviceptr scratch;
   bsrg_status status = bsrg_choose_family(&product, &chip, &ops, &plan, error);
   if (status != BSRG_OK) return status;
-  status = bsrg_scratch_alloc(gpu.api, gpu.device, (size_t)dense_bytes(args, &b), (CUstream)args->stream,
+  status = bsrg_scratch_alloc(gpu.api, gpu.device, (size_t)dense_bytes(&args, &b), (CUstream)args.stream,
                               &scratch, error);
   if (status != BSRG_OK) return status;
   product.x.data = b.data = (void *)(uintptr_t)scratch;
-  status = spread(args, &b, gpu, error);
+  status = spread(&args, &b, gpu, error);
   if (status == BSRG_OK) status = bsrg_whole_launch(ops, &product, plan, gpu, error);
-  return bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error);
+  return bsrg_scratch_free(gpu.api, scratch, (CUstream)args.stream, status, error);
 }

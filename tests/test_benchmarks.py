@@ -490,7 +490,8 @@ def test_dynamic_suite() -> None:
     assert not outcome.wrong
     who = {row["who"]: row["tflops"] for row in outcome.rows}
     assert [name for name, rate in who.items() if rate == 0] == ["update", "gather", "update_topk"]
-    assert {"product", "fixed_product", "transposed_product", "fixed_transposed_product"} < set(who)
+    forms = ("product", "transposed_product", "left_product", "sampled_product")
+    assert {*forms, *(f"fixed_{form}" for form in forms)} < set(who)
 
 
 def test_dynamic_cases() -> None:

@@ -78,7 +78,8 @@ def matmul(
     must be as high as those of ``a`` are wide. With the choice ``'spread'``, for low blocks of
     which many meet on a GPU, ``b`` is written out as a dense matrix first, up to four times the
     memory of operands and result, and all of ``a`` is multiplied: then an infinity or NaN in ``a``
-    reaches its row. Others need no scratch memory, unless blocks reach beyond the matrices.
+    reaches its row (of ``A.T @ B.T`` the left one is written out, and one in the other reaches its
+    column). Others need no scratch memory, unless blocks reach beyond the matrices.
 
     Parameters
     ----------
