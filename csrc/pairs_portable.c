@@ -45,12 +45,33 @@ static tile_choice choose_tile(bsrg_dtype dtype, bool transposed, int64_t height
   return (tile_choice){(bsrg_kernel_id)(first + (transposed ? count : 0) + best), cost[best]};
 }
 
+/* ---- layout ----------------------------------------------------------------------------------- */
+
+/* Whether rows of these elements can be read 16 bytes at a time from any multiple of 16 bytes on. */
+static bool in_chunks(const void *data, int64_t row_stride, int64_t size) {
+  return row_stride * size % 16 == 0 && (uintptr_t)data % 16 == 0;
+}
+
+static bool dense_in_chunks(const bsrg_dense *dense, int64_t size) {
+  return dense->col_stride == 1 && in_chunks(dense->data, dense->row_stride, size);
+}
+
+/* Whether blocks of B, and Y and C, go 16 bytes at a time: not blocks of a transposed view. */
+static bool has_vectors(const bsrg_matmul_sparse_args *args) {
+  const bsrg_structure_view *b = &args->b->view;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  return !b->order && in_chunks(args->b_values, b->block_width, size) && dense_in_chunks(&args->y, size) &&
+         (args->beta == 0 || dense_in_chunks(&args->c, size));
+}
+
 /* ---- cost ------------------------------------------------------------------------------------- */
 
 /* Fitted on an H200 to 32x32 blocks of float16 at three densities: what the list of blocks that meet takes beside the
  * products of dense operands, whose shares of the chip's rate these are, and the time of a tile without any. */
 static const double meeting_cost = 1.39, tile_seconds = 2e-6;
 static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.042;
+/* The work where elements go one by one, as of dense operands: 32x32 blocks of float16 took 210 us, others 66. */
+static const double half_elements_cost = 8, elements_cost = 2;
 
 void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
                                  bsrg_candidate *c) {
@@ -69,7 +90,8 @@ void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pai
       size * pairs * (double)a->block_width * (row_tiles * (double)width + column_tiles * (double)height);
   c->hbm_bytes = bsrg_pairs_bytes(args);
   const double share = half ? half_share : args->dtype == BSRG_F32 ? f32_share : f64_share;
-  const double work = c->mma_flops * cost * meeting_cost / (chip->mma_flops_per_s * share);
+  const double layout = has_vectors(args) ? 1 : half ? half_elements_cost : elements_cost;
+  const double work = c->mma_flops * cost * meeting_cost * layout / (chip->mma_flops_per_s * share);
   const double tiles = (double)a->block_rows * row_tiles * (double)b->block_cols * column_tiles;
   const double starts = tile_seconds * tiles / (double)(chip->sm_count * shape[2]);
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
@@ -88,15 +110,6 @@ const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, co
   if (gpu->sm_arch < 80) return "needs a GPU of compute capability 8.0 or later";
   if (most_side(a) > 1 << 24 || most_side(b) > 1 << 24) return "needs block sides of at most 2^24";
   return bsrg_whole_rows(a) > INT32_MAX ? "needs fewer than 2^31 rows of a" : NULL;
-}
-
-/* Whether rows of these elements can be read 16 bytes at a time from any multiple of 16 bytes on. */
-static bool in_chunks(const void *data, int64_t row_stride, int64_t size) {
-  return row_stride * size % 16 == 0 && (uintptr_t)data % 16 == 0;
-}
-
-static bool dense_in_chunks(const bsrg_dense *dense, int64_t size) {
-  return dense->col_stride == 1 && in_chunks(dense->data, dense->row_stride, size);
 }
 
 static bsrg_status upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
@@ -120,9 +133,6 @@ bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg
   const bool b_turned = bt->order == NULL; /* blocks of B lie as [width][depth] */
   const int64_t *tile;
   const bsrg_kernel_id kernel = choose_tile(args->dtype, a->order != NULL, height, width, &tile).kernel;
-  const bool vector_x = !b_turned && in_chunks(args->b_values, width, size) &&
-                        dense_in_chunks(&args->y, size) &&
-                        (args->beta == 0 || dense_in_chunks(&args->c, size));
   const int64_t tiles_per_block_row = bsrg_ceil_div(height, tile[0]);
   bsrg_pairs_portable_params p = {.product = {.values = args->a_values,
                                               .indptr = of_a.indptr,
@@ -142,7 +152,7 @@ bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg
                                               .block_height = (int32_t)height,
                                               .block_width = (int32_t)depth,
                                               .tiles_per_block_row = (int32_t)tiles_per_block_row,
-                                              .vector_x = vector_x,
+                                              .vector_x = has_vectors(args),
                                               .vector_a = in_chunks(args->a_values, depth, size) &&
                                                           (!a->order || height * size % 16 == 0),
                                               .alpha = args->alpha,

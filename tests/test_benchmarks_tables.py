@@ -110,8 +110,8 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     assert first_line("gpu-sizes") == (
         "| 64×64 | float16 | 8192 × 8192 | 0.125 | - (21.0 µs) | 3.00 (8212 µs) |"
     )
-    assert (
-        first_line("gpu-dynamic") == "| 64×64 | uniform | 18.3 | - | - | 343 | - | - | - | - | - |"
+    assert first_line("gpu-dynamic") == (
+        "| 64×64 | uniform | 18.3 | - | - | 343 | - | - | - | - | - | - | - |"
     )
     assert first_line("gpu-experts") == (
         "| 8 of 4096 × 14336 | 2 | 16 | 64×64 | 21.0 | 250 | 1.50 | 240 | - |"
