@@ -62,11 +62,9 @@ static bsrg_status compute(const bsrg_attention_args *args, bsrg_gpu gpu, bsrg_e
   bsrg_attention_copies copies;
   bool copied;
   bsrg_status status = choose_way(args, &gpu.device->info, &copies, &copied, &backend, error);
-  if (status != BSRG_OK || !copied) return status == BSRG_OK ? backend->launch(args, gpu, error) : status;
-  status = bsrg_attention_launch_copies(args, &copies, backend->launch, gpu, error);
-  /* Without memory for copies, the slower kernels that need none. */
-  if (status != BSRG_ERR_MEMORY || choose(args, &gpu.device->info, &backend, NULL) != BSRG_OK) return status;
-  return backend->launch(args, gpu, error);
+  if (status != BSRG_OK) return status;
+  return copied ? bsrg_attention_launch_copies(args, &copies, backend->launch, gpu, error)
+                : backend->launch(args, gpu, error);
 }
 
 bsrg_status bsrg_gpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
