@@ -361,13 +361,15 @@ def test_plan_of_few_columns_of_any_dtype_and_block(rng: np.random.Generator, n:
 def test_plan_of_few_columns_of_wide_types(
     rng: np.random.Generator, block: int, dtype: str
 ) -> None:
-    """Where A's bytes are what counts, on Hopper, and rows of X are whole units of 16 bytes."""
+    """Where A's bytes are what counts, on Hopper, and rows of X are whole units of 16 bytes or are
+    copied to such."""
     mask = rng.random((4096 // block, 4096 // block)) < 0.25
     p = problem(rng, mask, (block, block), 1, dtype)
     a = bsr_array((p.data, p.indices, p.indptr), p.shape)
     for plan in (a.plan(8), a.plan(32), a.T.plan(8), a.T.plan(32)):
         assert plan.choice == "narrow"
-    for plan in (a.plan(9), a.plan(8, chip={"sm_arch": 80}), a.plan(2048)):
+    assert a.plan(9).choice == "align" and "as narrow on aligned copies" in a.plan(9).explain()
+    for plan in (a.plan(8, chip={"sm_arch": 80}), a.plan(2048)):
         assert plan.choice == "portable"
 
 
