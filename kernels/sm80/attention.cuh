@@ -147,8 +147,7 @@ class Kernel {
   // ---- loads ------------------------------------------------------------------------------------
 
   // The first row of the sequence, which is row `begin` of all.
-  __device__ __forceinline__ const T *head_of(const bsrg_tensor_operand &operand, int head,
-                                              int begin) const {
+  __device__ __forceinline__ const T *head_of(const bsrg_tensor_operand &operand, int head, int begin) const {
     const T *const data = static_cast<const T *>(operand.data);
     if constexpr (kSequences) return data + begin * operand.row_stride + head * operand.head_stride;
     return data + batch_ * operand.batch_stride + head * operand.head_stride;
@@ -182,8 +181,7 @@ class Kernel {
   // Element by element through registers, a pair a store.
   template <int kCount>
   __device__ __forceinline__ void gather_rows(unsigned char *to, const uint16_t *source,
-                                              const bsrg_tensor_operand &operand, int count,
-                                              int size) const {
+                                              const bsrg_tensor_operand &operand, int count, int size) const {
     const bool along_rows = operand.element_stride == 1;  // which neighbours lanes read together
 #pragma unroll 2
     for (int pair = threadIdx.x; pair < kCount * kSize / 2; pair += kThreads) {
