@@ -46,7 +46,8 @@ static void place_tall(bsrg_pattern_side *side, const bsrg_structure *structure,
 static bool has_stream(const bsrg_structure_view *v, int sm_arch) {
   enum { NARROW = 32 };
   return (v->block_width <= NARROW || bsrg_tall_family.obstacle(v, BSRG_F16, sm_arch)) &&
-         !bsrg_stream_family.obstacle(v, BSRG_F16, sm_arch);
+         !bsrg_stream_family.obstacle(v, BSRG_F16, sm_arch) &&
+         bsrg_stream_choose(v).columns <= BSRG_STREAM_LISTS_ACROSS;
 }
 
 static void place_stream(bsrg_pattern_side *side, const bsrg_structure *structure, CUdeviceptr base,

@@ -27,7 +27,10 @@ typedef struct bsrg_stream_lists {
   int32_t block_stages;
 } bsrg_stream_lists;
 
-enum { BSRG_STREAM_LISTS_SHIFT = 16 };
+enum {
+  BSRG_STREAM_LISTS_SHIFT = 16,
+  BSRG_STREAM_LISTS_ACROSS = 2048 /* parts across a block, at most */
+};
 
 /* One reading of the pattern: of the matrix or of its transposed. Rows and columns are block rows and block columns,
  * of which there are fewer than 2^31 pairs. */

@@ -19,9 +19,11 @@ constexpr int kMostRows = kGroups * BSRG_STREAM_MOST_ROWS;  // of a tile
 static_assert(kMostRows <= 64, "bits of a column");
 // Columns that an unfinished stage leaves for the next round: fewer than it has slots, of parts.
 constexpr int kLeft = BSRG_STREAM_SLOTS;
+static_assert(int64_t{kLeft + kThreads + 1} * BSRG_STREAM_LISTS_ACROSS * BSRG_STREAM_LISTS_ACROSS <=
+              0xffffffff);
 constexpr int kCuts = 64;  // stages that are written together, at most
 
-// Of numbers up to 2^32 / by.
+// Of numbers up to 2^32 / by, as parts of the list's columns are.
 class Divisor {
  public:
   __device__ __forceinline__ explicit Divisor(int by) : by_(by), reciprocal_(~0u / by + 1) {}
