@@ -273,11 +273,8 @@ class Attention(NamedTuple):
         if target.on_gpu and self.dtype in ("float32", "float64"):
             reasons.append("on Hopper, float8_e4m3fn; the CPU computes it in float32 and float64")
         if target.on_gpu and self.dtype == "float8_e4m3fn":
-            sizes = (case.size, case.value_size or case.size)
             if not target.hopper:
                 reasons.append("needs a Hopper GPU")
-            if any(size % 16 for size in sizes):
-                reasons.append("needs head sizes that are multiples of 16")
             if case.block_shape and any(side % 16 for side in case.block_shape):
                 reasons.append(
                     "needs a block_mask whose blocks have sides that are multiples of 16"
