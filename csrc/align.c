@@ -2,6 +2,7 @@
  * memory where they can, the best of the other families computes there, and the result is copied out. Kernels in
  * kernels/sm80/align_copy.cu. */
 #include "copy.h"
+#include "dense.h"
 #include "edges.h"
 #include "tensor_map.h"
 
@@ -26,11 +27,9 @@ static int64_t padded(int64_t n) { return bsrg_ceil_div(n, 64) * 64; }
 
 /* Whether every row can be read and written by vectors and, of 16 bits, by TMA. */
 static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args) {
-  const int64_t vector = vector_of(args);
-  if (args->x.cols % vector) return false;
-  return vector == 8
-             ? bsrg_map_can_describe(dense)
-             : dense->col_stride == 1 && dense->row_stride % vector == 0 && (uintptr_t)dense->data % 16 == 0;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  return args->x.cols % vector_of(args) == 0 &&
+         (size == 2 ? bsrg_map_can_describe(dense) : bsrg_dense_has_vectors(dense, size));
 }
 
 static aligned_product align(const bsrg_matmul_args *args) {

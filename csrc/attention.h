@@ -28,11 +28,11 @@ typedef struct bsrg_attention_copies {
 bsrg_attention_copies bsrg_attention_describe_copies(const bsrg_attention_args *args);
 /* Whether there are any, and the backends for tensors as they are would take longer, or are none. */
 bool bsrg_attention_wants_copies(const bsrg_attention_args *args, const bsrg_attention_copies *copies);
+typedef bsrg_status (*bsrg_attention_launcher)(const bsrg_attention_args *args, bsrg_gpu gpu,
+                                               bsrg_error *error);
 /* Copies, lets `launch` compute and copies the result. */
 bsrg_status bsrg_attention_launch_copies(const bsrg_attention_args *args, bsrg_attention_copies *copies,
-                                         bsrg_status (*launch)(const bsrg_attention_args *args, bsrg_gpu gpu,
-                                                               bsrg_error *error),
-                                         bsrg_gpu gpu, bsrg_error *error);
+                                         bsrg_attention_launcher launch, bsrg_gpu gpu, bsrg_error *error);
 
 /* The decode kernels (attention_decode.c). */
 const char *bsrg_attention_decode_obstacle(const bsrg_attention_args *args, const bsrg_gpu_info *gpu);

@@ -61,9 +61,7 @@ static bsrg_status copy(const bsrg_tensor *source, const bsrg_tensor *target, bs
 }
 
 static bsrg_status compute(const bsrg_attention_args *args, const bsrg_attention_copies *copies,
-                           bsrg_status (*launch)(const bsrg_attention_args *args, bsrg_gpu gpu,
-                                                 bsrg_error *error),
-                           bsrg_gpu gpu, bsrg_error *error) {
+                           bsrg_attention_launcher launch, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_attention_args *on = &copies->args;
   const bsrg_dtype dtype = args->dtype, out_dtype = bsrg_attention_out_dtype(args);
   bsrg_status status = BSRG_OK;
@@ -80,9 +78,7 @@ static bsrg_status compute(const bsrg_attention_args *args, const bsrg_attention
 }
 
 bsrg_status bsrg_attention_launch_copies(const bsrg_attention_args *args, bsrg_attention_copies *copies,
-                                         bsrg_status (*launch)(const bsrg_attention_args *args, bsrg_gpu gpu,
-                                                               bsrg_error *error),
-                                         bsrg_gpu gpu, bsrg_error *error) {
+                                         bsrg_attention_launcher launch, bsrg_gpu gpu, bsrg_error *error) {
   bsrg_attention_args *on = &copies->args;
   bsrg_tensor *const tensors[] = {&on->q, &on->k, &on->v, &on->out};
   const bool copied[] = {copies->q, copies->k, copies->v, copies->out};

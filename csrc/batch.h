@@ -14,9 +14,8 @@ bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride);
 void bsrg_batch_extend(bsrg_dense *matrix, int64_t count, int64_t stride);
 
 /* batch_columns.c: the products of a batch of one dimension on a GPU, by one or more of `multiply`. */
-bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                                bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                                                        bsrg_error *error),
+typedef bsrg_status (*bsrg_multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error);
+bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                                 bsrg_error *error);
 
 bool bsrg_batch_is_empty(const bsrg_batch *batch);

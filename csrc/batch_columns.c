@@ -15,13 +15,6 @@ typedef struct all_columns {
 
 static bool by_columns(const bsrg_dense *d) { return llabs(d->row_stride) < llabs(d->col_stride); }
 
-/* All columns in memory of their own, rows or columns at multiples of 128 bytes. */
-static bsrg_dense copy_of(const bsrg_dense *one, int64_t columns, bool in_columns, int64_t size) {
-  const int64_t line = 128 / size;
-  const int64_t pitch = bsrg_ceil_div(in_columns ? one->rows : columns, line) * line;
-  return (bsrg_dense){NULL, one->rows, columns, in_columns ? 1 : pitch, in_columns ? pitch : 1};
-}
-
 /* Operands whose matrices follow one another along the columns stay where they are, and decide in which order others are copied. */
 static all_columns describe(const bsrg_matmul_args *args) {
   const bsrg_batch *batch = &args->batch;
@@ -36,11 +29,11 @@ static all_columns describe(const bsrg_matmul_args *args) {
   all.copy_c = args->beta != 0 && (all.copy_y || !bsrg_batch_continues(&args->c, batch->c_strides[0]));
   const bool in_columns = !all.copy_x ? by_columns(&args->x) : !all.copy_y ? by_columns(&args->y) : false;
   if (all.copy_x)
-    all.args.x = copy_of(&args->x, columns, in_columns, size);
+    all.args.x = bsrg_dense_of_lines(args->x.rows, columns, in_columns, size);
   else
     bsrg_batch_extend(&all.args.x, count, batch->x_strides[0]);
   if (all.copy_y)
-    all.args.y = copy_of(&args->y, columns, in_columns, out_size);
+    all.args.y = bsrg_dense_of_lines(args->y.rows, columns, in_columns, out_size);
   else
     bsrg_batch_extend(&all.args.y, count, batch->y_strides[0]);
   if (all.copy_c)
@@ -92,11 +85,6 @@ static bool pays(const bsrg_matmul_args *args, const all_columns *all, const bsr
 
 /* ---- launch ------------------------------------------------------------------------------------- */
 
-static size_t bytes_of(const bsrg_dense *copy, size_t size) {
-  return size *
-         (size_t)(copy->col_stride == 1 ? copy->rows * copy->row_stride : copy->cols * copy->col_stride);
-}
-
 /* The matrices of a batch as the heads of a tensor, whose rows they have. */
 static bsrg_tensor in_batch(const bsrg_dense *one, int64_t count, int64_t stride) {
   return (bsrg_tensor){one->data, 1,      count,           one->rows,      one->cols,
@@ -111,9 +99,7 @@ static bsrg_tensor in_copy(const bsrg_dense *all, int64_t count) {
 }
 
 static bsrg_status multiply_copies(const bsrg_matmul_args *args, const all_columns *all, bsrg_gpu gpu,
-                                   bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                                                           bsrg_error *error),
-                                   bsrg_error *error) {
+                                   bsrg_multiply multiply, bsrg_error *error) {
   const bsrg_batch *batch = &args->batch;
   const int64_t count = batch->shape[0], size = (int64_t)bsrg_dtype_size(args->dtype),
                 out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
@@ -134,9 +120,7 @@ static bsrg_status multiply_copies(const bsrg_matmul_args *args, const all_colum
   return status;
 }
 
-static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                              bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                                                      bsrg_error *error),
+static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                               bsrg_error *error) {
   int64_t position[BSRG_BATCH_DIMS] = {0};
   bsrg_status status;
@@ -147,16 +131,16 @@ static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu,
   return status;
 }
 
-bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                                bsrg_status (*multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu,
-                                                        bsrg_error *error),
+bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                                 bsrg_error *error) {
   if (!can_join(args)) return one_by_one(args, gpu, multiply, error);
   const bsrg_chip chip = bsrg_chip_of(gpu);
   all_columns all = describe(args);
   if (!pays(args, &all, &chip)) return one_by_one(args, gpu, multiply, error);
-  const size_t x_bytes = all.copy_x ? bytes_of(&all.args.x, bsrg_dtype_size(args->dtype)) : 0;
-  const size_t y_bytes = all.copy_y ? bytes_of(&all.args.y, bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
+  const size_t x_bytes =
+      all.copy_x ? bsrg_lines_bytes(&all.args.x, (int64_t)bsrg_dtype_size(args->dtype)) : 0;
+  const size_t y_bytes =
+      all.copy_y ? bsrg_lines_bytes(&all.args.y, (int64_t)bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
   CUdeviceptr scratch;
   bsrg_status status =
       bsrg_scratch_alloc(gpu.api, gpu.device, x_bytes + y_bytes, (CUstream)args->stream, &scratch, error);

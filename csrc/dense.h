@@ -17,6 +17,11 @@ static inline bsrg_view bsrg_dense_view(const char *name, const bsrg_dense *dens
                      .strides = {dense->row_stride, dense->col_stride}};
 }
 
+/* Whether each row can be read and written by vectors of 16 bytes, of elements of `size` bytes. */
+static inline bool bsrg_dense_has_vectors(const bsrg_dense *dense, int64_t size) {
+  return dense->col_stride == 1 && dense->row_stride * size % 16 == 0 && (uintptr_t)dense->data % 16 == 0;
+}
+
 /* Whether both are the same view, of one shape. */
 static inline bool bsrg_dense_is(const bsrg_dense *a, const bsrg_dense *b) {
   return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride) &&

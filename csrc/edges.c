@@ -39,10 +39,8 @@ static bsrg_status fill(bsrg_structure *structure, bool columns, bool rows, uint
         "there are %lld blocks of (%lld, %lld), which reach beyond the matrix: the GPU kernels take "
         "fewer than 2^31 elements of such a block, and 2^39 blocks",
         (long long)v->nnzb, (long long)v->block_height, (long long)v->block_width);
-  const void *plan;
   bsrg_portable_uploads uploads;
-  bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, false, &plan, error);
-  if (status == BSRG_OK) status = bsrg_portable_upload(structure, plan, gpu, &uploads, error);
+  bsrg_status status = bsrg_portable_upload(structure, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
   const int64_t last_row = v->block_rows - 1, last_column = v->block_cols - 1;
   bsrg_edges_params p = {.values = values,
@@ -80,18 +78,19 @@ bsrg_status bsrg_gpu_extend_rows(bsrg_structure *structure, bool of_transpose, b
 
 /* ---- dense operands --------------------------------------------------------------------------- */
 
-enum { PITCH_BYTES = 128 }; /* rows, or columns, of copies begin at multiples of this */
+bsrg_dense bsrg_dense_of_lines(int64_t rows, int64_t cols, bool by_columns, int64_t size) {
+  const int64_t line = 128 / size, pitch = bsrg_ceil_div(by_columns ? rows : cols, line) * line;
+  return (bsrg_dense){NULL, rows, cols, by_columns ? 1 : pitch, by_columns ? pitch : 1};
+}
 
 bsrg_dense bsrg_whole_dense(const bsrg_dense *d, int64_t rows, int64_t cols, int64_t size) {
-  const int64_t unit = PITCH_BYTES / size;
-  if (d->cols == 1 || llabs(d->row_stride) < llabs(d->col_stride))
-    return (bsrg_dense){NULL, rows, cols, 1, bsrg_ceil_div(rows, unit) * unit};
-  return (bsrg_dense){NULL, rows, cols, bsrg_ceil_div(cols, unit) * unit, 1};
+  const bool by_columns = d->cols == 1 || llabs(d->row_stride) < llabs(d->col_stride);
+  return bsrg_dense_of_lines(rows, cols, by_columns, size);
 }
 
 static bool by_columns(const bsrg_dense *whole) { return whole->col_stride != 1; }
 
-size_t bsrg_whole_bytes(const bsrg_dense *whole, int64_t size) {
+size_t bsrg_lines_bytes(const bsrg_dense *whole, int64_t size) {
   const int64_t lines = by_columns(whole) ? whole->cols : whole->rows;
   const int64_t pitch = by_columns(whole) ? whole->col_stride : whole->row_stride;
   int64_t elements, bytes;
@@ -103,7 +102,7 @@ size_t bsrg_whole_bytes(const bsrg_dense *whole, int64_t size) {
 /* What is beyond, where it is whole lines that follow all others, or else everything. */
 static bsrg_status clear_beyond(const bsrg_dense *d, const bsrg_dense *whole, int64_t size, bsrg_gpu gpu,
                                 CUstream stream, bsrg_error *error) {
-  const size_t bytes = bsrg_whole_bytes(whole, size);
+  const size_t bytes = bsrg_lines_bytes(whole, size);
   size_t begin = 0;
   if (!by_columns(whole) && whole->cols == d->cols) begin = (size_t)(d->rows * whole->row_stride * size);
   if (by_columns(whole) && whole->rows == d->rows) begin = (size_t)(d->cols * whole->col_stride * size);
@@ -192,9 +191,9 @@ bsrg_status bsrg_whole_launch(const bsrg_family_ops *ops, const bsrg_matmul_args
   if (!bsrg_needs_whole(ops, args)) return ops->launch(args, plan, gpu, error);
   bsrg_whole_product whole = bsrg_whole_product_of(ops, args);
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  const size_t x_bytes = whole.copy_x ? bsrg_whole_bytes(&whole.args.x, size) : 0;
+  const size_t x_bytes = whole.copy_x ? bsrg_lines_bytes(&whole.args.x, size) : 0;
   const size_t y_bytes =
-      whole.copy_y ? bsrg_whole_bytes(&whole.args.y, (int64_t)bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
+      whole.copy_y ? bsrg_lines_bytes(&whole.args.y, (int64_t)bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
   const CUstream stream = (CUstream)args->stream;
   CUdeviceptr scratch;
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, x_bytes + y_bytes, stream, &scratch, error);

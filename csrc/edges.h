@@ -27,10 +27,11 @@ bsrg_status bsrg_gpu_extend_rows(bsrg_structure *structure, bool of_transpose, b
 
 /* ---- dense operands --------------------------------------------------------------------------- */
 
-/* A matrix of rows x cols elements of `size` bytes in memory of its own, which is missing, in the order in which d lies;
- * and how many bytes it takes, a multiple of 128. */
+/* A matrix of rows x cols elements of `size` bytes in memory of its own, which is missing, its rows or columns at multiples of 128
+ * bytes; the same in the order in which d lies; and how many bytes such a one takes, a multiple of 128. */
+bsrg_dense bsrg_dense_of_lines(int64_t rows, int64_t cols, bool by_columns, int64_t size);
 bsrg_dense bsrg_whole_dense(const bsrg_dense *d, int64_t rows, int64_t cols, int64_t size);
-size_t bsrg_whole_bytes(const bsrg_dense *whole, int64_t size);
+size_t bsrg_lines_bytes(const bsrg_dense *lines, int64_t size);
 /* Copies d there, and zeros to what is beyond it. */
 bsrg_status bsrg_copy_to_whole(const bsrg_dense *d, const bsrg_dense *whole, int64_t size, bsrg_gpu gpu,
                                CUstream stream, bsrg_error *error);

@@ -46,7 +46,7 @@ static bsrg_status launch_whole(const struct backend *backend, const bsrg_matmul
   bsrg_dense whole = bsrg_whole_dense(&args->y, rows, cols, size);
   CUdeviceptr scratch;
   bsrg_status status =
-      bsrg_scratch_alloc(gpu.api, gpu.device, bsrg_whole_bytes(&whole, size), stream, &scratch, error);
+      bsrg_scratch_alloc(gpu.api, gpu.device, bsrg_lines_bytes(&whole, size), stream, &scratch, error);
   if (status != BSRG_OK) return status;
   whole.data = (void *)(uintptr_t)scratch;
   bsrg_matmul_sparse_args of_whole = *args;

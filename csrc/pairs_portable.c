@@ -1,4 +1,5 @@
 /* The portable kernels for two block-sparse matrices, kernels/sm80/pairs.cuh: any block shapes, strides and dtype. */
+#include "dense.h"
 #include "pairs.h"
 #include "portable.h"
 
@@ -52,16 +53,13 @@ static bool in_chunks(const void *data, int64_t row_stride, int64_t size) {
   return row_stride * size % 16 == 0 && (uintptr_t)data % 16 == 0;
 }
 
-static bool dense_in_chunks(const bsrg_dense *dense, int64_t size) {
-  return dense->col_stride == 1 && in_chunks(dense->data, dense->row_stride, size);
-}
-
 /* Whether blocks of B, and Y and C, go 16 bytes at a time: not blocks of a transposed view. */
 static bool has_vectors(const bsrg_matmul_sparse_args *args) {
   const bsrg_structure_view *b = &args->b->view;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  return !b->order && in_chunks(args->b_values, b->block_width, size) && dense_in_chunks(&args->y, size) &&
-         (args->beta == 0 || dense_in_chunks(&args->c, size));
+  return !b->order && in_chunks(args->b_values, b->block_width, size) &&
+         bsrg_dense_has_vectors(&args->y, size) &&
+         (args->beta == 0 || bsrg_dense_has_vectors(&args->c, size));
 }
 
 /* ---- cost ------------------------------------------------------------------------------------- */
@@ -112,19 +110,12 @@ const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, co
   return bsrg_whole_rows(a) > INT32_MAX ? "needs fewer than 2^31 rows of a" : NULL;
 }
 
-static bsrg_status upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
-                          bsrg_error *error) {
-  const void *plan;
-  const bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, false, &plan, error);
-  return status == BSRG_OK ? bsrg_portable_upload(structure, plan, gpu, out, error) : status;
-}
-
 bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error) {
   bsrg_structure *transposed;
   bsrg_portable_uploads of_a, of_b;
   bsrg_status status = bsrg_structure_transposed(args->b, &transposed, error);
-  if (status == BSRG_OK) status = upload(args->a, gpu, &of_a, error);
-  if (status == BSRG_OK) status = upload(transposed, gpu, &of_b, error);
+  if (status == BSRG_OK) status = bsrg_portable_upload(args->a, gpu, &of_a, error);
+  if (status == BSRG_OK) status = bsrg_portable_upload(transposed, gpu, &of_b, error);
   if (status != BSRG_OK) return status;
 
   const bsrg_structure_view *a = &args->a->view, *bt = &transposed->view;

@@ -101,10 +101,8 @@ static bsrg_status spread(const bsrg_matmul_sparse_args *args, const bsrg_dense 
   const bsrg_structure_view *v = &args->b->view;
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   const CUstream stream = (CUstream)args->stream;
-  const void *plan;
   bsrg_portable_uploads uploads;
-  bsrg_status status = bsrg_plan_get(args->b, &bsrg_portable_family, false, &plan, error);
-  if (status == BSRG_OK) status = bsrg_portable_upload(args->b, plan, gpu, &uploads, error);
+  bsrg_status status = bsrg_portable_upload(args->b, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
   const CUdeviceptr memory = (CUdeviceptr)(uintptr_t)target->data;
   const size_t words = (size_t)(target->rows * target->row_stride * item / 4);

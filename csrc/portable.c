@@ -1,5 +1,6 @@
 /* The portable family: any block shape and dtype on every GPU from sm_80 up. Kernels in kernels/sm80/. */
 #include "portable.h"
+#include "dense.h"
 #include "dynamic.h"
 #include "epilogue.h"
 #include "uploads.h"
@@ -96,15 +97,11 @@ static portable_tile choose_tile(const bsrg_matmul_args *args) {
 
 /* ---- layout ----------------------------------------------------------------------------------- */
 
-static bool aligned_rows(const bsrg_dense *dense, int64_t size) {
-  return dense->col_stride == 1 && dense->row_stride * size % 16 == 0 && (uintptr_t)dense->data % 16 == 0;
-}
-
 /* Whether X, C and Y can be copied 16 bytes at a time. */
 static bool has_vectors(const bsrg_matmul_args *args) {
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  return aligned_rows(&args->x, size) && aligned_rows(&args->y, size) &&
-         (args->beta == 0 || aligned_rows(&args->c, size));
+  return bsrg_dense_has_vectors(&args->x, size) && bsrg_dense_has_vectors(&args->y, size) &&
+         (args->beta == 0 || bsrg_dense_has_vectors(&args->c, size));
 }
 
 /* Whether blocks can be. */
@@ -209,8 +206,11 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
 
 /* ---- launch ----------------------------------------------------------------------------------- */
 
-bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
-                                 bsrg_portable_uploads *out, bsrg_error *error) {
+bsrg_status bsrg_portable_upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
+                                 bsrg_error *error) {
+  const void *plan;
+  bsrg_status status = bsrg_plan_get(structure, &bsrg_portable_family, false, &plan, error);
+  if (status != BSRG_OK) return status;
   const bsrg_structure_view *v = &structure->view;
   const bsrg_upload_part parts[BSRG_PORTABLE_UPLOADS] = {
       [BSRG_PORTABLE_INDPTR] = {v->indptr, sizeof(*v->indptr) * (size_t)(v->block_rows + 1)},
@@ -218,9 +218,8 @@ bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bs
       [BSRG_PORTABLE_ROW_ORDER] = {plan, sizeof(int32_t) * (size_t)v->block_rows},
       [BSRG_PORTABLE_ORDER] = {v->order, sizeof(*v->order) * (size_t)v->nnzb}};
   const CUdeviceptr *uploads;
-  const bsrg_status status =
-      bsrg_uploads_get(structure, BSRG_PORTABLE, parts,
-                       v->order ? BSRG_PORTABLE_UPLOADS : BSRG_PORTABLE_ORDER, gpu, &uploads, error);
+  status = bsrg_uploads_get(structure, BSRG_PORTABLE, parts,
+                            v->order ? BSRG_PORTABLE_UPLOADS : BSRG_PORTABLE_ORDER, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
   *out = (bsrg_portable_uploads){
       .indptr = (const int64_t *)(uintptr_t)uploads[BSRG_PORTABLE_INDPTR],
@@ -231,6 +230,7 @@ bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bs
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
+  (void)plan; /* which the upload finds */
   const bsrg_structure_view *v = &args->a->view;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), n = args->x.cols;
   const portable_tile tile = choose_tile(args);
@@ -244,7 +244,7 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
         "tiles and block sides below 2^31 - 256",
         (long long)v->block_rows, (long long)v->block_height, (long long)v->block_width);
   bsrg_portable_uploads uploads;
-  const bsrg_status status = bsrg_portable_upload(args->a, plan, gpu, &uploads, error);
+  const bsrg_status status = bsrg_portable_upload(args->a, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
 
   bsrg_portable_params p = {

@@ -10,9 +10,9 @@ typedef struct bsrg_portable_uploads {
   const int64_t *order; /* NULL unless the structure is a transposed one */
 } bsrg_portable_uploads;
 
-/* Uploads a structure at the first call. plan: the portable family's. */
-bsrg_status bsrg_portable_upload(bsrg_structure *structure, const void *plan, bsrg_gpu gpu,
-                                 bsrg_portable_uploads *out, bsrg_error *error);
+/* Plans and uploads a structure at the first call. */
+bsrg_status bsrg_portable_upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
+                                 bsrg_error *error);
 
 /* portable_few.c: products of up to BSRG_FEW_MAX_N columns, of which A is read for a few at a time, of fewer than 2^31 rows and
  * blocks, with sides of at most BSRG_FEW_MAX_SIDE. */

@@ -79,11 +79,10 @@ typedef struct bsrg_sampled_copies {
   bool a, b;              /* which are copied: neither where that does not pay */
 } bsrg_sampled_copies;
 bsrg_sampled_copies bsrg_sampled_describe_copies(const bsrg_sampled_args *args);
+typedef bsrg_status (*bsrg_sampled_launcher)(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error);
 /* Copies, and lets `launch` compute. */
 bsrg_status bsrg_sampled_launch_copies(const bsrg_sampled_args *args, bsrg_sampled_copies *copies,
-                                       bsrg_status (*launch)(const bsrg_sampled_args *args, bsrg_gpu gpu,
-                                                             bsrg_error *error),
-                                       bsrg_gpu gpu, bsrg_error *error);
+                                       bsrg_sampled_launcher launch, bsrg_gpu gpu, bsrg_error *error);
 
 /* ---- which of them (sampled_predict.c) ------------------------------------------------------------ */
 

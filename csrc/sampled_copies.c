@@ -12,38 +12,32 @@ static bool is_half(const bsrg_sampled_args *args) {
   return args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
 }
 
-static bsrg_dense turned(bsrg_dense dense) {
-  bsrg_dense_turn(&dense);
-  return dense;
-}
-
 /* The kernels of 16 bits take rows and columns, the others rows alone. */
 static bool suits(const bsrg_dense *dense, const bsrg_sampled_args *args) {
-  const bsrg_dense other = turned(*dense);
-  if (is_half(args)) return bsrg_map_can_describe(dense) || bsrg_map_can_describe(&other);
-  return dense->col_stride == 1 && (uintptr_t)dense->data % 16 == 0 &&
-         dense->row_stride * (int64_t)bsrg_dtype_size(args->dtype) % 16 == 0;
+  if (!is_half(args)) return bsrg_dense_has_vectors(dense, (int64_t)bsrg_dtype_size(args->dtype));
+  bsrg_dense turned = *dense;
+  bsrg_dense_turn(&turned);
+  return bsrg_map_can_describe(dense) || bsrg_map_can_describe(&turned);
 }
 
-/* Lines at multiples of 128 bytes, in the order in which the operand lies if kernels take that; the data is missing. */
+/* In the order in which the operand lies, if kernels take that. */
 static bsrg_dense copy_of(const bsrg_dense *dense, const bsrg_sampled_args *args) {
   const bool by_columns = is_half(args) && llabs(dense->row_stride) < llabs(dense->col_stride);
-  const int64_t line = 128 / (int64_t)bsrg_dtype_size(args->dtype);
-  const int64_t pitch = bsrg_ceil_div(by_columns ? dense->rows : dense->cols, line) * line;
-  return (bsrg_dense){NULL, dense->rows, dense->cols, by_columns ? 1 : pitch, by_columns ? pitch : 1};
+  return bsrg_dense_of_lines(dense->rows, dense->cols, by_columns, (int64_t)bsrg_dtype_size(args->dtype));
 }
 
-static int64_t elements_of(const bsrg_dense *copy) {
-  return copy->row_stride == 1 ? copy->cols * copy->col_stride : copy->rows * copy->row_stride;
-}
+/* Seconds for a product of two elements that are read one by one, more than by vectors, and for a copied element. Guessed from
+ * products of 4096 x 4096 at density .1. */
+static const double element_seconds = 0.02e-12, copy_seconds = 1e-12;
 
-/* What reading element by element costs: some .02 ps for each product of two elements; and copying, about 1 ps an element and 4 us
- * a launch. */
+static double elements_of(const bsrg_dense *dense) { return (double)dense->rows * (double)dense->cols; }
+
 static bool pay(const bsrg_sampled_args *args, const bsrg_sampled_copies *copies) {
-  const double products = bsrg_stored_elements(&args->pattern->view) * (double)args->a.cols;
-  const double copied = (copies->a ? (double)elements_of(&copies->args.a) : 0) +
-                        (copies->b ? (double)elements_of(&copies->args.b) : 0);
-  return products * 0.02 > copied * 1.0 + (copies->a + copies->b) * 4e6;
+  const bsrg_structure_view *v = &args->pattern->view;
+  const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
+  const double copied = (copies->a ? elements_of(&args->a) : 0) + (copies->b ? elements_of(&args->b) : 0);
+  return stored * (double)args->a.cols * element_seconds >
+         copied * copy_seconds + (copies->a + copies->b) * BSRG_LAUNCH_SECONDS;
 }
 
 bsrg_sampled_copies bsrg_sampled_describe_copies(const bsrg_sampled_args *args) {
@@ -58,14 +52,12 @@ bsrg_sampled_copies bsrg_sampled_describe_copies(const bsrg_sampled_args *args) 
 }
 
 bsrg_status bsrg_sampled_launch_copies(const bsrg_sampled_args *args, bsrg_sampled_copies *copies,
-                                       bsrg_status (*launch)(const bsrg_sampled_args *args, bsrg_gpu gpu,
-                                                             bsrg_error *error),
-                                       bsrg_gpu gpu, bsrg_error *error) {
-  const size_t size = bsrg_dtype_size(args->dtype);
+                                       bsrg_sampled_launcher launch, bsrg_gpu gpu, bsrg_error *error) {
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   const CUstream stream = (CUstream)args->stream;
   bsrg_dense *a = &copies->args.a, *b = &copies->args.b;
-  const size_t a_bytes = copies->a ? size * (size_t)elements_of(a) : 0;
-  const size_t b_bytes = copies->b ? size * (size_t)elements_of(b) : 0;
+  const size_t a_bytes = copies->a ? bsrg_lines_bytes(a, size) : 0;
+  const size_t b_bytes = copies->b ? bsrg_lines_bytes(b, size) : 0;
   CUdeviceptr scratch;
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, a_bytes + b_bytes, stream, &scratch, error);
   /* Without memory, the slower kernels that need none. */
@@ -73,8 +65,8 @@ bsrg_status bsrg_sampled_launch_copies(const bsrg_sampled_args *args, bsrg_sampl
   if (status != BSRG_OK) return status;
   if (copies->a) a->data = (void *)(uintptr_t)scratch;
   if (copies->b) b->data = (void *)(uintptr_t)(scratch + a_bytes);
-  if (copies->a) status = bsrg_copy(&args->a, a, (int64_t)size, gpu, stream, error);
-  if (status == BSRG_OK && copies->b) status = bsrg_copy(&args->b, b, (int64_t)size, gpu, stream, error);
+  if (copies->a) status = bsrg_copy(&args->a, a, size, gpu, stream, error);
+  if (status == BSRG_OK && copies->b) status = bsrg_copy(&args->b, b, size, gpu, stream, error);
   if (status == BSRG_OK) status = launch(&copies->args, gpu, error);
   return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
 }

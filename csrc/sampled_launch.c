@@ -228,8 +228,8 @@ static bsrg_status launch_whole(const bsrg_sampled_args *args, const bsrg_sample
   if (!copy_a && !copy_b) return launch_portable(args, plan, gpu, error);
   const CUstream stream = (CUstream)args->stream;
   bsrg_dense a = bsrg_whole_dense(&args->a, rows, k, size), b = bsrg_whole_dense(&args->b, k, cols, size);
-  const size_t a_bytes = copy_a ? bsrg_whole_bytes(&a, size) : 0;
-  const size_t b_bytes = copy_b ? bsrg_whole_bytes(&b, size) : 0;
+  const size_t a_bytes = copy_a ? bsrg_lines_bytes(&a, size) : 0;
+  const size_t b_bytes = copy_b ? bsrg_lines_bytes(&b, size) : 0;
   CUdeviceptr scratch;
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, a_bytes + b_bytes, stream, &scratch, error);
   if (status != BSRG_OK) return status;

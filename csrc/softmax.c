@@ -60,9 +60,7 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
         "a has %lld rows in blocks of (%lld, %lld): softmax on a GPU takes fewer than 2^31 rows and "
         "block sides below 2^31 - 256",
         (long long)v->rows, (long long)v->block_height, (long long)v->block_width);
-  const void *plan;
-  const bsrg_status status = bsrg_plan_get(args->a, &bsrg_portable_family, false, &plan, error);
-  return status == BSRG_OK ? bsrg_portable_upload(args->a, plan, gpu, &l->uploads, error) : status;
+  return bsrg_portable_upload(args->a, gpu, &l->uploads, error);
 }
 
 static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l, bsrg_gpu gpu,
