@@ -42,8 +42,9 @@ static bsrg_status choose_way(const bsrg_attention_args *args, const bsrg_gpu_in
                               bsrg_attention_copies *copies, bool *copied, const struct backend **chosen,
                               bsrg_error *error) {
   *copies = bsrg_attention_describe_copies(args);
-  *copied = bsrg_attention_wants_copies(args, copies) && choose(&copies->args, gpu, chosen, NULL) == BSRG_OK;
-  return *copied ? BSRG_OK : choose(args, gpu, chosen, error);
+  /* Copies take all that the tensors themselves do, so what they lack is what there is to say. */
+  *copied = bsrg_attention_wants_copies(args, copies);
+  return choose(*copied ? &copies->args : args, gpu, chosen, error);
 }
 
 static bsrg_status answer(const bsrg_attention_args *args, bsrg_error *error) {

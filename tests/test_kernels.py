@@ -128,7 +128,7 @@ def compile_text(nvcc, tmp_path):
 
 
 def problems(image):
-    return [problem for kernel in check_kernels.inspect(image) for problem in kernel.problems()]
+    return [problem for kernel in check_kernels.inspect([image]) for problem in kernel.problems()]
 
 
 def test_every_kernel(nvcc, capsys):
@@ -150,7 +150,7 @@ def test_opcodes_are_counted_as_the_whole_disassembly_has_them(nvcc):
     (image,) = (i for i in build_kernels.compile_kernels(nvcc) if i.name == "sm90/probe")
     text = check_kernels.run_tool("cuobjdump", "-sass", str(image.fatbin))
     instructions = filter(None, map(check_kernels.SASS_INSTRUCTION.match, text))
-    counts = sum((kernel.opcodes for kernel in check_kernels.inspect(image)), Counter())
+    counts = sum((kernel.opcodes for kernel in check_kernels.inspect([image])), Counter())
     assert counts == Counter(instruction[3] for instruction in instructions)
     assert counts["HGMMA"] > 0
 

@@ -138,6 +138,20 @@ def test_old_gpus_are_refused() -> None:
         _core.attention(q, q, q, q.copy(), chip=old)
 
 
+def test_copies_of_attention_say_what_they_lack() -> None:
+    """Head sizes are no obstacle where rows are copied and filled up: what remains one is named."""
+    q = np.zeros((1, 1, 40, 12), numpy_dtype("float8_e4m3fn"))
+    mask = bsrgemm.BlockMask.from_dense(np.ones((5, 5), bool), (8, 8))
+    with (
+        support.rehearsal(support.CHIPS["Hopper"]) as stage,
+        pytest.raises(ValueError, match="needs a block_mask whose blocks have sides that are mult"),
+    ):
+        bsrgemm.attention(q, q, q, block_mask=mask)
+    with support.rehearsal(support.CHIPS["Hopper"]) as stage:
+        bsrgemm.attention(q, q, q)
+        assert stage.families == ["hopper"]
+
+
 def test_large_softcaps_take_the_exact_tanh() -> None:
     """Beyond what the Hopper kernels compute to the bits of the result."""
     q = np.zeros((1, 2, 128, 64), np.float16)

@@ -3,9 +3,9 @@
 Nothing spills or touches local memory, and the kernels that live from tensor cores use them. The
 facts come from the report of ptxas, from the machine code's resources and from its SASS, which must
 agree on which kernels there are. Disassembling takes longest. So of an image for several
-architectures it is done for the newest one, and there for how each kernel begins and for one
-instruction of each opcode, since these are numbers in the instructions that can be counted; and for
-what comes before the arrivals at barriers of other CTAs.
+architectures it is done for the newest one, and there for one instruction of each opcode, since
+these are numbers in the instructions that can be counted, for how each kernel begins until it
+waits, and for what comes before the arrivals at barriers of other CTAs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import build_kernels
-from build_kernels import Image, KernelBuildError
+from build_kernels import TARGETS, Image, KernelBuildError
 
 # Which instruction the kernels of an image must contain, by how the image's name begins: the first
 # that fits counts.
@@ -78,8 +79,8 @@ SASS_INSTRUCTION = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(@!?\w+\s+)?([A-Z][A-
 _SASS_TARGET = re.compile(r"0x([0-9a-f]+)")
 
 INSTRUCTION_BYTES = 16
+TOGETHER = 16  # images that are disassembled at once
 OPCODE_BITS = 0xFFF  # of its first two bytes
-BEGINNING = 256  # instructions of a kernel, within which it has to wait
 
 # An arrival at a barrier that may be another CTA's does not wait for loads of shared memory before
 # it, and whoever waits there may replace what they read. So it has to come behind what uses it.
@@ -237,6 +238,8 @@ def _machine_code(image: Image, arch: str) -> dict[str, bytes]:
 
 def _instructions(code: bytes, arch: str) -> dict[int, re.Match[str]]:
     """By their addresses: predicate, opcode and operands."""
+    if not code:  # nvdisasm takes no empty file
+        return {}
     with tempfile.NamedTemporaryFile() as file:
         file.write(code)
         file.flush()
@@ -258,7 +261,7 @@ def _early(beginning: list[re.Match[str]]) -> int:
             furthest = max(furthest, int(target[1], 16))
         elif BEFORE_WAIT.match(opcode) and not (opcode == "LDG" and UPLOADED.match(operands)):
             early += 1
-    return early + 1  # it comes too late to be looked for
+    raise KernelBuildError(f"no {WAITS} among {len(beginning)} instructions that end with one")
 
 
 def _overtakes(instructions: list[re.Match[str]]) -> bool:
@@ -278,79 +281,87 @@ def _overtakes(instructions: list[re.Match[str]]) -> bool:
     return False
 
 
-def _disassemble(image: Image, arch: str) -> dict[tuple[str, str], Counter[str]]:
-    codes = _machine_code(image, arch)
-    numbers = {
-        name: [number & OPCODE_BITS for (number,) in struct.iter_unpack("<H14x", code)]
-        for name, code in codes.items()
-    }
-    one_of_each = {
-        number: codes[name][INSTRUCTION_BYTES * i :][:INSTRUCTION_BYTES]
-        for name, found in numbers.items()
-        for i, number in enumerate(found)
-    }
-    beginnings = [code[: INSTRUCTION_BYTES * BEGINNING] for code in codes.values()]
-    arrivals = {
-        name: [
-            code[INSTRUCTION_BYTES * max(i + 1 - BEFORE_ARRIVAL, 0) : INSTRUCTION_BYTES * (i + 1)]
-            for i, number in enumerate(numbers[name])
-            if number == _BARRIER_ARRIVAL
-        ]
-        for name, code in codes.items()
-    }
-    minima = {
-        name: [
-            code[INSTRUCTION_BYTES * i : INSTRUCTION_BYTES * (i + 1)]
-            for i, number in enumerate(numbers[name])
-            if number in _MINIMA
-        ]
-        for name, code in codes.items()
-    }
-    parts = [
-        *one_of_each.values(),
-        *beginnings,
-        *itertools.chain(*arrivals.values()),
-        b"".join(itertools.chain(*minima.values())),
-    ]
+Key = tuple[str, str]  # an image's name, a kernel's
+
+
+def _read(
+    codes: dict[Key, bytes], ranges: list[tuple[Key, int, int]], arch: str
+) -> Iterator[list[re.Match[str]]]:
+    """The instructions of each range: of which kernel, from which number on, and up to which."""
+    size = INSTRUCTION_BYTES
+    parts = [codes[key][size * begin : size * end] for key, begin, end in ranges]
     found = _instructions(b"".join(parts), arch)
     in_order = iter([found[address] for address in sorted(found)])
-
-    def instructions_of(part: bytes) -> list[re.Match[str]]:
-        return list(itertools.islice(in_order, len(part) // INSTRUCTION_BYTES))
-
-    opcodes = {number: instructions_of(code)[0][3] for number, code in one_of_each.items()}
-    functions = {}
-    for name, beginning in zip(codes, beginnings, strict=True):
-        counts = functions[arch, name] = Counter(opcodes[number] for number in numbers[name])
-        instructions = instructions_of(beginning)
-        if counts[WAITS]:
-            counts[EARLY] = _early(instructions)
-        counts[UNIFORM_COPY] = numbers[name].count(UNIFORM_LDGSTS)
-    for name, windows in arrivals.items():
-        functions[arch, name][OVERTAKES] = sum(_overtakes(instructions_of(w)) for w in windows)
-    for name, instructions in minima.items():
-        functions[arch, name][INVERTED] = sum(
-            _ANSWERS.match(instruction[4]) is not None
-            for instruction in instructions_of(b"".join(instructions))
-        )
-    return functions
+    return (list(itertools.islice(in_order, end - begin)) for _, begin, end in ranges)
 
 
-def inspect(image: Image) -> list[Kernel]:
-    """Every kernel of an image, for each architecture that has machine code."""
-    kernels, local = parse_report(image), _local_memory(image)
-    newest = max((arch for arch, _ in kernels), default="")
-    functions = _disassemble(image, newest)
-    of_newest = {key for key in kernels if key[0] == newest}
-    if not kernels.keys() == local.keys() or not functions.keys() == of_newest or not kernels:
-        raise KernelBuildError(
-            f"{image.name}: ptxas reports {sorted(kernels)}, the machine code has {sorted(local)}, "
-            f"its SASS {sorted(functions)}"
-        )
-    for key, kernel in kernels.items():
-        kernel.local_bytes = local[key]
-        kernel.opcodes = functions.get(key)
-    return [kernels[key] for key in sorted(kernels)]
+def _disassemble(codes: dict[Key, bytes], arch: str) -> dict[Key, Counter[str]]:
+    """How often each kernel has each opcode, and what else it has that it should not."""
+    numbers = {
+        key: [number & OPCODE_BITS for (number,) in struct.iter_unpack("<H14x", code)]
+        for key, code in codes.items()
+    }
+
+    def ranges_of(*wanted: int) -> list[tuple[Key, int, int]]:
+        return [
+            (key, i, i + 1)
+            for key, found in numbers.items()
+            for i, number in enumerate(found)
+            if number in wanted
+        ]
+
+    one_of_each = {
+        number: (key, i, i + 1) for key, found in numbers.items() for i, number in enumerate(found)
+    }
+    arrivals = ranges_of(_BARRIER_ARRIVAL)
+    found = _read(codes, [*one_of_each.values(), *arrivals], arch)
+    opcodes = {number: next(found)[0][3] for number in one_of_each}
+    remote = [
+        (key, max(0, end - BEFORE_ARRIVAL), end)
+        for key, _, end in arrivals
+        if REMOTE_ARRIVAL.match(next(found)[0][4])
+    ]
+
+    # The rest, of which these say where it is.
+    waits = {number for number, opcode in opcodes.items() if opcode == WAITS}
+    beginnings = {key: (key, 0, end) for key, _, end in reversed(ranges_of(*waits))}
+    minima = ranges_of(*_MINIMA)
+    found = _read(codes, [*beginnings.values(), *remote, *minima], arch)
+    counts = {key: Counter(opcodes[number] for number in numbers[key]) for key in codes}
+    for key in codes:
+        counts[key][UNIFORM_COPY] = numbers[key].count(UNIFORM_LDGSTS)
+    for key in beginnings:
+        counts[key][EARLY] = _early(next(found))
+    for key, _, _ in remote:
+        counts[key][OVERTAKES] += _overtakes(next(found))
+    for key, _, _ in minima:
+        counts[key][INVERTED] += _ANSWERS.match(next(found)[0][4]) is not None
+    return counts
+
+
+def inspect(images: list[Image]) -> list[Kernel]:
+    """Every kernel of images of one folder, for each architecture that has machine code."""
+    kernels = [parse_report(image) for image in images]
+    newest = max((arch for found in kernels for arch, _ in found), default="")
+    codes = {
+        (image.name, name): code
+        for image in images
+        for name, code in _machine_code(image, newest).items()
+    }
+    counts = _disassemble(codes, newest)
+    for image, found in zip(images, kernels, strict=True):
+        local = _local_memory(image)
+        of_newest = {name for arch, name in found if arch == newest}
+        disassembled = {name for of, name in codes if of == image.name}
+        if not found.keys() == local.keys() or not disassembled == of_newest or not found:
+            raise KernelBuildError(
+                f"{image.name}: ptxas reports {sorted(found)}, the machine code has "
+                f"{sorted(local)}, its SASS {sorted(disassembled)}"
+            )
+        for (arch, name), kernel in found.items():
+            kernel.local_bytes = local[arch, name]
+            kernel.opcodes = counts[image.name, name] if arch == newest else None
+    return [found[key] for found in kernels for key in sorted(found)]
 
 
 def table(kernels: list[Kernel]) -> str:
@@ -369,9 +380,11 @@ def table(kernels: list[Kernel]) -> str:
 
 
 def inspect_all(images: list[Image]) -> list[Kernel]:
-    """As many at a time as there are processors: most of it is cuobjdump's work."""
+    """Some together, since nvdisasm takes a quarter of a second to start."""
+    of_folders = [[image for image in images if image.arch == arch] for arch in TARGETS]
+    groups = [some[i : i + TOGETHER] for some in of_folders for i in range(0, len(some), TOGETHER)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [kernel for found in pool.map(inspect, images) for kernel in found]
+        return [kernel for found in pool.map(inspect, groups) for kernel in found]
 
 
 def main() -> int:
