@@ -12,12 +12,12 @@
 // the copies.
 #pragma once
 
-#include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
+#include "sm80/laid_tile.cuh"
 #include "sm80/pipeline.cuh"
 #include "sm80/quad.cuh"
 
@@ -45,8 +45,9 @@ class Kernel {
         accumulate<true>(sums, tile_);
       else
         accumulate<false>(sums, tile_);
-      if (p_.output.given) apply_output(sums);
-      if (p_.vector_x)
+      if (p_.output.given)
+        store_laid(sums);
+      else if (p_.vector_x)
         store_vectors(sums);
       else
         store_elements(sums);
@@ -82,6 +83,9 @@ class Kernel {
   static constexpr int kOffsetX = kTileM * kRowBytesA;
   static constexpr int kStageBytes = kOffsetX + kStageK * kRowBytesX;
 
+  using Laid = LaidTile<kTileM, kTileN, kThreads, false>;
+
+  static_assert(Laid::kBytes <= kStages * kStageBytes, "sums take the place of stages");
   static_assert(kStageK == 16 || kStageK == 32 || kStageK == 64, "a row of A is at most a 128-byte line");
   static_assert(kTileN == 64 || kTileN == 128 || kTileN == 256, "a row of X is copied by 8, 16 or 32 lanes");
   static_assert(kFragmentsM >= 1 && kFragmentsN >= 4 && kFragmentsN % 4 == 0, "outputs are stored in fours");
@@ -325,45 +329,19 @@ class Kernel {
     return warp_ / kWarpsN * kWarpM + i * 16 + half * 8 + lane_ / 4;
   }
 
-  // Fused output, all of it: the stores then add and scale nothing. Where Y is C, lanes store what others of their quad
-  // computed, so all of these have read C by then.
-  __device__ __forceinline__ void apply_output(float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
-#pragma unroll
-    for (int i = 0; i < 2 * kFragmentsM; ++i) {
-      int lane_row = fragment_row(0, 0);
-      output::settle(lane_row);
-      const int row = lane_row + i * 8;
-      const int64_t y_row = tile_.y_row + row;
-      const float row_scale = alpha * output::load<T>(p_.output.row_scale, y_row, 1.f);
-      const float row_bias = output::load<T>(p_.output.row_bias, y_row, 0.f);
-      const T *const c_row = static_cast<const T *>(p_.c) + y_row * p_.c_row_stride;
-#pragma unroll
-      for (int j = 0; j < 2 * kFragmentsN; ++j) {
-        int lane_column = lane_ % 4 * 2;
-        output::settle(lane_column);
-        const int64_t column = warp_column() + j / 2 * kChunk + lane_column + j % 2;
-        float &sum = sums[i / 2][j / 2][i % 2 * 2 + j % 2];
-        float v = row_scale * output::load<T>(p_.output.col_scale, column, 1.f) * sum;
-        v += row_bias + output::load<T>(p_.output.col_bias, column, 0.f);
-        if (beta != 0 && row < tile_.rows && column < p_.n)
-          v = fmaf(beta, static_cast<float>(c_row[column * p_.c_col_stride]), v);
-        sum = output::activate(p_.output, v);
-      }
-    }
-  }
-
-  __device__ __forceinline__ float alpha_of_stores() const {
-    return p_.output.given ? 1.f : static_cast<float>(p_.alpha);
-  }
-  __device__ __forceinline__ float beta_of_stores() const {
-    return p_.output.given ? 0.f : static_cast<float>(p_.beta);
+  // Fused output, all of it.
+  __device__ __forceinline__ void store_laid(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
+    const Laid laid(p_, tile_, column_, p_.vector_x, shared_);
+    __syncthreads();  // all have read their stages; the next ones come behind a barrier
+    laid.put(sums, fragment_row(0, 0), warp_ % kWarpsN * kWarpN + lane_ % 4 * 2);
+    __syncthreads();
+    laid.template store<T>([&](float sum) { return static_cast<float>(p_.alpha) * sum; }, true);
   }
 
   // 16 bytes a lane and store: four fragments of a row are exchanged within the quad. C comes in the same
   // way, and each lane reads the bytes of C that it then overwrites when Y is C.
   __device__ __forceinline__ void store_vectors(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const float alpha = alpha_of_stores(), beta = beta_of_stores();
+    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
       const int row = fragment_row(i / 2, i % 2);
@@ -396,7 +374,7 @@ class Kernel {
   }
 
   __device__ __forceinline__ void store_elements(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const float alpha = alpha_of_stores(), beta = beta_of_stores();
+    const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
       const int row = fragment_row(i / 2, i % 2);

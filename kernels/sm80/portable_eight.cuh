@@ -24,6 +24,7 @@
 #include "ptx/cp_async.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
+#include "sm80/laid_tile.cuh"
 #include "sm80/pipeline.cuh"
 
 namespace bsrg::eight {
@@ -95,15 +96,15 @@ class Kernel {
       else
         accumulate<true>(sums);
       __syncthreads();  // all have read their stages
-      put_down(sums);
+      const Laid laid(of_, tile_, column_, p_.vector_y, shared_);
+      laid.put(sums, warp_ / kWarpsN * kWarpM + lane_ / 4, warp_ % kWarpsN * kWarpN + lane_ % 4 * 2);
       __syncthreads();
-      const bool more = of_.beta != 0 || of_.output.given;
       if (p_.scaling.out == BSRG_KMAJOR_F32)
-        finish<float>(more);
+        store<float>(laid);
       else if (p_.scaling.out == BSRG_KMAJOR_F16)
-        finish<__half>(more);
+        store<__half>(laid);
       else
-        finish<__nv_bfloat16>(more);
+        store<__nv_bfloat16>(laid);
       __syncthreads();  // and their sums
     }
   }
@@ -117,15 +118,14 @@ class Kernel {
   static constexpr int kOffsetX = kTileM * kStageK, kStageBytes = (kTileM + kTileN) * kStageK;
   static constexpr int kOffsetScales = kStages * kStageBytes;
   static constexpr int kOffsetTables = kOffsetScales + kStages * kChunks * 4;
-  static constexpr int kRun = 4;                // neighbours that a thread stores
-  static constexpr int kPitch = kTileN + kRun;  // of the tile's sums
+  using Laid = portable::LaidTile<kTileM, kTileN, kThreads, true>;
 
   static_assert(kStageK == 64 || kStageK == 128, "a row is half a 128-byte line or one");
   static_assert(kThreads % kChunks == 0 && kWarpM % 16 == 0 && kWarpN % 16 == 0,
                 "whole copies and fragments");
   static_assert(kOffsetTables + 2 * kChunks * static_cast<int>(sizeof(Entry)) <=
                         BSRG_EIGHT_SHARED_BYTES(kTileM, kTileN, kStageK, kStages) &&
-                    kTileM * kPitch * 4 <= BSRG_EIGHT_SHARED_BYTES(kTileM, kTileN, kStageK, kStages),
+                    Laid::kBytes <= BSRG_EIGHT_SHARED_BYTES(kTileM, kTileN, kStageK, kStages),
                 "what the host reserves");
 
   // Byte offset of a chunk of A or X in its part of a stage.
@@ -236,102 +236,13 @@ class Kernel {
     }
   }
 
-  // ---- output -----------------------------------------------------------------------------------
-
-  __device__ __forceinline__ float *sums_at(int row, int column) const {
-    return reinterpret_cast<float *>(shared_) + row * kPitch + column;
-  }
-
-  __device__ __forceinline__ void put_down(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const int row = warp_ / kWarpsN * kWarpM + lane_ / 4, column = warp_ % kWarpsN * kWarpN + lane_ % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < kFragmentsM; ++i)
-#pragma unroll
-      for (int j = 0; j < kFragmentsN; ++j)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          *reinterpret_cast<float2 *>(sums_at(row + i * 16 + half * 8, column + j * 8)) =
-              make_float2(sums[i][j][2 * half], sums[i][j][2 * half + 1]);
-  }
-
-  // more: C, or what output.cuh does, and not only factors.
   template <typename Out>
-  __device__ __forceinline__ void finish(bool more) const {
+  __device__ __forceinline__ void store(const Laid &laid) const {
     const float a_scale = p_.scaling.a_scale == nullptr ? 1.f : __ldg(p_.scaling.a_scale);
     const float x_scale = p_.scaling.x_scale == nullptr ? 1.f : __ldg(p_.scaling.x_scale);
-    const auto multiplied = [&](float sum) {
-      return static_cast<float>(of_.alpha) * (sum * a_scale * x_scale);
-    };
-    if (more) {
-      for (int i = threadIdx.x; i < kTileM * kTileN; i += kThreads) {
-        const Position at = position<1>(i);
-        if (at.row >= tile_.rows || column_ + at.column >= of_.n) continue;
-        float *const sum = sums_at(at.row, at.column);
-        *sum = completed<Out>(multiplied(*sum), tile_.y_row + at.row, column_ + at.column);
-      }
-      __syncthreads();
-      store<Out>([](float sum) { return sum; });
-    } else {
-      store<Out>(multiplied);
-    }
-  }
-
-  // Of run i of kCount neighbours of Y, so that neighbouring threads have neighbouring runs.
-  struct Position {
-    int row, column;
-  };
-  template <int kCount>
-  __device__ __forceinline__ Position position(int i) const {
-    if (along_columns()) return {i / (kTileN / kCount), i % (kTileN / kCount) * kCount};
-    return {i % (kTileM / kCount) * kCount, i / (kTileM / kCount)};
-  }
-  __device__ __forceinline__ bool along_columns() const { return of_.y_row_stride != 1; }
-
-  template <typename Out>
-  __device__ __forceinline__ float completed(float value, int64_t row, int64_t column) const {
-    const bsrg_output_params &output = of_.output;
-    if (output.given && output.scaled) value *= output::scale<Out, float>(output, row, column);
-    if (of_.beta != 0)
-      value = fmaf(static_cast<float>(of_.beta),
-                   static_cast<float>(
-                       static_cast<const Out *>(of_.c)[row * of_.c_row_stride + column * of_.c_col_stride]),
-                   value);
-    if (output.given)
-      value =
-          output::activate_exactly(output.activation, value + output::bias<Out, float>(output, row, column));
-    return value;
-  }
-
-  template <typename Out, typename Last>
-  __device__ __forceinline__ void store(const Last &last) const {
-    const bool across = along_columns();
-    for (int i = threadIdx.x; i < kTileM * kTileN / kRun; i += kThreads) {
-      const Position at = position<kRun>(i);
-      const int64_t left_rows = tile_.rows - at.row, left_columns = of_.n - column_ - at.column;
-      if (left_rows <= 0 || left_columns <= 0) continue;
-      Out *const y = static_cast<Out *>(of_.y) + (tile_.y_row + at.row) * of_.y_row_stride +
-                     (column_ + at.column) * of_.y_col_stride;
-      const float *const from = sums_at(at.row, at.column);
-      float value[kRun];
-#pragma unroll
-      for (int e = 0; e < kRun; ++e) value[e] = last(from[across ? e : e * kPitch]);
-      if (p_.vector_y && (across ? left_columns : left_rows) >= kRun) {
-        store_run(y, value);
-        continue;
-      }
-      const int64_t step = across ? of_.y_col_stride : of_.y_row_stride;
-#pragma unroll
-      for (int e = 0; e < kRun; ++e)
-        if (e < (across ? left_columns : left_rows)) y[e * step] = static_cast<Out>(value[e]);
-    }
-  }
-
-  __device__ __forceinline__ static void store_run(float *y, const float (&v)[kRun]) {
-    __stcs(reinterpret_cast<float4 *>(y), make_float4(v[0], v[1], v[2], v[3]));
-  }
-  template <typename Out>
-  __device__ __forceinline__ static void store_run(Out *y, const float (&v)[kRun]) {
-    __stcs(reinterpret_cast<uint2 *>(y), make_uint2(ptx::pack<Out>(v[0], v[1]), ptx::pack<Out>(v[2], v[3])));
+    laid.template store<Out>(
+        [&](float sum) { return static_cast<float>(of_.alpha) * (sum * a_scale * x_scale); },
+        of_.beta != 0 || of_.output.given);
   }
 
   const bsrg_eight_params &p_;
