@@ -13,6 +13,21 @@ void bsrg_batch_fold(bsrg_matmul_args *args);
 bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride);
 void bsrg_batch_extend(bsrg_dense *matrix, int64_t count, int64_t stride);
 
+/* ---- batch_join.c: batches of one dimension, whose values are one ---- */
+
+/* As one product with the columns of all matrices. Operands whose matrices follow one another along the columns stay where they
+ * are, and decide in which order others are copied, the data of which is NULL until there is memory. */
+typedef struct bsrg_joined {
+  bsrg_matmul_args args;
+  bool copy_x, copy_c, copy_y; /* C is copied to where Y goes */
+} bsrg_joined;
+/* Not where vectors along the columns begin anew with each matrix. */
+bool bsrg_batch_can_join(const bsrg_matmul_args *args);
+bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args);
+/* An operand's matrices as the heads of a tensor, whose rows they have; and the same in its copy. */
+bsrg_tensor bsrg_batch_tensor(const bsrg_dense *one, int64_t count, int64_t stride);
+bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count);
+
 /* batch_columns.c: the products of a batch of one dimension on a GPU, by one or more of `multiply`. */
 typedef bsrg_status (*bsrg_multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error);
 bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,

@@ -1,63 +1,14 @@
-/* Products of one matrix with a batch of dense ones on a GPU: as one product with the columns of all of them, side by side in copies,
- * where that takes less time than one after the other. */
+/* Products of one matrix with a batch of dense ones on a GPU: joined where that takes less time than one after the other. */
 #include "batch.h"
 #include "copy.h"
 #include "edges.h"
 
 #include <math.h>
-#include <stdlib.h>
-
-/* The batch has one dimension here. */
-typedef struct all_columns {
-  bsrg_matmul_args args; /* the data of copies is NULL until there is memory */
-  bool copy_x, copy_c, copy_y;
-} all_columns;
-
-static bool by_columns(const bsrg_dense *d) { return llabs(d->row_stride) < llabs(d->col_stride); }
-
-/* Operands whose matrices follow one another along the columns stay where they are, and decide in which order others are copied. */
-static all_columns describe(const bsrg_matmul_args *args) {
-  const bsrg_batch *batch = &args->batch;
-  const int64_t count = batch->shape[0], columns = count * args->x.cols;
-  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype),
-                out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
-  all_columns all = {.args = *args};
-  all.args.batch.ndim = 0;
-  all.copy_x = !bsrg_batch_continues(&args->x, batch->x_strides[0]);
-  all.copy_y = !bsrg_batch_continues(&args->y, batch->y_strides[0]);
-  /* C is copied to where Y goes; where Y is not copied, C may not be at the same place. */
-  all.copy_c = args->beta != 0 && (all.copy_y || !bsrg_batch_continues(&args->c, batch->c_strides[0]));
-  const bool in_columns = !all.copy_x ? by_columns(&args->x) : !all.copy_y ? by_columns(&args->y) : false;
-  if (all.copy_x)
-    all.args.x = bsrg_dense_of_lines(args->x.rows, columns, in_columns, size);
-  else
-    bsrg_batch_extend(&all.args.x, count, batch->x_strides[0]);
-  if (all.copy_y)
-    all.args.y = bsrg_dense_of_lines(args->y.rows, columns, in_columns, out_size);
-  else
-    bsrg_batch_extend(&all.args.y, count, batch->y_strides[0]);
-  if (all.copy_c)
-    all.args.c = all.args.y;
-  else if (args->beta != 0)
-    bsrg_batch_extend(&all.args.c, count, batch->c_strides[0]);
-  return all;
-}
-
-/* Whether they may be multiplied side by side. Vectors along the columns begin anew with each matrix. */
-static bool can_join(const bsrg_matmul_args *args) {
-  const bsrg_epilogue *e = &args->epilogue;
-  int64_t columns, elements;
-  const bool counts = bsrg_mul_ok(args->batch.shape[0], args->x.cols, &columns) && columns <= INT32_MAX &&
-                      bsrg_mul_ok(columns, bsrg_max(args->x.rows, args->y.rows), &elements) &&
-                      elements < (int64_t)1 << 56;
-  return args->batch.shape[0] > 1 && args->batch.values_strides[0] == 0 && !e->col_scale.data &&
-         !e->col_bias.data && counts;
-}
 
 /* The share of the memory's rate that copies are taken to reach. */
 static const double copy_share = 0.5;
 
-static double copy_seconds(const bsrg_matmul_args *args, const all_columns *all, const bsrg_chip *chip) {
+static double copy_seconds(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
   const double columns = (double)args->batch.shape[0] * (double)args->x.cols;
   const double x_bytes = all->copy_x ? (double)args->x.rows * (double)bsrg_dtype_size(args->dtype) : 0;
   const double y_bytes =
@@ -76,7 +27,7 @@ static double product_seconds(const bsrg_matmul_args *args, const bsrg_chip *chi
              : INFINITY;
 }
 
-static bool pays(const bsrg_matmul_args *args, const all_columns *all, const bsrg_chip *chip) {
+static bool pays(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
   bsrg_matmul_args one = *args;
   one.batch.ndim = 0;
   const double joined = product_seconds(&all->args, chip) + copy_seconds(args, all, chip);
@@ -85,20 +36,7 @@ static bool pays(const bsrg_matmul_args *args, const all_columns *all, const bsr
 
 /* ---- launch ------------------------------------------------------------------------------------- */
 
-/* The matrices of a batch as the heads of a tensor, whose rows they have. */
-static bsrg_tensor in_batch(const bsrg_dense *one, int64_t count, int64_t stride) {
-  return (bsrg_tensor){one->data, 1,      count,           one->rows,      one->cols,
-                       0,         stride, one->row_stride, one->col_stride};
-}
-
-static bsrg_tensor in_copy(const bsrg_dense *all, int64_t count) {
-  const int64_t columns = all->cols / count;
-  return (bsrg_tensor){
-      all->data,      1, count, all->rows, columns, 0, columns * all->col_stride, all->row_stride,
-      all->col_stride};
-}
-
-static bsrg_status multiply_copies(const bsrg_matmul_args *args, const all_columns *all, bsrg_gpu gpu,
+static bsrg_status multiply_copies(const bsrg_matmul_args *args, const bsrg_joined *all, bsrg_gpu gpu,
                                    bsrg_multiply multiply, bsrg_error *error) {
   const bsrg_batch *batch = &args->batch;
   const int64_t count = batch->shape[0], size = (int64_t)bsrg_dtype_size(args->dtype),
@@ -106,13 +44,14 @@ static bsrg_status multiply_copies(const bsrg_matmul_args *args, const all_colum
   const CUstream stream = (CUstream)args->stream;
   bsrg_status status = BSRG_OK;
   if (all->copy_x) {
-    const bsrg_tensor from = in_batch(&args->x, count, batch->x_strides[0]),
-                      to = in_copy(&all->args.x, count);
+    const bsrg_tensor from = bsrg_batch_tensor(&args->x, count, batch->x_strides[0]),
+                      to = bsrg_joined_tensor(&all->args.x, count);
     status = bsrg_copy_tensor(&from, &to, size, gpu, stream, error);
   }
-  const bsrg_tensor y = in_batch(&args->y, count, batch->y_strides[0]), y_copy = in_copy(&all->args.y, count);
+  const bsrg_tensor y = bsrg_batch_tensor(&args->y, count, batch->y_strides[0]),
+                    y_copy = bsrg_joined_tensor(&all->args.y, count);
   if (status == BSRG_OK && all->copy_c) {
-    const bsrg_tensor from = in_batch(&args->c, count, batch->c_strides[0]);
+    const bsrg_tensor from = bsrg_batch_tensor(&args->c, count, batch->c_strides[0]);
     status = bsrg_copy_tensor(&from, &y_copy, out_size, gpu, stream, error);
   }
   if (status == BSRG_OK) status = multiply(&all->args, gpu, error);
@@ -133,9 +72,9 @@ static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_m
 
 bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                                 bsrg_error *error) {
-  if (!can_join(args)) return one_by_one(args, gpu, multiply, error);
+  if (!bsrg_batch_can_join(args)) return one_by_one(args, gpu, multiply, error);
   const bsrg_chip chip = bsrg_chip_of(gpu);
-  all_columns all = describe(args);
+  bsrg_joined all = bsrg_batch_join(args);
   if (!pays(args, &all, &chip)) return one_by_one(args, gpu, multiply, error);
   const size_t x_bytes =
       all.copy_x ? bsrg_lines_bytes(&all.args.x, (int64_t)bsrg_dtype_size(args->dtype)) : 0;

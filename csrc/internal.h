@@ -118,8 +118,8 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads);
 void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
 void bsrg_pair_index_destroy(bsrg_pair_index *index);
 
-/* cpu/cpu.c: args have been validated by bsrg_matmul, which turns products with A on the right into ones with the
- * transposed A on the left. */
+/* cpu/batch.c: args have been validated by bsrg_matmul, which turns products with A on the right into ones with the
+ * transposed A on the left, and leaves one dimension of the batch or none. */
 bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);
 /* gpu.c: likewise. */
 bsrg_status bsrg_gpu_matmul(const bsrg_matmul_args *args, bsrg_error *error);

@@ -255,10 +255,10 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   bsrg_dense_settle(&settled.x);
   bsrg_dense_settle(&settled.c);
   bsrg_dense_settle(&settled.y);
-  /* A GPU gets the last dimension as a whole. */
+  /* Devices get the last dimension as a whole. */
   const bool on_gpu = settled.device.kind != BSRG_CPU;
   bsrg_batch last = {0};
-  if (on_gpu && !args->question && settled.batch.ndim > 0) last = bsrg_batch_take_last(&settled.batch);
+  if (!args->question && settled.batch.ndim > 0) last = bsrg_batch_take_last(&settled.batch);
   int64_t position[BSRG_BATCH_DIMS] = {0};
   do {
     bsrg_matmul_args one = bsrg_batch_at(&settled, position);

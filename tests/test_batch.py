@@ -8,7 +8,7 @@ import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm import bsr_array, matmul
-from cases import problem
+from cases import numpy_dtype, problem
 from operations import matrix
 from spaces import CPU_SPACES, Space
 
@@ -73,6 +73,38 @@ def test_any_memory_order(axes: tuple[int, ...], rng: np.random.Generator) -> No
         in_place = ordered(c.shape, c)[1]
         matmul(a, x, in_place, beta=2, out=in_place)
         assert np.allclose(in_place, dense @ x + 2 * c)
+
+
+# Relative to the norm of the result.
+ERRORS = {
+    "float16": 1e-3,
+    "bfloat16": 8e-3,
+    "float8_e4m3fn": 8e-3,
+    "float32": 1e-6,
+    "float64": 1e-14,
+}
+
+
+@pytest.mark.parametrize("dtype", ERRORS)
+@pytest.mark.parametrize(("count", "n"), [(70, 1), (9, 6), (2, 400)], ids=str)
+def test_side_by_side_and_one_by_one(
+    dtype: str, count: int, n: int, rng: np.random.Generator
+) -> None:
+    """Few columns of many matrices are copied beside one another, many of few are not."""
+    pytest.importorskip("ml_dtypes", reason="NumPy has these dtypes only with ml_dtypes")
+    p = problem(rng, rng.random((9, 12)) < 0.5, (16, 8), 1, dtype)
+    a, out_dtype = matrix(CPU_SPACES[0], p), "bfloat16" if p.data.itemsize == 1 else dtype
+    x = rng.standard_normal((count, 96, n)).astype(p.data.dtype)
+    c = rng.standard_normal((count, 144, n)).astype(numpy_dtype(out_dtype))
+    bias = rng.standard_normal((144, 1)).astype(np.float64 if dtype == "float64" else np.float32)
+    expected = p.dense @ x.astype(np.float64) - 0.5 * c.astype(np.float64) + bias
+    for axes in ((0, 1, 2), (0, 2, 1), (1, 2, 0)):
+        there = x.transpose(axes).copy().transpose(np.argsort(axes))
+        in_place = c.transpose(axes).copy().transpose(np.argsort(axes))
+        found = matmul(a, there, in_place, beta=-0.5, bias=bias, out=in_place)
+        assert found is in_place
+        error = np.linalg.norm(found.astype(np.float64) - expected) / np.linalg.norm(expected)
+        assert error < ERRORS[dtype]
 
 
 def test_repeated_operands(rng: np.random.Generator) -> None:

@@ -438,9 +438,23 @@ static bool group_heads(const bsrg_attention_args *args, bsrg_attention_args *gr
   return true;
 }
 
-bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
-  bsrg_attention_args grouped;
-  if (group_heads(args, &grouped)) args = &grouped;
+/* Keys and values are read by rows, once for each panel of queries. Where the elements of a row are no neighbours, that is slow, and
+ * with more panels than one they are copied first. */
+static bool pays_to_copy(const bsrg_attention_args *args, const bsrg_tensor *t) {
+  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
+  const int64_t queries = args->q.rows * (args->q.heads / args->k.heads);
+  return t->element_stride != 1 && t->size > 1 && queries > ops->tile_vectors * ops->lanes &&
+         t->row_stride != 0 && t->element_stride != 0;
+}
+
+static bsrg_status attend_all(const bsrg_attention_args *given, bool copy_k, bool copy_v, bsrg_error *error) {
+  bsrg_attention_args on = *given;
+  const bsrg_attention_args *args = &on;
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  if (copy_k) on.k = bsrg_cpu_in_rows(&given->k);
+  if (copy_v) on.v = bsrg_cpu_in_rows(&given->v);
+  const size_t v_at = copy_k ? bsrg_cpu_rows_bytes(&on.k, item) : 0,
+               slots_at = v_at + (copy_v ? bsrg_cpu_rows_bytes(&on.v, item) : 0);
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
   const bsrg_tensor *q = &args->q, *k = &args->k, *v = &args->v;
   const bool same_type = ops->element_size == ops->sum_size;
@@ -448,7 +462,7 @@ bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *erro
   attention_job job = {.args = args,
                        .ops = ops,
                        .eight_bits = args->dtype == BSRG_F8_E4M3,
-                       .item = (int64_t)bsrg_dtype_size(args->dtype),
+                       .item = item,
                        .panel_width = width,
                        .k_in_place = same_type && k->element_stride == 1,
                        .v_in_place = same_type && v->element_stride == 1};
@@ -472,13 +486,24 @@ bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *erro
                      (long long)args->sequences->count);
   const double work_of_all = pairs * (double)q->heads * (double)(q->size + v->size);
   const int threads = (int)bsrg_max(1, bsrg_min(job.tasks, bsrg_cpu_threads(work_of_all)));
-  const size_t bytes = job.slot_bytes * (size_t)threads;
-  job.slots = bsrg_scratch_take(bytes);
-  if (job.slots) {
+  const size_t bytes = slots_at + job.slot_bytes * (size_t)threads;
+  char *scratch = bsrg_scratch_take(bytes);
+  if (scratch) {
+    if (copy_k) bsrg_cpu_copy_rows(&given->k, &on.k, scratch, item);
+    if (copy_v) bsrg_cpu_copy_rows(&given->v, &on.v, scratch + v_at, item);
+    job.slots = scratch + slots_at;
     bsrg_run_parallel(work, &job, threads);
-    bsrg_scratch_give(job.slots);
+    bsrg_scratch_give(scratch);
   }
   free(job.panels_before);
-  if (!job.slots) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space", bytes);
+  if (!scratch) return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space", bytes);
   return BSRG_OK;
+}
+
+bsrg_status bsrg_cpu_attention(const bsrg_attention_args *args, bsrg_error *error) {
+  bsrg_attention_args grouped;
+  if (group_heads(args, &grouped)) args = &grouped;
+  const bool copy_k = pays_to_copy(args, &args->k), copy_v = pays_to_copy(args, &args->v);
+  const bsrg_status status = attend_all(args, copy_k, copy_v, error);
+  return status == BSRG_ERR_MEMORY && (copy_k || copy_v) ? attend_all(args, false, false, error) : status;
 }

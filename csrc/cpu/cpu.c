@@ -211,7 +211,7 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
  * are, which panels widen first unless they multiply pairs; but they need a load or more for each multiply-add, register tiles of
  * a panel hardly any. Fitted on Zen 5 with AVX-512 and with AVX2: the wider a vector, the longer it waits for loads. */
 typedef struct few_costs {
-  double dot, panel;
+  double dot, panel, least; /* least: of both, in what a multiply-add of panels takes */
   bool favours_dot;
 } few_costs;
 
@@ -231,11 +231,21 @@ static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops,
                           (double)bsrg_ceil_div(n, ops->lanes)};
   const double favour = (halves ? 28.8 : 20) / (double)vector_bytes;
   c.panel += rows * (!halves ? 0 : element_k > 1 ? 0.8 : 3); /* to begin a row; 3: to widen it */
-  c.favours_dot = c.dot <= favour * c.panel;
+  c.favours_dot = n <= BSRG_DOT_MAX_COLUMNS && c.dot <= favour * c.panel;
+  c.least = c.favours_dot ? c.dot / favour : c.panel;
   return c;
 }
 
-bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
+double bsrg_cpu_product_cost(const bsrg_matmul_args *args) {
+  const bsrg_structure_view a = bsrg_structure_get(args->a);
+  const bool eight_bits = bsrg_is_8_bit(args->dtype);
+  const bsrg_dtype dtype = eight_bits ? BSRG_F32 : args->dtype;
+  const bsrg_cpu_ops of_panels = bsrg_cpu_tile_ops(dtype, bsrg_has_whole_pairs(&a));
+  const double widened = eight_bits ? (double)a.nnzb * (double)(a.block_height * a.block_width) : 0;
+  return widened + costs_of(&a, bsrg_cpu_ops_of(dtype), of_panels.element_k, args->x.cols).least;
+}
+
+bsrg_status bsrg_cpu_multiply(const bsrg_matmul_args *args, bsrg_error *error) {
   if (bsrg_is_8_bit(args->dtype)) return bsrg_eight_bit_matmul(args, error);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
@@ -248,8 +258,7 @@ bsrg_status bsrg_cpu_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   const double pack_bytes =
       dot_in_place(&args->x, ops) ? 0 : (double)a.cols * (double)n * (double)ops->sum_size;
   const double a_bytes = (double)a.nnzb * ((double)(a.block_height * a.block_width * ops->element_size) + 4);
-  const bool dot =
-      a.nnzb > 0 && !a.order && n <= BSRG_DOT_MAX_COLUMNS && c.favours_dot && pack_bytes <= a_bytes / 8;
+  const bool dot = a.nnzb > 0 && !a.order && c.favours_dot && pack_bytes <= a_bytes / 8;
 
   const int threads = bsrg_cpu_threads(dot ? c.dot : c.panel);
   return dot ? dot_matmul(args, &a, ops, threads, error)

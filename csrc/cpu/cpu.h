@@ -155,6 +155,9 @@ bsrg_cpu_ops bsrg_cpu_tile_ops(bsrg_dtype dtype, bool whole_pairs);
 static inline bool bsrg_has_whole_pairs(const bsrg_structure_view *a) {
   return a->block_width % 2 == 0 && a->cols % 2 == 0;
 }
+/* One product of the batch's, and what it takes about, in multiply-adds of vectors. */
+bsrg_status bsrg_cpu_multiply(const bsrg_matmul_args *args, bsrg_error *error);
+double bsrg_cpu_product_cost(const bsrg_matmul_args *args);
 /* Threads for so many multiply-adds of vectors. */
 int bsrg_cpu_threads(double cost);
 
@@ -182,6 +185,16 @@ bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *
 /* Whether a product of two block-sparse matrices takes less time with B written out, and has the same result. */
 bool bsrg_cpu_spread_pays(const bsrg_matmul_sparse_args *args);
 bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bsrg_error *error);
+
+/* ---- copy.c -------------------------------------------------------------------------------------------- */
+
+/* Copies all elements, of `size` bytes, to a tensor of the same shape elsewhere. */
+void bsrg_cpu_copy(const bsrg_tensor *from, const bsrg_tensor *to, int64_t size);
+/* The same tensor in rows of adjacent elements, whose memory is missing; how many bytes that takes, whole cache lines; and its copy
+ * there. Heads or batches that are one in memory stay so. */
+bsrg_tensor bsrg_cpu_in_rows(const bsrg_tensor *t);
+size_t bsrg_cpu_rows_bytes(const bsrg_tensor *rows, int64_t size);
+void bsrg_cpu_copy_rows(const bsrg_tensor *t, bsrg_tensor *rows, void *memory, int64_t size);
 
 /* ---- eight_bits.c -------------------------------------------------------------------------------------- */
 

@@ -99,7 +99,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, float *memory, bsrg_er
   wide.x = widen_dense(&args->x, table, memory + a.nnzb * area);
   if (args->values_scale && !per_block) wide.alpha *= *args->values_scale;
   if (args->x_scale) wide.alpha *= *args->x_scale;
-  if (args->out_dtype == BSRG_F32) return bsrg_cpu_matmul(&wide, error);
+  if (args->out_dtype == BSRG_F32) return bsrg_cpu_multiply(&wide, error);
 
   float *sums = memory + a.nnzb * area + args->x.rows * args->x.cols;
   bsrg_matmul_args scaled = *args;
@@ -108,7 +108,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, float *memory, bsrg_er
   wide.beta = 0;
   wide.epilogue = (bsrg_epilogue){0};
   wide.y = (bsrg_dense){sums, args->y.rows, args->y.cols, args->y.cols, 1};
-  const bsrg_status status = bsrg_cpu_matmul(&wide, error);
+  const bsrg_status status = bsrg_cpu_multiply(&wide, error);
   if (status == BSRG_OK) finish(&scaled, sums);
   return status;
 }

@@ -240,6 +240,22 @@ static void sampled_task(void *context, int slot) {
   while ((index = atomic_fetch_add(&job->next, 1)) < job->units) take_unit(&w, index);
 }
 
+/* Decides all that depends on the operands' elements and the pattern, which the job has already. */
+static void plan(sampled_job *job) {
+  const bsrg_cpu_ops *ops = &job->ops;
+  const int64_t block_height = job->pattern.block_height, block_width = job->pattern.block_width;
+  job->width = ops->tile_vectors * ops->lanes;
+  job->inner = job->args->a.cols / ops->element_k;
+  job->blocks = bsrg_max(1, job->width / block_width);
+  job->parts = bsrg_ceil_div(bsrg_ceil_div(block_width, ops->lanes), ops->tile_vectors);
+  job->row_groups = bsrg_ceil_div(block_height, UNIT_ROWS);
+  job->units = bsrg_ceil_div(job->pattern.nnzb, job->blocks) * job->parts * job->row_groups;
+  bsrg_reserve(&job->slot_bytes, UNIT_ROWS * BSRG_SEGMENT_K * ops->sum_size);
+  job->b_at = bsrg_reserve(&job->slot_bytes, BSRG_SEGMENT_K * job->width * ops->sum_size);
+  job->raw_at = bsrg_reserve(&job->slot_bytes, BSRG_SEGMENT_K * job->width * job->item_size);
+  job->sums_at = bsrg_reserve(&job->slot_bytes, UNIT_ROWS * job->width * ops->sum_size);
+}
+
 /* ---- Entry --------------------------------------------------------------------------------------------- */
 
 /* Whether k can be dealt into pairs, and these are read in place or packed. */
@@ -247,34 +263,58 @@ static bool has_whole_pairs(const bsrg_dense *a) {
   return a->cols % 2 == 0 && (a->col_stride == 1 ? a->row_stride % 2 == 0 : a->row_stride == 1);
 }
 
-bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
-  sampled_job job = {.args = args,
-                     .ops = bsrg_cpu_tile_ops(args->dtype, has_whole_pairs(&args->a)),
-                     .item_size = (int64_t)bsrg_dtype_size(args->dtype),
-                     .pattern = bsrg_structure_get(args->pattern)};
-  const bsrg_cpu_ops *ops = &job.ops;
-  job.width = ops->tile_vectors * ops->lanes;
-  job.inner = args->a.cols / ops->element_k;
-  const int64_t block_height = job.pattern.block_height, block_width = job.pattern.block_width;
-  job.blocks = bsrg_max(1, job.width / block_width);
-  job.parts = bsrg_ceil_div(bsrg_ceil_div(block_width, ops->lanes), ops->tile_vectors);
-  job.row_groups = bsrg_ceil_div(block_height, UNIT_ROWS);
-  job.units = bsrg_ceil_div(job.pattern.nnzb, job.blocks) * job.parts * job.row_groups;
-  bsrg_reserve(&job.slot_bytes, UNIT_ROWS * BSRG_SEGMENT_K * ops->sum_size);
-  job.b_at = bsrg_reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * ops->sum_size);
-  job.raw_at = bsrg_reserve(&job.slot_bytes, BSRG_SEGMENT_K * job.width * job.item_size);
-  job.sums_at = bsrg_reserve(&job.slot_bytes, UNIT_ROWS * job.width * ops->sum_size);
+/* Operands are packed anew for each unit. Where their rows are no adjacent elements, that is slow, so that a copy pays as soon as
+ * each element is packed once or more. used: rows of A or columns of B, by as many stored blocks, of `all`. Rows or columns that
+ * are one in memory are not multiplied in number. */
+static bool pays_to_copy(const bsrg_dense *dense, int64_t used, int64_t all) {
+  return dense->col_stride != 1 && used >= all && dense->row_stride != 0 && dense->col_stride != 0;
+}
 
-  const double vectors = (double)job.pattern.nnzb * (double)block_width / (double)ops->lanes;
-  int threads = bsrg_cpu_threads((double)block_height * vectors * ((double)args->a.cols + 1));
+static bsrg_tensor tensor_of(const bsrg_dense *d) {
+  return (bsrg_tensor){d->data, 1, 1, d->rows, d->cols, 0, 0, d->row_stride, d->col_stride};
+}
+
+static bsrg_dense dense_of(const bsrg_tensor *t) {
+  return (bsrg_dense){t->data, t->rows, t->size, t->row_stride, t->element_stride};
+}
+
+static bsrg_status multiply(const bsrg_sampled_args *args, bool copy_a, bool copy_b, bsrg_error *error) {
+  const int64_t item_size = (int64_t)bsrg_dtype_size(args->dtype);
+  const bsrg_tensor a = tensor_of(&args->a), b = tensor_of(&args->b);
+  bsrg_tensor a_on = copy_a ? bsrg_cpu_in_rows(&a) : a, b_on = copy_b ? bsrg_cpu_in_rows(&b) : b;
+  const size_t b_at = copy_a ? bsrg_cpu_rows_bytes(&a_on, item_size) : 0,
+               slots_at = b_at + (copy_b ? bsrg_cpu_rows_bytes(&b_on, item_size) : 0);
+  bsrg_sampled_args on = *args;
+  on.a = dense_of(&a_on);
+  sampled_job job = {.args = &on,
+                     .ops = bsrg_cpu_tile_ops(args->dtype, has_whole_pairs(&on.a)),
+                     .item_size = item_size,
+                     .pattern = bsrg_structure_get(args->pattern)};
+  plan(&job);
+  const double vectors = (double)job.pattern.nnzb * (double)job.pattern.block_width / (double)job.ops.lanes;
+  int threads = bsrg_cpu_threads((double)job.pattern.block_height * vectors * ((double)args->a.cols + 1));
   threads = (int)bsrg_min(threads, job.units);
-  const size_t bytes = job.slot_bytes * (size_t)threads;
-  job.slots = bsrg_scratch_take(bytes);
-  if (!job.slots)
+  const size_t bytes = slots_at + job.slot_bytes * (size_t)threads;
+  char *scratch = bsrg_scratch_take(bytes);
+  if (!scratch)
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of scratch space of %d threads", bytes,
                      threads);
+  if (copy_a) bsrg_cpu_copy_rows(&a, &a_on, scratch, item_size);
+  if (copy_b) bsrg_cpu_copy_rows(&b, &b_on, scratch + b_at, item_size);
+  on.a = dense_of(&a_on);
+  on.b = dense_of(&b_on);
+  job.slots = scratch + slots_at;
   bsrg_run_parallel(sampled_task, &job, threads);
-  bsrg_scratch_give(job.slots);
-  bsrg_cpu_clear_edges(&job.pattern, args->out, job.item_size);
+  bsrg_scratch_give(scratch);
+  bsrg_cpu_clear_edges(&job.pattern, args->out, item_size);
   return BSRG_OK;
+}
+
+bsrg_status bsrg_cpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
+  const bsrg_structure_view pattern = bsrg_structure_get(args->pattern);
+  const bool copy_a = args->a.row_stride != 1 &&
+                      pays_to_copy(&args->a, pattern.nnzb * pattern.block_height, pattern.rows),
+             copy_b = pays_to_copy(&args->b, pattern.nnzb * pattern.block_width, pattern.cols);
+  const bsrg_status status = multiply(args, copy_a, copy_b, error);
+  return status == BSRG_ERR_MEMORY && (copy_a || copy_b) ? multiply(args, false, false, error) : status;
 }

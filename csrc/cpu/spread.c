@@ -149,7 +149,7 @@ static bsrg_status multiply_chunks(const bsrg_matmul_sparse_args *args, spread_j
     bsrg_matmul_args product = bsrg_pairs_spread_product(args, &dense);
     bsrg_dense_take_columns(&product.c, args->dtype, job->first, job->columns);
     bsrg_dense_take_columns(&product.y, args->dtype, job->first, job->columns);
-    status = bsrg_cpu_matmul(&product, error);
+    status = bsrg_cpu_multiply(&product, error);
   }
   return status;
 }
