@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "params.h"
+#include "ptx/load.cuh"
 #include "ptx/math.cuh"
 
 namespace bsrg::output {
@@ -24,8 +25,7 @@ using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <typename T>
 __device__ __forceinline__ T load_here(const T *from) {
   if constexpr (sizeof(T) == 2) {
-    uint16_t bits;
-    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(from));
+    const uint16_t bits = ptx::load_here(reinterpret_cast<const uint16_t *>(from));
     return *reinterpret_cast<const T *>(&bits);
   } else {
     return __ldg(from);

@@ -30,4 +30,11 @@ __device__ __forceinline__ float reciprocal(float x) {
   return y;
 }
 
+// Of float64 the upper 20 bits are right.
+__device__ __forceinline__ double reciprocal(double x) {
+  double y;
+  asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+  return y;
+}
+
 }  // namespace bsrg::ptx

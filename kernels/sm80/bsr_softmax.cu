@@ -34,8 +34,7 @@ struct Arithmetic<double> {
   static __device__ __forceinline__ double exp(double x) { return ::exp(x); }
   // By Newton's method: a division is a function, for whose call registers would spill. NaN for 0, as the results are.
   static __device__ __forceinline__ double reciprocal(double x) {
-    double y;
-    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    double y = bsrg::ptx::reciprocal(x);
 #pragma unroll
     for (int i = 0; i < 2; ++i) y = fma(y, fma(-x, y, 1.0), y);
     return y;

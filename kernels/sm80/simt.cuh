@@ -72,8 +72,8 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTra
   using Base::kTurnedA;
   using Base::kVector;
   using Base::multiply_stage;
-  struct alignas(kRun * sizeof(T)) Run {
-    T v[kRun];
+  struct alignas(Base::kRun * sizeof(T)) Run {
+    T v[Base::kRun];
   };
   static constexpr int kTableBytes = 2 * kStageK * sizeof(KEntry);
 
