@@ -133,9 +133,6 @@ __device__ __forceinline__ void activate(const bsrg_output_params &p, float (&x)
   }
 }
 
-// Has what depends on x computed from here on: before a main loop it would keep registers busy throughout that.
-__device__ __forceinline__ void settle(int &x) { asm volatile("" : "+r"(x)); }
-
 // The steps after alpha and C of one element.
 template <typename T>
 __device__ __forceinline__ float finish(const bsrg_output_params &p, int64_t row, int64_t column,

@@ -39,7 +39,8 @@ def _built(lacking: str) -> Path:
     path = Path(folder.name)
     versions = path / "versions"
     versions.write_text(f"{{ global: cu*; fake_*; local: {lacking or 'none'}; *; }};")
-    source = [f"-I{TESTS.parent / 'csrc'}", TESTS / "c" / "fake_cuda.c"]
+    include = [f"-I{TESTS.parent / 'csrc'}", f"-I{TESTS / 'emulator'}"]
+    source = [*include, TESTS / "c" / "fake_cuda.c"]
     flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     command = [*CC, *flags, *source, f"-Wl,--version-script={versions}", "-o"]
     done = subprocess.run(

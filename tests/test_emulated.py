@@ -1,4 +1,8 @@
-"""Kernels on a CPU, fiber by fiber: see tests/emulator. No GPU is needed for that."""
+"""Kernels on a CPU, thread by thread: see tests/emulator. No GPU is needed for that.
+
+Those of float16, and what all types share, compiled as they come; ``--thorough`` takes all kernels,
+optimised, and more calls.
+"""
 
 from __future__ import annotations
 
@@ -12,49 +16,128 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 only with ml_dtypes")
 pytest.importorskip("torch", reason="torch is not installed")
 
-# Those of products on Hopper alone, in front of kernels that are not emulated.
-NOT_USED = {"stream_pack", "stream_pack_transposed"}
-NAMES = tuple(
-    sorted(
-        path.stem for path in (emulation.KERNELS / "sm80").glob("*.cu") if path.stem not in NOT_USED
-    )
-)
+OTHER_TYPES = ("bf16", "f32", "f64", "tf32", "e4m3", "e5m2")
 
 
 @pytest.fixture(scope="module")
-def kernels() -> Path:
-    return emulation.library(NAMES)
+def thorough(request: pytest.FixtureRequest) -> bool:
+    return request.config.getoption("--thorough")
 
 
-ANY_CALL = """
-    import warnings
-    import hypothesis
-    from hypothesis import given, settings
-    from drawn_calls import calls, check
-    from drawn_products import Target
-    from spaces import OwnDevice, import_torch
-    from strategies import GPU_COLUMNS, GPU_SIDES, profile
+@pytest.fixture(scope="module")
+def kernels(thorough: bool) -> Path:
+    names = [
+        path.relative_to(emulation.KERNELS).with_suffix("").as_posix()
+        for path in sorted(emulation.KERNELS.glob("sm*/*.cu"))
+        if thorough or not set(OTHER_TYPES) & set(path.stem.split("_"))
+    ]
+    return emulation.library(tuple(names), optimised=thorough)
 
-    import_torch()
-    warnings.simplefilter("ignore")
-    space, target = OwnDevice(), Target(on_gpu=True, hopper=False, own=True)
-    called = 0
 
-    @profile({count})
-    @given(calls(GPU_SIDES, GPU_SIDES, GPU_COLUMNS))
-    def run(drawn):
-        global called
-        called += 1
-        check(drawn, space, target)
+@pytest.mark.parametrize("arch", [80, 90])
+def test_any_call(kernels: Path, arch: int, thorough: bool) -> None:
+    """Computed as it should be, or refused with a reason, on GPUs before Hopper and on Hopper."""
+    count = 3000 if thorough else 150
+    said = fake_cuda.run(
+        f"import emulated; print(emulated.any_calls({count}))", arch=arch, kernels=kernels
+    )
+    assert int(said.splitlines()[-1]) >= count // 4
 
-    run()
-    print(called)
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_all_operations(kernels: Path, arch: int, thorough: bool) -> None:
+    rounds = 20 if thorough else 1
+    script = f"import emulated; print(emulated.all_operations({rounds}))"
+    said = fake_cuda.run(script, arch=arch, kernels=kernels)
+    assert int(said.splitlines()[-1]) >= 5 * rounds
+
+
+# ---- what the emulator finds ---------------------------------------------------------------------
+
+FAULTS = """
+#include "ptx/cp_async.cuh"
+#include "ptx/sync.cuh"
+#include "ptx/tma.cuh"
+
+struct Params {
+  const float *from;
+  float *to;
+  int right;
+};
+
+extern "C" __global__ void neighbour(const __grid_constant__ Params p) {
+  __shared__ float values[64];
+  values[threadIdx.x] = p.from[threadIdx.x];
+  if (p.right) __syncthreads();
+  p.to[threadIdx.x] = values[(threadIdx.x + 1) % 64];
+  __syncthreads();
+}
+
+extern "C" __global__ void copied(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const uint32_t mine = bsrg::ptx::shared_address(memory) + 4 * threadIdx.x;
+  bsrg::ptx::cp_async<4>(mine, p.from + threadIdx.x, true);
+  bsrg::ptx::cp_async_commit();
+  if (p.right) bsrg::ptx::cp_async_wait<0>();
+  p.to[threadIdx.x] = reinterpret_cast<float *>(memory)[threadIdx.x];
+  bsrg::ptx::cp_async_wait<0>();
+}
+
+extern "C" __global__ void bulk(const __grid_constant__ Params p) {
+  extern __shared__ __align__(16) unsigned char memory[];
+  const uint32_t values = bsrg::ptx::shared_address(memory), barrier = values + 256;
+  if (threadIdx.x == 0) {
+    bsrg::ptx::barrier_init(barrier, 1);
+    bsrg::ptx::barrier_arrive_expect(barrier, 256);
+    bsrg::ptx::bulk_load(values, p.from, 256, barrier);
+  }
+  __syncthreads();
+  if (p.right) bsrg::ptx::barrier_wait(barrier, 0);
+  p.to[threadIdx.x] = reinterpret_cast<float *>(memory)[threadIdx.x];
+}
+
+extern "C" __global__ void waiting(const __grid_constant__ Params p) {
+  if (p.right || threadIdx.x < 32) bsrg::ptx::named_barrier_sync(1, 64);
+  p.to[threadIdx.x] = p.from[threadIdx.x];
+  __syncthreads();
+}
+"""
+
+CALL = """
+    import ctypes
+    import numpy as np
+
+    class Params(ctypes.Structure):
+        _fields_ = [("x", ctypes.c_void_p), ("to", ctypes.c_void_p), ("right", ctypes.c_int)]
+
+    launch = ctypes.CDLL("{path}").emulation_launch
+    launch.restype = ctypes.c_bool
+    x, one = np.arange(64, dtype=np.float32), (ctypes.c_uint * 3)(1, 1, 1)
+    wrong = 0
+    for _ in range(20):
+        to = np.full(64, -1, np.float32)
+        params = Params(x.ctypes.data, to.ctypes.data, {right})
+        assert launch(b"{name}", one, (ctypes.c_uint * 3)(64, 1, 1), 1, ctypes.byref(params))
+        wrong += not np.array_equal(to, np.roll(x, -1) if "{name}" == "neighbour" else x)
+    print(wrong)
 """
 
 
-@fake_cuda.needs_kernels
-def test_any_call(kernels: Path, request: pytest.FixtureRequest) -> None:
-    """As on a GPU before Hopper: computed as it should be, or refused with a reason."""
-    count = 3000 if request.config.getoption("--thorough") else 200
-    said = fake_cuda.run(ANY_CALL.format(count=count), arch=80, kernels=kernels)
-    assert int(said.splitlines()[-1]) >= count // 2
+@pytest.fixture(scope="module")
+def faults() -> Path:
+    return emulation.library((), text=FAULTS)
+
+
+@pytest.mark.parametrize("name", ["neighbour", "copied", "bulk"])
+def test_missing_waits_are_found(faults: Path, name: str) -> None:
+    for right in (1, 0):
+        said = fake_cuda.run(CALL.format(path=faults, name=name, right=right))
+        assert (int(said) == 0) == bool(right)
+
+
+def test_threads_that_wait_for_one_another_are_found(faults: Path) -> None:
+    assert int(fake_cuda.run(CALL.format(path=faults, name="waiting", right=1))) == 0
+    with pytest.raises(
+        AssertionError, match="emulation of waiting: its threads wait for one another"
+    ):
+        fake_cuda.run(CALL.format(path=faults, name="waiting", right=0))

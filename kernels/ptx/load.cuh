@@ -1,4 +1,4 @@
-// Loads that the compiler leaves where they stand.
+// What the compiler leaves where it stands.
 #pragma once
 
 #include <cstdint>
@@ -11,5 +11,10 @@ __device__ __forceinline__ uint16_t load_here(const uint16_t *from) {
   asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(bits) : "l"(from));
   return bits;
 }
+
+// What depends on x is computed from here on: before a main loop it would keep registers busy throughout that.
+__device__ __forceinline__ void settle(int &x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void settle(uint32_t &x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void settle(uint16_t &x) { asm volatile("" : "+h"(x)); }
 
 }  // namespace bsrg::ptx

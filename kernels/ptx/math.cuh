@@ -1,6 +1,8 @@
 // Instructions of arithmetic that CUDA C++ has no name for.
 #pragma once
 
+#include <cstdint>
+
 namespace bsrg::ptx {
 
 // Unlike fmaxf: NaN where either is NaN.
@@ -8,6 +10,12 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   float c;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
   return c;
+}
+
+__device__ __forceinline__ uint32_t highest_bit(uint32_t bits) {
+  uint32_t number;
+  asm("bfind.u32 %0, %1;" : "=r"(number) : "r"(bits));
+  return number;
 }
 
 // Approximations of the special function unit, wrong by about 2^-22.

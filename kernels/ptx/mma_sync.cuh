@@ -28,6 +28,13 @@ __device__ __forceinline__ void load_matrix_x4_trans(uint32_t (&r)[4], uint32_t 
                : "r"(address));
 }
 
+// A lane gives two neighbours of row lane / 4 of an 8 x 8 matrix, and gets two of that row of its transpose.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t pair) {
+  uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
+
 // d += a * b, float32 accumulation.
 template <typename T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);

@@ -22,6 +22,7 @@
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/load.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/laid_tile.cuh"
@@ -173,7 +174,7 @@ class Kernel {
     static_assert(kStep % (8 * kRowsPerLine) == 0 || kRows <= kStep, "rows of a thread are permuted alike");
     const int chunk = threadIdx.x / kTogether % kChunks;
     int row = threadIdx.x / (kTogether * kChunks) * kTogether + threadIdx.x % kTogether;
-    output::settle(row);  // or all that depends on it would stay in registers from stage to stage
+    ptx::settle(row);  // or all that depends on it would stay in registers from stage to stage
     const uint8_t *source = where(chunk);
     const int count = source == nullptr ? 0 : static_cast<int>(min(existing, static_cast<int64_t>(kRows)));
     source += row * row_bytes;

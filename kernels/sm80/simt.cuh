@@ -10,6 +10,7 @@
 #include "output.cuh"
 #include "params.h"
 #include "ptx/cp_async.cuh"
+#include "ptx/load.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/pipeline.cuh"
 #include "sm80/simt_threads.cuh"
@@ -239,7 +240,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTra
   // Fused output: the scales go before alpha and C.
   __device__ __forceinline__ void scale(T (&totals)[kRows][kColumns]) const {
     int first_row = first_row_;
-    output::settle(first_row);
+    ptx::settle(first_row);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const T of_row = output::load<T>(p_.output.row_scale, tile_.y_row + first_row + i * kRowStep, T{1});

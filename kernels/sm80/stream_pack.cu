@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 
 namespace {
@@ -15,8 +16,7 @@ __device__ __forceinline__ int64_t first_unit(const bsrg_pack_params &p, int sou
 }
 
 __device__ __forceinline__ uint32_t to_tf32(uint32_t bits) {
-  asm("cvt.rna.tf32.f32 %0, %0;" : "+r"(bits));
-  return bits;
+  return __float_as_uint(bsrg::ptx::round_to_tf32(__uint_as_float(bits)));
 }
 
 __device__ __forceinline__ uint4 to_tf32(uint4 unit) {

@@ -2,18 +2,12 @@
 #include <cstdint>
 
 #include "params.h"
+#include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 
 namespace {
 
 constexpr int kTogether = 4;  // core matrices of a warp: keeps loads in flight
-
-// A lane gives two neighbours of row lane / 4 of an 8 x 8 matrix, and gets two of that row of its transpose.
-__device__ __forceinline__ uint32_t transpose(uint32_t pair) {
-  uint32_t turned;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
-  return turned;
-}
 
 // Where a part begins, in elements, and the distance of its k.
 struct Source {
@@ -61,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(BSRG_PACK_THREADS)
     }
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      const uint32_t turned = transpose(pair[i]);
+      const uint32_t turned = bsrg::ptx::transpose_matrix(pair[i]);
       if (first + i < total) packed[(first + i) * 32 + lane] = turned;
     }
   }

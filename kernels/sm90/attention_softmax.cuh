@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "ptx/convert.cuh"
+#include "ptx/load.cuh"
 #include "ptx/math.cuh"
 
 namespace bsrg::attention {
@@ -82,7 +83,7 @@ __device__ __forceinline__ void join_rounded(const uint16_t (&rounded)[kRounded]
 template <int kRounded>
 __device__ __forceinline__ void keep_before_wait(uint16_t (&rounded)[kRounded], const float (&sum)[2]) {
 #pragma unroll
-  for (int i = 0; i < kRounded; ++i) asm volatile("" : "+h"(rounded[i]));
+  for (int i = 0; i < kRounded; ++i) ptx::settle(rounded[i]);
   if (__any_sync(~0u, sum[0] < 0.f || sum[1] < 0.f)) __nanosleep(1);
 }
 

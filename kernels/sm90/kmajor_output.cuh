@@ -5,6 +5,7 @@
 
 #include "output.cuh"
 #include "ptx/convert.cuh"
+#include "ptx/load.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -117,7 +118,7 @@ struct Output {
                            Apply apply) const {
     if (v.data == nullptr) return;
     int mine = warp * 16 + (lane >> 2);
-    output::settle(mine);
+    ptx::settle(mine);
     row += mine;
     const float above = output::load<T>(v, row, otherwise), below = output::load<T>(v, row + 8, otherwise);
 #pragma unroll
@@ -131,7 +132,7 @@ struct Output {
                               float otherwise, Apply apply) const {
     if (v.data == nullptr) return;
     int lane = this->lane;
-    output::settle(lane);
+    ptx::settle(lane);
     float mine[kTileN / 32];
     output::load_strided<T>(mine, v, column + lane, otherwise);
 #pragma unroll

@@ -20,6 +20,7 @@
 
 #include "params.h"
 #include "ptx/cp_async.cuh"
+#include "ptx/load.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
@@ -179,7 +180,7 @@ class Kernel {
       const int row = (lane + 32 * i) / (kPitch / 16);
       to[i] = pieces + place_in_piece(row, lane % (kPitch / 16));
       copies[i] = row < p.narrow.block_height ? count : 0;
-      asm volatile("" : "+r"(to[i]));
+      ptx::settle(to[i]);
     }
     int copied = 0;
     const auto copy = [&](uint32_t offset) {
@@ -198,9 +199,9 @@ class Kernel {
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k) {
       from_a[k] = pieces + place_in_piece(lane % 16, 2 * k + lane / 16);
-      asm volatile("" : "+r"(from_a[k]));
+      ptx::settle(from_a[k]);
     }
-    asm volatile("" : "+r"(first_of_x));
+    ptx::settle(first_of_x);
 
     uint32_t offset = 0;  // of the next block in the ring
     // The next blocks of a stage: two at once where these are 16 wide, so that a warp waits half as often.

@@ -7,8 +7,8 @@ namespace bsrg {
 
 template <typename T, int kTransposeA, int kTransposeB>
 __device__ __forceinline__ void probe(const bsrg_probe_params &p) {
-  __shared__ alignas(1024) uint4 image_a[BSRG_PROBE_IMAGE_BYTES / 16];
-  __shared__ alignas(1024) uint4 image_b[BSRG_PROBE_IMAGE_BYTES / 16];
+  alignas(1024) __shared__ uint4 image_a[BSRG_PROBE_IMAGE_BYTES / 16];
+  alignas(1024) __shared__ uint4 image_b[BSRG_PROBE_IMAGE_BYTES / 16];
   ptx::follow_grid_before();
   for (int i = threadIdx.x; i < BSRG_PROBE_IMAGE_BYTES / 16; i += 128) {
     image_a[i] = static_cast<const uint4 *>(p.image_a)[i];

@@ -24,6 +24,7 @@
 #pragma once
 
 #include "params.h"
+#include "ptx/math.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -312,12 +313,6 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     return share;
   }
 
-  static __device__ uint32_t highest_bit(uint32_t bits) {
-    uint32_t number;
-    asm("bfind.u32 %0, %1;" : "=r"(number) : "r"(bits));
-    return number;
-  }
-
   // The low words of descriptors: but for pairs only these move, and 32-bit sums stay in uniform registers.
   static __device__ uint32_t descriptor(uint32_t address, uint32_t leading) {
     return static_cast<uint32_t>(ptx::matrix_descriptor(address, leading, 0, ptx::Swizzle::kNone));
@@ -368,7 +363,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     uint32_t others;
     while ((others = slots & (slots - 1)) != 0) {
       const uint32_t rest = others & (others - 1);
-      const uint32_t first = highest_bit(slots ^ others), second = highest_bit(others ^ rest);
+      const uint32_t first = ptx::highest_bit(slots ^ others), second = ptx::highest_bit(others ^ rest);
       slots = rest;
       multiply_two(d, x + first * (kSlotBytes >> 4), (second - first) * (kSlotBytes >> 4), block,
                    kBlockBytes >> 4);
@@ -376,7 +371,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
     }
     if (slots != 0) {
       const uint32_t zeros = (shared + L::kZeros) >> 4;
-      const uint32_t slot = x + highest_bit(slots) * (kSlotBytes >> 4);
+      const uint32_t slot = x + ptx::highest_bit(slots) * (kSlotBytes >> 4);
       multiply_two(d, slot, zeros - slot, block, zeros - block);
       block += kBlockBytes >> 4;
     }
@@ -398,7 +393,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
         const uint32_t two_rows = share.slots[r / 2];
         uint32_t slots = r % 2 ? two_rows >> 16 : two_rows & 0xffff;
         while (slots != 0) {
-          const uint32_t highest = highest_bit(slots);
+          const uint32_t highest = ptx::highest_bit(slots);
           slots ^= 1u << highest;
           multiply(d[r], x + highest * (kSlotBytes >> 4), block);
           block += kBlockBytes >> 4;

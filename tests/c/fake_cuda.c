@@ -10,6 +10,7 @@
  * and fake_fail_at() makes any one call fail, but those that free something and those that change the current context,
  * which stand before and behind them. As with the real driver, nothing works in a forked child. */
 #include "cuda_api.h"
+#include "fake_tensor_map.h"
 
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -233,7 +234,8 @@ CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevic
 
 enum { NO_SUCH_KERNEL = 500 };
 
-typedef bool (*emulation)(const char *name, const unsigned *grid, const unsigned *block, void *parameter);
+typedef bool (*emulation)(const char *name, const unsigned *grid, const unsigned *block, unsigned cluster,
+                          void *parameter);
 
 /* NULL where kernels do nothing. */
 static emulation find_emulation(void) {
@@ -255,16 +257,33 @@ CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parame
   const emulation emulate = find_emulation();
   const unsigned grid[] = {config->gridDimX, config->gridDimY, config->gridDimZ},
                  block[] = {config->blockDimX, config->blockDimY, config->blockDimZ};
-  return !emulate || emulate(last_kernel, grid, block, parameters[0]) ? CUDA_SUCCESS : NO_SUCH_KERNEL;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i)
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+      cluster = config->attrs[i].value.clusterDim.x;
+  return !emulate || emulate(last_kernel, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS : NO_SUCH_KERNEL;
 }
 
 CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *address, const uint64_t *dims,
                            const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
                            int interleave, int swizzle, int l2_promotion, int oob_fill) {
-  (void)data_type, (void)rank, (void)address, (void)dims, (void)strides, (void)box, (void)element_strides;
-  (void)interleave, (void)swizzle, (void)l2_promotion, (void)oob_fill;
+  (void)element_strides, (void)interleave, (void)l2_promotion, (void)oob_fill;
   BEGIN("cuTensorMapEncodeTiled")
+  const bool tf32 = data_type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
+  fake_tensor_map told = {.data = address,
+                          .rank = rank,
+                          .item = data_type == CU_TENSOR_MAP_DATA_TYPE_UINT8                ? 1
+                                  : tf32 || data_type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
+                                                                                         : 2,
+                          .swizzle_bytes = swizzle == 0 ? 0 : 16 << swizzle,
+                          .is_tf32 = tf32};
+  for (uint32_t d = 0; d < rank; ++d) {
+    told.dims[d] = dims[d];
+    told.box[d] = box[d];
+    if (d > 0) told.strides[d - 1] = strides[d - 1];
+  }
   memset(map, 0, 128);
+  memcpy(map, &told, sizeof told);
   return CUDA_SUCCESS;
 }
 

@@ -14,6 +14,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
 #include <limits>
 #include <type_traits>
 
@@ -28,11 +31,19 @@ const uint3 &block();
 dim3 grid_size();
 dim3 block_size();
 
+[[noreturn]] void fail(const char *why);
+void yield();
 void wait_for_block();
+void wait_for_some(int barrier, int threads);  // bar.sync, and
+void arrive_with_some(int barrier, int threads);  // bar.arrive
+void arrive_in_cluster();
+void wait_for_cluster();
 
-// Shared memory, which kernels know by 32-bit addresses; the dynamic part.
+// Shared memory, which kernels know by 32-bit addresses, in a cluster those of other blocks too; its dynamic part.
 unsigned char *shared(uint32_t address);
 uint32_t shared_address(const void *pointer);
+uint32_t address_in(uint32_t address, int rank);
+int rank_in_cluster();
 unsigned char *dynamic_shared();
 
 // What a lane brings to where the warp's lanes of a mask meet; `all` sees what each of them has brought, and gives its answers there.
@@ -53,6 +64,27 @@ void meet(uint32_t mask, Lane &mine, All) {
 void copy_later(uint32_t destination, const void *source, int bytes, int size);
 void commit_copies();
 void wait_for_copies(int pending);
+
+// mbarriers.
+void init_barrier(uint32_t barrier, int arrivals);
+void arrive(uint32_t barrier, int bytes);  // and expect so many
+void complete(uint32_t barrier, int bytes);
+bool is_past(uint32_t barrier, uint32_t parity);
+
+// What happens at any time from now on, in any order.
+void later(std::function<void()> what);
+// Bulk stores: what is read, and then written, in groups of the thread.
+void store_later(std::function<void()> what);
+void commit_stores();
+void wait_for_stores(int pending);
+
+// Of a thread: what WGMMAs add to its sums, when it waits for them. `number` counts those of its warpgroup.
+using Product = std::function<void(int64_t number)>;
+void multiply_later(Product product);
+void commit_products();
+void wait_for_products(int pending);
+// What is made once for all threads of a warpgroup that need the product of that number.
+std::shared_ptr<void> of_warpgroup(int64_t number, const std::function<std::shared_ptr<void>()> &make);
 
 template <typename T>
 struct Exchange {
@@ -242,6 +274,8 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
   }
   return found;
 }
+inline int __vimax3_s32(int a, int b, int c) { return std::max(a, std::max(b, c)); }
+inline void __nanosleep(unsigned) { emulation::yield(); }
 inline float __frcp_rn(float x) { return 1.f / x; }
 inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }

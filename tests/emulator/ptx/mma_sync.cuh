@@ -34,6 +34,20 @@ inline void load_matrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
   std::copy(mine.found, mine.found + 4, r);
 }
 
+inline uint32_t transpose_matrix(uint32_t pair) {
+  MatrixLane mine = {pair, {}};
+  emulation::meet(~0u, mine, [](MatrixLane *const (&lanes)[32]) {
+    const auto element = [&](int row, int column) {
+      return lanes[row * 4 + column / 2]->address >> 16 * (column % 2) & 0xffff;
+    };
+    for (int lane = 0; lane < 32; ++lane) {
+      const int row = lane / 4, column = lane % 4 * 2;
+      lanes[lane]->found[0] = element(column, row) | element(column + 1, row) << 16;
+    }
+  });
+  return mine.found[0];
+}
+
 // m16n8 by any k: element i of a lane's A, B and D lies at these places.
 template <typename Number, int kA, int kB>
 struct ProductLane {

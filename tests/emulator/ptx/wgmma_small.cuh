@@ -1,0 +1,3 @@
+#pragma once
+
+#include "ptx/wgmma.cuh"
