@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
@@ -82,8 +83,9 @@ struct Fiber : Thread {
   bool done;
   Groups<Copy> copies;
   Groups<std::function<void()>> stores;
-  Groups<Product> products;
-  int64_t products_done;
+  std::deque<std::function<void()>> products;
+  std::deque<int64_t> product_groups;  // how many had begun when each group ended
+  int64_t products_begun, products_done;
   uint64_t cluster_barrier;  // which it has arrived at
 };
 
@@ -116,7 +118,7 @@ struct Block {
   uint64_t barriers;
   std::vector<Warp> warps;
   NamedBarrier named[kNamedBarriers];
-  std::map<std::pair<int, int64_t>, Made> made;  // by warpgroup and number
+  std::map<std::pair<int, SharedKey>, Made> made;  // by warpgroup
   unsigned char *memory = nullptr;
 };
 
@@ -179,7 +181,7 @@ void run_fiber() {
   wait_for_copies(0);
   mine->stores.commit();
   wait_for_stores(0);
-  if (!mine->products.all.empty()) fail("a thread ends without a wait for its products");
+  if (!mine->products.empty()) fail("a thread ends without a wait for its products");
   mine->done = true;
   progress();
   --state.alive;
@@ -207,7 +209,8 @@ void prepare(Fiber &fiber, int number, Block &block) {
   fiber.copies.clear();
   fiber.stores.clear();
   fiber.products.clear();
-  fiber.products_done = 0;
+  fiber.product_groups.clear();
+  fiber.products_begun = fiber.products_done = 0;
   const unsigned x = state.block.x, y = state.block.y;
   fiber.index = {number % x, number / x % y, number / x / y};
   fiber.lane = number % 32;
@@ -414,27 +417,46 @@ void wait_for_stores(int pending) {
   for (const auto &store : state.current->stores.take(pending)) store();
 }
 
-void multiply_later(Product product) { state.current->products.all.push_back(std::move(product)); }
-void commit_products() { state.current->products.commit(); }
-void wait_for_products(int pending) {
-  for (const Product &product : state.current->products.take(pending)) product(state.current->products_done++);
+void multiply_later(std::function<void()> product) {
+  state.current->products.push_back(std::move(product));
+  ++state.current->products_begun;
 }
+void commit_products() { state.current->product_groups.push_back(state.current->products_begun); }
 
-std::shared_ptr<void> of_warpgroup(int64_t number, const std::function<std::shared_ptr<void>()> &make) {
+// The four warps of a warpgroup begin and end its products together.
+void wait_for_products(int pending) {
+  Fiber &mine = *state.current;
+  int64_t target = 0;
+  for (; static_cast<int>(mine.product_groups.size()) > pending; mine.product_groups.pop_front())
+    target = mine.product_groups.front();
+  Fiber *const first = &state.fibers[mine.block->rank * state.threads + mine.warp / 4 * 128];
+  for (Fiber *other = first; other < first + 128; ++other)
+    while (other->products_begun < target) yield();
+  for (Fiber *other = first; other < first + 128; ++other)
+    for (; other->products_done < target; ++other->products_done) {
+      other->products.front()();
+      other->products.pop_front();
+    }
+  progress();
+}
+int64_t products_begun() { return state.current->products_begun; }
+
+std::shared_ptr<void> once(const SharedKey &key, int sharers,
+                           const std::function<std::shared_ptr<void>()> &make) {
   auto &all = state.current->block->made;
-  const std::pair<int, int64_t> key = {state.current->warp / 4, number};
-  Made &made = all[key];
+  const std::pair<int, SharedKey> of_warpgroup = {state.current->warp / 4, key};
+  Made &made = all[of_warpgroup];
   if (!made.what) made.what = make();
   const std::shared_ptr<void> what = made.what;
-  if (++made.uses == 128) all.erase(key);
+  if (++made.uses == sharers) all.erase(of_warpgroup);
   return what;
 }
 
 }  // namespace emulation
 
 // Runs a kernel, which has one parameter, with clusters of so many blocks along x. false: there is none of that name.
-extern "C" bool emulation_launch(const char *name, const unsigned *grid, const unsigned *block, unsigned cluster,
-                                 void *parameter) {
+extern "C" bool emulation_launch(const char *name, const unsigned *grid, const unsigned *block,
+                                 unsigned cluster, void *parameter) {
   using namespace emulation;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);

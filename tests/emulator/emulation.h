@@ -15,10 +15,11 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <vector>
 #include <limits>
+#include <memory>
+#include <tuple>
 #include <type_traits>
+#include <vector>
 
 namespace emulation {
 
@@ -34,7 +35,7 @@ dim3 block_size();
 [[noreturn]] void fail(const char *why);
 void yield();
 void wait_for_block();
-void wait_for_some(int barrier, int threads);  // bar.sync, and
+void wait_for_some(int barrier, int threads);     // bar.sync, and
 void arrive_with_some(int barrier, int threads);  // bar.arrive
 void arrive_in_cluster();
 void wait_for_cluster();
@@ -78,13 +79,16 @@ void store_later(std::function<void()> what);
 void commit_stores();
 void wait_for_stores(int pending);
 
-// Of a thread: what WGMMAs add to its sums, when it waits for them. `number` counts those of its warpgroup.
-using Product = std::function<void(int64_t number)>;
-void multiply_later(Product product);
+// What WGMMAs add to a thread's sums, done when it waits for them; and how many it has begun.
+void multiply_later(std::function<void()> product);
 void commit_products();
 void wait_for_products(int pending);
-// What is made once for all threads of a warpgroup that need the product of that number.
-std::shared_ptr<void> of_warpgroup(int64_t number, const std::function<std::shared_ptr<void>()> &make);
+int64_t products_begun();
+
+// What so many threads of a warpgroup need, each once, is made by the first of them.
+using SharedKey = std::tuple<int64_t, uint64_t, int, int, int>;
+std::shared_ptr<void> once(const SharedKey &key, int sharers,
+                           const std::function<std::shared_ptr<void>()> &make);
 
 template <typename T>
 struct Exchange {
@@ -94,9 +98,10 @@ struct Exchange {
 template <typename T>
 T exchange(uint32_t mask, T value, int from) {
   Exchange<T> mine = {value, value, from};
-  meet(mask, mine, [](Exchange<T> *const (&lanes)[32]) {
+  meet(mask, mine, [](Exchange<T> *const(&lanes)[32]) {
     for (auto *lane : lanes)
-      if (lane && lane->lane >= 0 && lane->lane < 32 && lanes[lane->lane]) lane->found = lanes[lane->lane]->value;
+      if (lane && lane->lane >= 0 && lane->lane < 32 && lanes[lane->lane])
+        lane->found = lanes[lane->lane]->value;
   });
   return mine.found;
 }
@@ -104,7 +109,7 @@ T exchange(uint32_t mask, T value, int from) {
 template <typename T, T (*kJoin)(T, T)>
 T reduce(uint32_t mask, T value) {
   Exchange<T> mine = {value, value, 0};
-  meet(mask, mine, [](Exchange<T> *const (&lanes)[32]) {
+  meet(mask, mine, [](Exchange<T> *const(&lanes)[32]) {
     bool first = true;
     T total = {};
     for (auto *lane : lanes) {
@@ -125,7 +130,7 @@ uint32_t match(uint32_t mask, T value) {
     T value;
     uint32_t equal;
   } mine = {value, 0};
-  meet(mask, mine, [](Lane *const (&lanes)[32]) {
+  meet(mask, mine, [](Lane *const(&lanes)[32]) {
     for (auto *lane : lanes)
       for (int i = 0; lane && i < 32; ++i)
         if (lanes[i] && lanes[i]->value == lane->value) lane->equal |= 1u << i;
@@ -197,8 +202,7 @@ T __shfl_down_sync(uint32_t mask, T value, unsigned by) {
   return emulation::exchange(mask, value, from > 31 ? emulation::thread().lane : from);
 }
 inline uint32_t __ballot_sync(uint32_t mask, bool here) {
-  return emulation::reduce<uint32_t, emulation::either>(mask,
-                                                        here ? 1u << emulation::thread().lane : 0u);
+  return emulation::reduce<uint32_t, emulation::either>(mask, here ? 1u << emulation::thread().lane : 0u);
 }
 inline bool __any_sync(uint32_t mask, bool here) { return __ballot_sync(mask, here) != 0; }
 inline bool __all_sync(uint32_t mask, bool here) { return __ballot_sync(mask, !here) == 0; }

@@ -19,7 +19,9 @@ uint32_t pack_relu(float low, float high) {
 }
 
 inline uint16_t pack_e4m3(float low, float high) {
-  const auto byte = [](float x) { return static_cast<uint16_t>(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3)); };
+  const auto byte = [](float x) {
+    return static_cast<uint16_t>(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3));
+  };
   return byte(low) | byte(high) << 8;
 }
 
@@ -38,7 +40,9 @@ uint32_t widen(uint32_t four, bool upper) {
 
 template <typename T>
 float2 unpack(uint32_t packed) {
-  const auto value = [](uint32_t bits) { return static_cast<float>(std::bit_cast<T>(static_cast<uint16_t>(bits))); };
+  const auto value = [](uint32_t bits) {
+    return static_cast<float>(std::bit_cast<T>(static_cast<uint16_t>(bits)));
+  };
   return make_float2(value(packed & 0xffff), value(packed >> 16));
 }
 

@@ -25,18 +25,18 @@ void load_matrices(MatrixLane *const (&lanes)[32]) {
 
 inline void load_matrix_x4(uint32_t (&r)[4], uint32_t address) {
   MatrixLane mine = {address, {}};
-  emulation::meet(~0u, mine, [](MatrixLane *const (&lanes)[32]) { load_matrices<false>(lanes); });
+  emulation::meet(~0u, mine, [](MatrixLane *const(&lanes)[32]) { load_matrices<false>(lanes); });
   std::copy(mine.found, mine.found + 4, r);
 }
 inline void load_matrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
   MatrixLane mine = {address, {}};
-  emulation::meet(~0u, mine, [](MatrixLane *const (&lanes)[32]) { load_matrices<true>(lanes); });
+  emulation::meet(~0u, mine, [](MatrixLane *const(&lanes)[32]) { load_matrices<true>(lanes); });
   std::copy(mine.found, mine.found + 4, r);
 }
 
 inline uint32_t transpose_matrix(uint32_t pair) {
   MatrixLane mine = {pair, {}};
-  emulation::meet(~0u, mine, [](MatrixLane *const (&lanes)[32]) {
+  emulation::meet(~0u, mine, [](MatrixLane *const(&lanes)[32]) {
     const auto element = [&](int row, int column) {
       return lanes[row * 4 + column / 2]->address >> 16 * (column % 2) & 0xffff;
     };
@@ -89,7 +89,7 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
   const float2 low = unpack<T>(b0), high = unpack<T>(b1);
   const float b[] = {low.x, low.y, high.x, high.y};
   std::copy(b, b + 4, mine.b);
-  emulation::meet(~0u, mine, [](Lane *const (&lanes)[32]) { multiply<float, 8, 4, 2>(lanes); });
+  emulation::meet(~0u, mine, [](Lane *const(&lanes)[32]) { multiply<float, 8, 4, 2>(lanes); });
   std::copy(mine.d, mine.d + 4, d);
 }
 
@@ -102,7 +102,7 @@ template <typename Number>
 void mma_m16n8k8(Number &d0, Number &d1, Number &d2, Number &d3, const Number (&a)[4], const Number (&b)[2]) {
   using Lane = ProductLane<Number, 4, 2>;
   Lane mine = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}, {d0, d1, d2, d3}};
-  emulation::meet(~0u, mine, [](Lane *const (&lanes)[32]) { multiply<Number, 4, 2, 1>(lanes); });
+  emulation::meet(~0u, mine, [](Lane *const(&lanes)[32]) { multiply<Number, 4, 2, 1>(lanes); });
   d0 = mine.d[0];
   d1 = mine.d[1];
   d2 = mine.d[2];

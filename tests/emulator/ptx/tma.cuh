@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "params.h"
 #include "fake_tensor_map.h"
+#include "params.h"
 
 namespace bsrg::ptx {
 

@@ -1,4 +1,4 @@
-// As kernels/ptx/wgmma*.cuh. Products are done when a thread waits for them, from what shared memory has then.
+// As kernels/ptx/wgmma*.cuh. Products are done when a thread of the warpgroup waits for them.
 #pragma once
 
 #include "ptx/convert.cuh"
@@ -67,39 +67,72 @@ inline uint32_t place_in_matrix(uint64_t descriptor, int i, int k, int bytes, bo
   return swizzled(place, line / 16);
 }
 
-template <typename T, int kK>
-std::vector<float> matrix_of(uint64_t descriptor, int rows, bool mn_major) {
-  std::vector<float> numbers(rows * kK);
-  for (int i = 0; i < rows; ++i)
-    for (int k = 0; k < kK; ++k)
-      numbers[i * kK + k] = Element<T>::number(
-          emulation::shared(place_in_matrix(descriptor, i, k, Element<T>::kBytes, mn_major)));
-  return numbers;
-}
-
 // d (+)= of the thread's rows of A, by k, and all columns of B.
 template <int kN, int kK>
-void add_products(float *d, const float *upper, const float *lower, const float *b, bool accumulate) {
+void add_products(float *d, int lane, const float *upper, const float *lower, const float *b,
+                  bool accumulate) {
   for (int i = 0; i < kN / 2; ++i) {
     const float *const row = i / 2 % 2 ? lower : upper;
-    const float *const column = b + (8 * (i / 4) + 2 * (emulation::thread().lane % 4) + i % 2) * kK;
+    const float *const column = b + (8 * (i / 4) + 2 * (lane % 4) + i % 2) * kK;
     float sum = accumulate ? d[i] : 0.f;
     for (int k = 0; k < kK; ++k) sum += row[k] * column[k];
     d[i] = sum;
   }
 }
 
-template <typename T, int kN, int kK>
-void multiply_in_shared(float *d, uint64_t a, uint64_t b, bool accumulate, bool transpose_a, bool transpose_b) {
-  struct Operands {
-    std::vector<float> a, b;
-  };
-  emulation::multiply_later([=](int64_t number) {
-    const auto operands = std::static_pointer_cast<Operands>(emulation::of_warpgroup(number, [=] {
-      return std::make_shared<Operands>(Operands{matrix_of<T, kK>(a, 64, transpose_a), matrix_of<T, kK>(b, kN, transpose_b)});
+// The numbers of an operand that several threads share, as they are when the first of them asks. They must be the same when a
+// product begins and when threads wait for it, or somebody has written to what it reads meanwhile.
+template <typename T, int kK>
+class Operand {
+ public:
+  // `first` row of so many. Threads that share it: a warp, or all of the warpgroup.
+  Operand(uint64_t descriptor, int first, int rows, bool mn_major, int sharers)
+      : descriptor_(descriptor),
+        product_(emulation::products_begun()),
+        first_(first),
+        rows_(rows),
+        mn_major_(mn_major),
+        sharers_(sharers),
+        at_begin_(read(0)) {}
+
+  const float *numbers() const {
+    const auto now = read(1);
+    if (std::memcmp(now->data(), at_begin_->data(), now->size() * sizeof(float)) != 0)
+      emulation::fail("an operand changes while a product is under way");
+    return at_begin_->data();
+  }
+
+ private:
+  std::shared_ptr<std::vector<float>> read(int when) const {
+    const emulation::SharedKey key = {product_, descriptor_, first_, rows_, when};
+    return std::static_pointer_cast<std::vector<float>>(emulation::once(key, sharers_, [this] {
+      auto numbers = std::make_shared<std::vector<float>>(rows_ * kK);
+      for (int i = 0; i < rows_; ++i)
+        for (int k = 0; k < kK; ++k)
+          (*numbers)[i * kK + k] = Element<T>::number(
+              emulation::shared(place_in_matrix(descriptor_, first_ + i, k, Element<T>::kBytes, mn_major_)));
+      return numbers;
     }));
-    const int row = emulation::thread().warp % 4 * 16 + emulation::thread().lane / 4;
-    add_products<kN, kK>(d, &operands->a[row * kK], &operands->a[(row + 8) * kK], operands->b.data(), accumulate);
+  }
+
+  uint64_t descriptor_;
+  int64_t product_;
+  int first_, rows_;
+  bool mn_major_;
+  int sharers_;
+  std::shared_ptr<std::vector<float>> at_begin_;
+};
+
+template <typename T, int kN, int kK>
+void multiply_in_shared(float *d, uint64_t a, uint64_t b, bool accumulate, bool transpose_a,
+                        bool transpose_b) {
+  const emulation::Thread &thread = emulation::thread();
+  const Operand<T, kK> rows(a, thread.warp % 4 * 16, 16, transpose_a, 32),
+      columns(b, 0, kN, transpose_b, 128);
+  const int lane = thread.lane;
+  emulation::multiply_later([=] {
+    const float *const upper = rows.numbers() + lane / 4 * kK;
+    add_products<kN, kK>(d, lane, upper, upper + 8 * kK, columns.numbers(), accumulate);
   });
 }
 
@@ -138,7 +171,7 @@ struct WgmmaRegisters {
     for (int lane = 0; lane < 32; ++lane)
       for (int k = 0; k < kK; ++k) {
         const int half = k / (kK / 2), q = k % (kK / 2) / kIn;
-        const uint32_t(&from)[4] = lanes[lane / 4 * 4 + q]->a;
+        const uint32_t (&from)[4] = lanes[lane / 4 * 4 + q]->a;
         const auto number = [&](uint32_t word) {
           unsigned char bytes[4];
           std::memcpy(bytes, &word, 4);
@@ -151,21 +184,21 @@ struct WgmmaRegisters {
 
   static void run(float (&given)[kN / 2], const uint32_t (&a)[4], uint64_t b, int accumulate) {
     Lane mine = {{a[0], a[1], a[2], a[3]}, {}};
-    emulation::meet(~0u, mine, [](Lane *const (&lanes)[32]) { gather(lanes); });
+    emulation::meet(~0u, mine, [](Lane *const(&lanes)[32]) { gather(lanes); });
     float *const d = given;
     const Rows rows = mine.rows;
-    emulation::multiply_later([=](int64_t number) {
-      const auto matrix = std::static_pointer_cast<std::vector<float>>(emulation::of_warpgroup(number, [=] {
-        return std::make_shared<std::vector<float>>(matrix_of<T, kK>(b, kN, Element<T>::kBytes == 2));
-      }));
-      add_products<kN, kK>(d, rows.upper, rows.lower, matrix->data(), accumulate);
-    });
+    const int lane = emulation::thread().lane;
+    const Operand<T, kK> columns(b, 0, kN, Element<T>::kBytes == 2, 128);
+    emulation::multiply_later(
+        [=] { add_products<kN, kK>(d, lane, rows.upper, rows.lower, columns.numbers(), accumulate); });
   }
 };
 
 // ---- registers to shared memory, and back -------------------------------------------------------
 
-inline void load_matrix_x4_transposed(uint32_t (&r)[4], uint32_t address) { load_matrix_x4_trans(r, address); }
+inline void load_matrix_x4_transposed(uint32_t (&r)[4], uint32_t address) {
+  load_matrix_x4_trans(r, address);
+}
 
 template <int kCount>
 struct StoredLane {
@@ -175,7 +208,7 @@ template <int kCount, bool kTransposed>
 void store_matrices(uint32_t address, const uint32_t (&r)[kCount]) {
   StoredLane<kCount> mine = {address, {}};
   std::copy(r, r + kCount, mine.r);
-  emulation::meet(~0u, mine, [](StoredLane<kCount> *const (&lanes)[32]) {
+  emulation::meet(~0u, mine, [](StoredLane<kCount> *const(&lanes)[32]) {
     for (int lane = 0; lane < 32; ++lane)
       for (int m = 0; m < kCount; ++m)
         for (int i = 0; i < 2; ++i) {
