@@ -261,7 +261,8 @@ CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parame
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
       cluster = config->attrs[i].value.clusterDim.x;
-  return !emulate || emulate(last_kernel, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS : NO_SUCH_KERNEL;
+  return !emulate || emulate(last_kernel, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS
+                                                                               : NO_SUCH_KERNEL;
 }
 
 CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *address, const uint64_t *dims,
@@ -272,7 +273,7 @@ CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *addres
   const bool tf32 = data_type == CU_TENSOR_MAP_DATA_TYPE_TFLOAT32;
   fake_tensor_map told = {.data = address,
                           .rank = rank,
-                          .item = data_type == CU_TENSOR_MAP_DATA_TYPE_UINT8                ? 1
+                          .item = data_type == CU_TENSOR_MAP_DATA_TYPE_UINT8             ? 1
                                   : tf32 || data_type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4
                                                                                          : 2,
                           .swizzle_bytes = swizzle == 0 ? 0 : 16 << swizzle,
