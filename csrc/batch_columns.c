@@ -1,4 +1,4 @@
-/* Products of one matrix with a batch of dense ones on a GPU: joined where that takes less time than one after the other. */
+/* Batches of products on a GPU: stacked or joined where that takes less time than one after the other. */
 #include "batch.h"
 #include "copy.h"
 #include "edges.h"
@@ -27,11 +27,15 @@ static double product_seconds(const bsrg_matmul_args *args, const bsrg_chip *chi
              : INFINITY;
 }
 
-static bool pays(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
+/* Of all, one after the other. */
+static double seconds_one_by_one(const bsrg_matmul_args *args, const bsrg_chip *chip) {
   bsrg_matmul_args one = *args;
   one.batch.ndim = 0;
-  const double joined = product_seconds(&all->args, chip) + copy_seconds(args, all, chip);
-  return joined < (double)args->batch.shape[0] * product_seconds(&one, chip);
+  return (double)args->batch.shape[0] * product_seconds(&one, chip);
+}
+
+static bool pays(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
+  return product_seconds(&all->args, chip) + copy_seconds(args, all, chip) < seconds_one_by_one(args, chip);
 }
 
 /* ---- launch ------------------------------------------------------------------------------------- */
@@ -72,8 +76,11 @@ static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_m
 
 bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                                 bsrg_error *error) {
-  if (!bsrg_batch_can_join(args)) return one_by_one(args, gpu, multiply, error);
   const bsrg_chip chip = bsrg_chip_of(gpu);
+  bsrg_matmul_args stacked;
+  if (bsrg_batch_stack(args, &stacked) && product_seconds(&stacked, &chip) < seconds_one_by_one(args, &chip))
+    return multiply(&stacked, gpu, error);
+  if (!bsrg_batch_can_join(args)) return one_by_one(args, gpu, multiply, error);
   bsrg_joined all = bsrg_batch_join(args);
   if (!pays(args, &all, &chip)) return one_by_one(args, gpu, multiply, error);
   const size_t x_bytes =

@@ -62,6 +62,7 @@ static inline bsrg_dtype bsrg_out_dtype(const bsrg_matmul_args *args) {
 typedef struct bsrg_uploads bsrg_uploads;       /* uploads.h */
 typedef struct bsrg_mask_plan bsrg_mask_plan;   /* attention.h */
 typedef struct bsrg_pair_index bsrg_pair_index; /* pairs.h */
+typedef struct bsrg_stack bsrg_stack;
 
 /* What the choice of a family follows from beside the structure (planner.c). Addresses count by their alignment, C where
  * it is read. */
@@ -94,6 +95,7 @@ struct bsrg_structure {
   /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */
   _Atomic(bsrg_mask_plan *) mask_plans;
   _Atomic(bsrg_pair_index *) pair_index; /* made at the first product with another block-sparse matrix */
+  _Atomic(bsrg_stack *) stacks;          /* the pattern repeated: a list, newest first */
   uint64_t id;                           /* never used twice; 0 where the pattern is a GPU's */
   /* NULL or, where a GPU makes the pattern (dynamic.h), what for: the view has no indices and no indptr then, nnzb is the
    * capacity and an order that is not NULL says nothing but that this is a transposed reading. The original's. */
@@ -107,16 +109,21 @@ bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question);
  * transposed structure. */
 bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times, bsrg_structure **out,
                                  bsrg_error *error);
+/* structure_stack.c: `count` times the pattern, along the diagonal of a larger matrix or else below one another, in which whole blocks
+ * follow whole blocks. Belongs to the structure. NULL where there is no memory, or where it has been asked for too many numbers or
+ * blocks. */
+bsrg_structure *bsrg_structure_stacked(bsrg_structure *structure, int64_t count, bool diagonal);
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
 /* For calls that find blocks by their columns. */
 bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *name, bsrg_error *error);
 
-/* Free what planner.c, uploads.c, attention_masks.c and pairs_index.c made for a structure. */
+/* Free what planner.c, uploads.c, attention_masks.c, pairs_index.c and structure_stack.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);
 void bsrg_uploads_destroy(bsrg_uploads *uploads);
 void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
 void bsrg_pair_index_destroy(bsrg_pair_index *index);
+void bsrg_stacks_destroy(bsrg_stack *stacks);
 
 /* cpu/batch.c: args have been validated by bsrg_matmul, which turns products with A on the right into ones with the
  * transposed A on the left, and leaves one dimension of the batch or none. */

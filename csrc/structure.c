@@ -261,6 +261,7 @@ void bsrg_structure_destroy(bsrg_structure *structure) {
   bsrg_pair_index_destroy(atomic_load(&structure->pair_index));
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
   bsrg_plans_destroy(structure);
+  bsrg_stacks_destroy(atomic_load(&structure->stacks));
   if (structure->original == NULL) free(structure->dynamic);
   free((void *)structure->view.indptr);
   free((void *)structure->view.indices);

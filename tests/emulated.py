@@ -1,6 +1,4 @@
-"""For scripts under the emulated driver of tests/emulation.py: arrays in memory that it takes for a
-GPU's, and calls of all operations on them.
-"""
+"""For scripts under the emulated driver of tests/emulation.py: calls of all operations."""
 
 from __future__ import annotations
 
@@ -11,59 +9,15 @@ from typing import Any
 import numpy as np
 import operations
 import pytest
+import value_batch_cases
 from cases import problem
 from drawn_calls import Drawn, calls, check
 from drawn_products import Target
 from hypothesis import given
-from spaces import OwnDevice, Space, import_torch
+from spaces import LentSpace, OwnDevice, import_torch
 from strategies import GPU_COLUMNS, GPU_SIDES, profile
 
 NO_SUCH_KERNEL = "CUDA_ERROR_500"  # what tests/c/fake_cuda.c says of those that were not compiled
-
-
-class Lent:
-    """An array of NumPy's that says that it is on a GPU."""
-
-    def __init__(self, x: np.ndarray) -> None:
-        self.x = x
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        told = {k: v for k, v in self.x.__array_interface__.items() if k != "descr"}
-        return {**told, "version": 3, "strides": self.x.strides if self.x.size else None}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # other ways to the same memory
-            raise AttributeError(name)
-        found = getattr(self.x, name)
-        if not callable(found):
-            return _lend(found)
-        return lambda *given, **options: _lend(found(*given, **options))
-
-    def __getitem__(self, key: Any) -> Any:
-        return _lend(self.x[key])
-
-
-def _lend(x: Any) -> Any:
-    return Lent(x) if isinstance(x, np.ndarray) else x
-
-
-class LentSpace(Space):
-    """Strided arrays, of the dtypes that __cuda_array_interface__ has."""
-
-    name = "lent"
-    device = "cuda:0"
-
-    def array(self, x: np.ndarray) -> Lent:
-        if x.dtype.kind != "f" or x.dtype.name.startswith(("bfloat", "float8")):
-            pytest.skip(f"__cuda_array_interface__ has no {x.dtype.name}")
-        return Lent(x.copy(order="K"))
-
-    def host(self, x: Any) -> np.ndarray:
-        return x.x if isinstance(x, Lent) else x.to_host()
-
-    def column_major(self, x: np.ndarray) -> Lent:
-        return self.array(np.asfortranarray(x))
 
 
 def any_calls(count: int) -> int:
@@ -102,6 +56,15 @@ def all_operations(rounds: int) -> int:
             print(operation.name, p.shape, p.data.shape, p.n, p.dtype)
             done += _is_emulated(lambda: operations.check(operation, LentSpace(), p, rng))  # noqa: B023
     return done
+
+
+def batches_of_values() -> int:
+    """Checks products of batches of matrices; how many sets of them were computed."""
+    rng = np.random.default_rng()
+    return sum(
+        _is_emulated(lambda: value_batch_cases.products(LentSpace(), rng, "float16", batch))  # noqa: B023
+        for batch in ((3,), (2, 3))
+    )
 
 
 def _is_emulated(call: Any) -> bool:

@@ -4,6 +4,7 @@ makes up, whose device memory is the host's.
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 import subprocess
@@ -39,7 +40,21 @@ def _include_of_cuda() -> Path:
     said = subprocess.run(
         [nvcc, "-dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, check=False
     )
-    return Path(re.search(r'INCLUDES="-I([^"]+)"', said.stderr)[1])
+    found = re.search(r'INCLUDES="-I([^"]+)"', said.stderr)
+    if found is None:
+        pytest.skip(f"{nvcc} does not say where the headers of CUDA are")
+    return Path(found[1])
+
+
+def _check_compiler() -> None:
+    """Skips where there is none for C++20, or not for the processor that fibers are written for."""
+    if platform.machine() != "x86_64":
+        pytest.skip("fibers are for x86-64")
+    if shutil.which("g++") is None:
+        pytest.skip("needs a C++ compiler, g++")
+    said = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=True)
+    if int(said.stdout.split(".")[0]) < 11:
+        pytest.skip("needs g++ 11 or newer")
 
 
 def _write_source(path: Path, text: str) -> None:
@@ -55,11 +70,15 @@ def _write_sources(folder: Path) -> None:
     shutil.copytree(EMULATOR / "ptx", folder / "ptx", dirs_exist_ok=True)
 
 
+def all_names() -> tuple[str, ...]:
+    paths = sorted(KERNELS.glob("sm*/*.cu"))
+    return tuple(path.relative_to(KERNELS).with_suffix("").as_posix() for path in paths)
+
+
 @cache
 def library(names: tuple[str, ...], *, text: str = "", optimised: bool = False) -> Path:
     """Of the kernels in kernels/<name>.cu, or of a text; it goes with this process."""
-    if shutil.which("g++") is None:
-        pytest.skip("needs a C++ compiler, g++")
+    _check_compiler()
     holder = tempfile.TemporaryDirectory()
     _folders.append(holder)
     folder = Path(holder.name)

@@ -53,21 +53,27 @@ def _built(lacking: str) -> Path:
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def run(script: str, *, lacking: str = "", folder: Path | None = None, **variables: object) -> str:
-    """What the script prints. ``variables``: those of tests/c/fake_cuda.c, such as ``arch=70``."""
-    place = folder or _built(lacking)
-    environment = {
-        **os.environ,
+def environment(
+    *, lacking: str = "", folder: Path | None = None, **variables: object
+) -> dict[str, str]:
+    """What a process needs to find the driver. ``variables``: those of tests/c/fake_cuda.c, such as
+    ``arch=70``."""
+    return {
         **{f"FAKE_CUDA_{name.upper()}": str(value) for name, value in variables.items()},
-        "LD_LIBRARY_PATH": str(place),
-        "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(TESTS)]),
+        "LD_LIBRARY_PATH": str(folder or _built(lacking)),
     }
+
+
+def run(script: str, *, lacking: str = "", folder: Path | None = None, **variables: object) -> str:
+    """What the script prints. ``variables`` as in `environment`."""
+    path = os.pathsep.join([*filter(None, sys.path), str(TESTS)])
+    needed = environment(lacking=lacking, folder=folder, **variables)
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
         text=True,
         check=False,
-        env=environment,
+        env={**os.environ, **needed, "PYTHONPATH": path},
         timeout=300,
     )
     assert done.returncode == 0, done.stderr

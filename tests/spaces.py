@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from typing import Any
 
@@ -137,5 +138,52 @@ class OwnDevice(Space):
         return x.to_host()
 
 
+class Lent:
+    """An array of NumPy's that says that it is on a GPU: for one that is emulated."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.x = x
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        told = {k: v for k, v in self.x.__array_interface__.items() if k != "descr"}
+        return {**told, "version": 3, "strides": self.x.strides if self.x.size else None}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # other ways to the same memory
+            raise AttributeError(name)
+        found = getattr(self.x, name)
+        if not callable(found):
+            return _lend(found)
+        return lambda *given, **options: _lend(found(*given, **options))
+
+    def __getitem__(self, key: Any) -> Any:
+        return _lend(self.x[key])
+
+
+def _lend(x: Any) -> Any:
+    return Lent(x) if isinstance(x, np.ndarray) else x
+
+
+class LentSpace(Space):
+    """Strided arrays, of the dtypes that __cuda_array_interface__ has."""
+
+    name = "lent"
+    device = "cuda:0"
+
+    def array(self, x: np.ndarray) -> Lent:
+        if x.dtype.kind != "f" or x.dtype.name.startswith(("bfloat", "float8")):
+            pytest.skip(f"__cuda_array_interface__ has no {x.dtype.name}")
+        return Lent(x.copy(order="K"))
+
+    def host(self, x: Any) -> np.ndarray:
+        return x.x if isinstance(x, Lent) else x.to_host()
+
+    def column_major(self, x: np.ndarray) -> Lent:
+        return self.array(np.asfortranarray(x))
+
+
 CPU_SPACES = (Space(), Torch())
 GPU_SPACES = (Torch("cuda:0"), CuPy(), OwnDevice())
+if os.environ.get("FAKE_CUDA_KERNELS"):  # the memory of an emulated GPU is the host's
+    GPU_SPACES += (LentSpace(),)

@@ -1,7 +1,7 @@
 """Kernels on a CPU, thread by thread: see tests/emulator. No GPU is needed for that.
 
-Those of float16, and what all types share, compiled as they come; ``--thorough`` takes all kernels,
-optimised, and more calls.
+Those of float16 for all GPUs, what all types share, and one of each family for Hopper, compiled as
+they come; ``--thorough`` takes all kernels, optimised, and more calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 pytest.importorskip("ml_dtypes", reason="NumPy has bfloat16 only with ml_dtypes")
 pytest.importorskip("torch", reason="torch is not installed")
 
-OTHER_TYPES = ("bf16", "f32", "f64", "tf32", "e4m3", "e5m2")
+OTHER_TYPES = {"bf16", "f32", "f64", "tf32", "e4m3", "e5m2"}
+OF_HOPPER = {"tall", "tall_pieces", "stream", "stream_fused", "narrow_tma", "narrow_cluster"}
+OF_HOPPER |= {"pairs", "sampled", "attention"}
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +28,13 @@ def thorough(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="module")
 def kernels(thorough: bool) -> Path:
-    names = [
-        path.relative_to(emulation.KERNELS).with_suffix("").as_posix()
-        for path in sorted(emulation.KERNELS.glob("sm*/*.cu"))
-        if thorough or not set(OTHER_TYPES) & set(path.stem.split("_"))
-    ]
+    def is_quick(name: str) -> bool:
+        folder, _, rest = name.partition("/")
+        if folder == "sm90":
+            return rest.removesuffix("_f16") in OF_HOPPER
+        return not OTHER_TYPES & set(rest.split("_"))
+
+    names = filter(None if thorough else is_quick, emulation.all_names())
     return emulation.library(tuple(names), optimised=thorough)
 
 
@@ -50,6 +54,13 @@ def test_all_operations(kernels: Path, arch: int, thorough: bool) -> None:
     script = f"import emulated; print(emulated.all_operations({rounds}))"
     said = fake_cuda.run(script, arch=arch, kernels=kernels)
     assert int(said.splitlines()[-1]) >= 5 * rounds
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_batches_of_values(kernels: Path, arch: int) -> None:
+    script = "import emulated; print(emulated.batches_of_values())"
+    said = fake_cuda.run(script, arch=arch, kernels=kernels)
+    assert int(said.splitlines()[-1]) == 2
 
 
 # ---- what the emulator finds ---------------------------------------------------------------------

@@ -1,8 +1,9 @@
 /* Which batches become one product, and where the matrices of the others are. */
 #include "batch.h"
-#include "check.h"
+#include "structures.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { K = 6, M = 4, N = 3 };
 
@@ -82,7 +83,91 @@ static void test_steps(void) {
   CHECK(bsrg_batch_is_empty(&args.batch));
 }
 
+/* Three matrices of 2 x 3 blocks of 2 x 4, whose values follow one another. */
+static void test_stacks(void) {
+  enum { COUNT = 3, ROWS = 4, COLS = 12, BLOCKS = 3, AREA = 8 };
+  static const int64_t begins[] = {0, 2, 3}, columns[BLOCKS] = {0, 2, 1};
+  int64_t *indptr = malloc(sizeof begins), *indices = malloc(sizeof columns);
+  memcpy(indptr, begins, sizeof begins);
+  memcpy(indices, columns, sizeof columns);
+  bsrg_structure *a = make_structure(2, 3, 2, 4, indptr, indices);
+  bsrg_matmul_args args = {.a = a,
+                           .dtype = BSRG_F64,
+                           .x = {memory, COLS, N, N, 1},
+                           .y = {memory + 1000, ROWS, N, N, 1},
+                           .batch = {.ndim = 1,
+                                     .shape = {COUNT},
+                                     .x_strides = {COLS * N},
+                                     .y_strides = {ROWS * N},
+                                     .values_strides = {BLOCKS * AREA}}};
+  bsrg_matmul_args stacked;
+  CHECK(bsrg_batch_stack(&args, &stacked));
+  bsrg_structure_view v = bsrg_structure_get(stacked.a);
+  CHECK(v.rows == COUNT * ROWS && v.cols == COUNT * COLS && v.nnzb == COUNT * BLOCKS);
+  for (int64_t b = 0; b < v.nnzb; ++b) CHECK(v.indices[b] == b / BLOCKS * 3 + columns[b % BLOCKS]);
+  for (int64_t row = 0; row <= v.block_rows; ++row)
+    CHECK(v.indptr[row] == row / 2 * BLOCKS + (row % 2 ? 2 : 0));
+  CHECK(stacked.x.rows == COUNT * COLS && stacked.y.rows == COUNT * ROWS && stacked.batch.ndim == 0);
+  /* It is kept, and so is another of one X. */
+  bsrg_structure *const kept = stacked.a;
+  CHECK(bsrg_batch_stack(&args, &stacked) && stacked.a == kept);
+  args.batch.x_strides[0] = 0;
+  CHECK(bsrg_batch_stack(&args, &stacked) && stacked.a != kept && stacked.x.rows == COLS);
+  v = bsrg_structure_get(stacked.a);
+  CHECK(v.rows == COUNT * ROWS && v.cols == COLS && v.indices[BLOCKS] == 0);
+
+  /* Transposed views: along the diagonal alone, as their values follow one another there. */
+  bsrg_structure *transposed;
+  CHECK(bsrg_structure_transposed(a, &transposed, NULL) == BSRG_OK);
+  bsrg_matmul_args turned = args;
+  turned.a = transposed;
+  turned.x = (bsrg_dense){memory, ROWS, N, N, 1};
+  turned.y = (bsrg_dense){memory + 1000, COLS, N, N, 1};
+  turned.batch.y_strides[0] = COLS * N;
+  CHECK(!bsrg_batch_stack(&turned, &stacked));
+  turned.batch.x_strides[0] = ROWS * N;
+  CHECK(bsrg_batch_stack(&turned, &stacked) && stacked.a != kept);
+  v = bsrg_structure_get(stacked.a);
+  CHECK(v.rows == COUNT * COLS && v.cols == COUNT * ROWS && v.order != NULL);
+  const bsrg_structure_view t = bsrg_structure_get(transposed);
+  for (int64_t b = 0; b < v.nnzb; ++b) {
+    CHECK(v.order[b] == b / BLOCKS * BLOCKS + t.order[b % BLOCKS]);
+    CHECK(v.indices[b] == b / BLOCKS * 2 + t.indices[b % BLOCKS]);
+  }
+
+  /* What does not lie so, and vectors of rows. */
+  args.batch.x_strides[0] = COLS * N;
+  bsrg_matmul_args other = args;
+  other.batch.y_strides[0] += 1;
+  CHECK(!bsrg_batch_stack(&other, &stacked));
+  other = args;
+  other.batch.x_strides[0] += 1;
+  CHECK(!bsrg_batch_stack(&other, &stacked));
+  other = args;
+  other.batch.values_strides[0] += 1;
+  CHECK(!bsrg_batch_stack(&other, &stacked));
+  other = args;
+  other.beta = 1;
+  other.c = other.y; /* one for all */
+  CHECK(!bsrg_batch_stack(&other, &stacked));
+  other.batch.c_strides[0] = ROWS * N;
+  CHECK(bsrg_batch_stack(&other, &stacked) && stacked.c.rows == COUNT * ROWS);
+  other = args;
+  other.epilogue.row_bias.data = memory;
+  CHECK(!bsrg_batch_stack(&other, &stacked));
+  /* Ever other numbers: at some point no more are made. */
+  int made = 0;
+  for (int64_t count = 2; count < 40; ++count) {
+    other = args;
+    other.batch.shape[0] = count;
+    made += bsrg_batch_stack(&other, &stacked);
+  }
+  CHECK(made > 2 && made < 20);
+  bsrg_structure_destroy(a);
+}
+
 int main(void) {
+  test_stacks();
   test_one_product();
   test_left_over();
   test_steps();
