@@ -19,7 +19,7 @@ ISAS = ("avx512_bf16", "avx512", "avx2", "generic")  # each has what those behin
 
 @pytest.mark.parametrize("isa", ISAS[1:])
 def test_lower_instruction_sets(isa: str) -> None:
-    """The tests of products, where the processor has less; with NumPy, as libraries do not differ."""
+    """The tests of products, with NumPy, where the processor has less."""
     if ISAS.index(isa) <= ISAS.index(_core.cpu_isa()):
         pytest.skip(f"this processor has no more than {_core.cpu_isa()}")
     here = Path(__file__).resolve().parent
