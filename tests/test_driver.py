@@ -173,6 +173,28 @@ def test_no_memory(function: str, message: str) -> None:
 
 
 @fake_cuda.needs_kernels
+def test_values_that_have_no_way_to_the_host() -> None:
+    script = """
+    class Foreign:
+        def __init__(self, array):
+            self.array, self.__cuda_array_interface__ = array, array.__cuda_array_interface__
+
+    data = Foreign(DeviceArray.from_host(np.ones((3, 2, 2), np.float32)))
+    a = bsrgemm.bsr_array((data, [0, 1, 1], [0, 2, 3]), (4, 4))
+    told(lambda: a @ DeviceArray.from_host(np.ones((4, 8), np.float32)))
+    for call in (a.todense, a.T.todense, a.copy, lambda: a.to("cpu")):
+        told(call)
+    """
+    first, *others = told(script)
+    assert first == "nothing was raised"
+    assert len(others) == 4
+    for line in others:
+        assert line.startswith("TypeError: a Foreign on cuda:0 is needed on the host"), line
+        assert line.endswith(
+            "accepted here: an array of NumPy, torch or CuPy or a bsrgemm.DeviceArray"
+        )
+
+
 def test_no_memory_for_a_plan() -> None:
     """It runs out after the device has been prepared, and the next product finds some."""
     script = """

@@ -403,9 +403,15 @@ class _Foreign(Library):
         return _core.DeviceArray.empty(shape, wanted, info.device)
 
     def to_host(self, x: Any) -> np.ndarray:
-        if hasattr(x, "__array__") or not hasattr(x, "__dlpack__"):
+        if hasattr(x, "__array__"):
             return np.asarray(x)
-        return np.from_dlpack(x)
+        where = _core.describe(x).device
+        if where != "cpu":
+            raise TypeError(
+                f"a {type(x).__name__} on {where} is needed on the host, to which it has no way; "
+                "accepted here: an array of NumPy, torch or CuPy or a bsrgemm.DeviceArray"
+            )
+        return np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
 
     def any_nonzero(self, data: Any, blocks: np.ndarray, rows: slice, cols: slice) -> bool:
         # There is no way to the host from a GPU.
