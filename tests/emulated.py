@@ -38,7 +38,7 @@ def any_calls(count: int) -> int:
     return done
 
 
-def all_operations(rounds: int) -> int:
+def all_operations(rounds: int, dtypes: tuple[str, ...]) -> int:
     """Checks the operations of the table with strided operands; how many were computed."""
     rng = np.random.default_rng()
     blocks = ((64, 64), (16, 16), (32, 32), (12, 20), (128, 64), (8, 8), (64, 16), (48, 80))
@@ -50,7 +50,7 @@ def all_operations(rounds: int) -> int:
                 rng.random((4, 5)) < 0.5,
                 blocks[rng.integers(len(blocks))],
                 int(rng.choice([1, 7, 33, 64, 200])),
-                str(rng.choice(["float16", "float32", "float64"])),
+                str(rng.choice(dtypes)),
                 cut=(int(rng.integers(3)), int(rng.integers(3))),
             )
             print(operation.name, p.shape, p.data.shape, p.n, p.dtype)

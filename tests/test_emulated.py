@@ -45,13 +45,14 @@ def test_any_call(kernels: Path, arch: int, thorough: bool) -> None:
     said = fake_cuda.run(
         f"import emulated; print(emulated.any_calls({count}))", arch=arch, kernels=kernels
     )
-    assert int(said.splitlines()[-1]) >= count // 4
+    assert int(said.splitlines()[-1]) >= count // 10
 
 
 @pytest.mark.parametrize("arch", [80, 90])
 def test_all_operations(kernels: Path, arch: int, thorough: bool) -> None:
     rounds = 20 if thorough else 1
-    script = f"import emulated; print(emulated.all_operations({rounds}))"
+    dtypes = ("float16", "float32", "float64") if thorough else ("float16",)
+    script = f"import emulated; print(emulated.all_operations({rounds}, {dtypes}))"
     said = fake_cuda.run(script, arch=arch, kernels=kernels)
     assert int(said.splitlines()[-1]) >= 5 * rounds
 

@@ -403,7 +403,8 @@ class _Foreign(Library):
         return _core.DeviceArray.empty(shape, wanted, info.device)
 
     def to_host(self, x: Any) -> np.ndarray:
-        if hasattr(x, "__array__"):
+        lent = hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
+        if hasattr(x, "__array__") or not lent:
             return np.asarray(x)
         where = _core.describe(x).device
         if where != "cpu":
