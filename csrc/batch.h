@@ -28,8 +28,11 @@ bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args);
 bsrg_tensor bsrg_batch_tensor(const bsrg_dense *one, int64_t count, int64_t stride);
 bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count);
 
-/* batch_stack.c: a batch of one dimension whose values are not one as one product; false where it is none. */
-bool bsrg_batch_stack(const bsrg_matmul_args *args, bsrg_matmul_args *stacked);
+/* ---- batch_stack.c: batches of one dimension, whose values are not one ---- */
+
+bool bsrg_batch_can_stack(const bsrg_matmul_args *args);
+/* Some matrices from `first` on as one product; returns how many. */
+int64_t bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first, bsrg_matmul_args *stacked);
 
 /* batch_columns.c: the products of a batch of one dimension on a GPU, by one or more of `multiply`. */
 typedef bsrg_status (*bsrg_multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error);

@@ -34,6 +34,16 @@ static double seconds_one_by_one(const bsrg_matmul_args *args, const bsrg_chip *
   return (double)args->batch.shape[0] * product_seconds(&one, chip);
 }
 
+static double seconds_stacked(const bsrg_matmul_args *args, const bsrg_chip *chip) {
+  double seconds = 0;
+  bsrg_matmul_args stacked;
+  for (int64_t first = 0; first < args->batch.shape[0];) {
+    first += bsrg_batch_stack(args, first, &stacked);
+    seconds += product_seconds(&stacked, chip);
+  }
+  return seconds;
+}
+
 static bool pays(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
   return product_seconds(&all->args, chip) + copy_seconds(args, all, chip) < seconds_one_by_one(args, chip);
 }
@@ -63,6 +73,17 @@ static bsrg_status multiply_copies(const bsrg_matmul_args *args, const bsrg_join
   return status;
 }
 
+static bsrg_status multiply_stacked(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
+                                    bsrg_error *error) {
+  bsrg_status status = BSRG_OK;
+  bsrg_matmul_args stacked;
+  for (int64_t first = 0; status == BSRG_OK && first < args->batch.shape[0];) {
+    first += bsrg_batch_stack(args, first, &stacked);
+    status = multiply(&stacked, gpu, error);
+  }
+  return status;
+}
+
 static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                               bsrg_error *error) {
   int64_t position[BSRG_BATCH_DIMS] = {0};
@@ -77,9 +98,8 @@ static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_m
 bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                                 bsrg_error *error) {
   const bsrg_chip chip = bsrg_chip_of(gpu);
-  bsrg_matmul_args stacked;
-  if (bsrg_batch_stack(args, &stacked) && product_seconds(&stacked, &chip) < seconds_one_by_one(args, &chip))
-    return multiply(&stacked, gpu, error);
+  if (bsrg_batch_can_stack(args) && seconds_stacked(args, &chip) < seconds_one_by_one(args, &chip))
+    return multiply_stacked(args, gpu, multiply, error);
   if (!bsrg_batch_can_join(args)) return one_by_one(args, gpu, multiply, error);
   bsrg_joined all = bsrg_batch_join(args);
   if (!pays(args, &all, &chip)) return one_by_one(args, gpu, multiply, error);

@@ -110,8 +110,7 @@ bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question);
 bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times, bsrg_structure **out,
                                  bsrg_error *error);
 /* structure_stack.c: `count` times the pattern, along the diagonal of a larger matrix or else below one another, in which whole blocks
- * follow whole blocks. Belongs to the structure. NULL where there is no memory, or where it has been asked for too many numbers or
- * blocks. */
+ * follow whole blocks. Belongs to the structure, so that callers ask for few numbers. NULL: no memory, or too many blocks. */
 bsrg_structure *bsrg_structure_stacked(bsrg_structure *structure, int64_t count, bool diagonal);
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);

@@ -10,12 +10,11 @@ struct bsrg_stack {
   bsrg_stack *next;
 };
 
-/* Whoever asks for ever other numbers does not fill the host's memory. */
-enum { MOST_STACKS = 8, MOST_BLOCKS = 1 << 22 };
+/* Of a stack; and as many block rows. */
+enum { MOST_BLOCKS = 1 << 22 };
 
-static bsrg_structure *find(bsrg_stack *stacks, int64_t count, bool diagonal, int *all) {
-  *all = 0;
-  for (const bsrg_stack *s = stacks; s; s = s->next, ++*all)
+static bsrg_structure *find(const bsrg_stack *stacks, int64_t count, bool diagonal) {
+  for (const bsrg_stack *s = stacks; s; s = s->next)
     if (s->count == count && s->diagonal == diagonal) return s->structure;
   return NULL;
 }
@@ -53,11 +52,10 @@ static bsrg_structure *repeat(const bsrg_structure_view *a, int64_t count, bool 
 static bsrg_structure *stacked(bsrg_structure *structure, int64_t count, bool diagonal) {
   const bsrg_structure_view *a = &structure->view;
   bsrg_stack *first = atomic_load(&structure->stacks);
-  int all;
-  bsrg_structure *found = find(first, count, diagonal, &all);
+  bsrg_structure *found = find(first, count, diagonal);
   int64_t blocks, rows, cols;
-  if (found || all >= MOST_STACKS || !bsrg_mul_ok(count, a->nnzb, &blocks) || blocks > MOST_BLOCKS ||
-      !bsrg_mul_ok(count, a->block_rows, &rows) || rows > INT32_MAX ||
+  if (found || !bsrg_mul_ok(count, a->nnzb, &blocks) || blocks > MOST_BLOCKS ||
+      !bsrg_mul_ok(count, a->block_rows, &rows) || rows > MOST_BLOCKS ||
       !bsrg_mul_ok(count, a->block_cols, &cols) || cols > INT32_MAX)
     return found;
   bsrg_stack *made = malloc(sizeof(*made));
@@ -68,7 +66,7 @@ static bsrg_structure *stacked(bsrg_structure *structure, int64_t count, bool di
     return NULL;
   }
   while (!atomic_compare_exchange_weak(&structure->stacks, &made->next, made)) {
-    found = find(made->next, count, diagonal, &all);
+    found = find(made->next, count, diagonal);
     if (found) { /* another thread was faster */
       bsrg_structure_destroy(made->structure);
       free(made);
