@@ -22,14 +22,15 @@ import fake_cuda  # noqa: E402
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], epilog="All else is python's.", allow_abbrev=False
+    )
     parser.add_argument("--arch", type=int, default=90, choices=(80, 90))
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of python")
-    given = parser.parse_args()
+    given, arguments = parser.parse_known_args()
     kernels = emulation.library(emulation.all_names(), optimised=True)
     environment = fake_cuda.environment(arch=given.arch, kernels=kernels)
     return subprocess.run(
-        [sys.executable, *given.arguments], env={**os.environ, **environment}, check=False
+        [sys.executable, *arguments], env={**os.environ, **environment}, check=False
     ).returncode
 
 

@@ -1,4 +1,4 @@
-// What CUDA C++ gives a kernel, on a CPU: the kernels of kernels/sm80 are compiled with this in front of them (tests/emulation.py),
+// What CUDA C++ gives a kernel, on a CPU: kernels are compiled with this in front of them (tests/emulation.py),
 // their PTX being replaced by tests/emulator/ptx. The threads of a block are fibers of one thread of the CPU, which leave off
 // where threads wait for others, and run in another order each time, so that what needs a barrier and has none is likely to show.
 #pragma once
@@ -179,8 +179,6 @@ T replace(T *at, T with) {
 
 inline void __syncthreads() { emulation::wait_for_block(); }
 inline void __syncwarp(uint32_t mask = ~0u) { emulation::exchange(mask, 0, 0); }
-inline void __threadfence() {}
-inline void __threadfence_block() {}
 
 template <typename T>
 T __shfl_sync(uint32_t mask, T value, int from, int width = 32) {
@@ -205,7 +203,6 @@ inline uint32_t __ballot_sync(uint32_t mask, bool here) {
   return emulation::reduce<uint32_t, emulation::either>(mask, here ? 1u << emulation::thread().lane : 0u);
 }
 inline bool __any_sync(uint32_t mask, bool here) { return __ballot_sync(mask, here) != 0; }
-inline bool __all_sync(uint32_t mask, bool here) { return __ballot_sync(mask, !here) == 0; }
 template <typename T>
 T __reduce_add_sync(uint32_t mask, T value) {
   return emulation::reduce<T, emulation::add>(mask, value);

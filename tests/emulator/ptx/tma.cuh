@@ -5,6 +5,7 @@
 
 #include "fake_tensor_map.h"
 #include "params.h"
+#include "ptx/mma_sync.cuh"
 
 namespace bsrg::ptx {
 
@@ -49,10 +50,6 @@ inline int bytes_of(const fake_tensor_map &map) {
   return bytes;
 }
 
-inline float rounded_to_tf32(float x) {
-  return std::isfinite(x) ? __uint_as_float((__float_as_uint(x) + 0x1000) & 0xffffe000u) : x;
-}
-
 // To the same place of every block of the mask.
 inline void load_box(uint32_t destination, const bsrg_tensor_map &given, const Place &at, uint32_t barrier,
                      unsigned mask) {
@@ -71,7 +68,7 @@ inline void load_box(uint32_t destination, const bsrg_tensor_map &given, const P
         if (from && map.is_tf32) {
           float x;
           std::memcpy(&x, element, 4);
-          x = rounded_to_tf32(x);
+          x = round_to_tf32(x);
           std::memcpy(element, &x, 4);
         }
       });
