@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,9 +30,11 @@ def least_error(dtype: str, terms: int, cancelled: float = 1.0) -> float:
 
 def cancellation(expected: Any, terms: Any, count: int) -> float:
     """How much smaller the results of a few sums of ``count`` random terms are than such sums
-    usually are, at least 1. ``terms`` has the sums of the terms' absolute values."""
+    usually are, at least 1, and more for few results, whose errors do not average out. ``terms``
+    has the sums of the terms' absolute values."""
     size, usual = (float((x**2).sum() ** 0.5) for x in (expected, terms))
-    return max(1.0, usual / (size * np.sqrt(count))) if size > 0 else 1.0
+    smaller = max(1.0, usual / (size * np.sqrt(count))) if size > 0 else 1.0
+    return smaller * (1.0 + 2.0 / max(1, math.prod(expected.shape)) ** 0.5)
 
 
 def numpy_dtype(name: str) -> np.dtype:
