@@ -24,8 +24,7 @@ static void remove_dimension(bsrg_batch *batch, int d) {
   }
 }
 
-/* Whether two dimensions are steps of one, as far as an operand goes. */
-static bool is_one(const int64_t *strides, int d, int64_t count) {
+bool bsrg_batch_is_one(const int64_t *strides, int d, int64_t count) {
   int64_t next;
   return bsrg_mul_ok(strides[d + 1], count, &next) && next == strides[d];
 }
@@ -35,9 +34,10 @@ static void join_dimensions(bsrg_batch *batch, bool reads_c) {
   for (int d = batch->ndim - 2; d >= 0; --d) {
     const int64_t count = batch->shape[d + 1];
     int64_t all;
-    if (!bsrg_mul_ok(batch->shape[d], count, &all) || !is_one(batch->x_strides, d, count) ||
-        !is_one(batch->y_strides, d, count) || !is_one(batch->values_strides, d, count) ||
-        (reads_c && !is_one(batch->c_strides, d, count)))
+    if (!bsrg_mul_ok(batch->shape[d], count, &all) || !bsrg_batch_is_one(batch->x_strides, d, count) ||
+        !bsrg_batch_is_one(batch->y_strides, d, count) ||
+        !bsrg_batch_is_one(batch->values_strides, d, count) ||
+        (reads_c && !bsrg_batch_is_one(batch->c_strides, d, count)))
       continue;
     batch->shape[d + 1] = all;
     remove_dimension(batch, d);
@@ -70,15 +70,15 @@ void bsrg_batch_fold(bsrg_matmul_args *args) {
 
 /* ---- one matrix after the other ------------------------------------------------------------------ */
 
-bool bsrg_batch_is_empty(const bsrg_batch *batch) {
-  for (int d = 0; d < batch->ndim; ++d)
-    if (batch->shape[d] == 0) return true;
+bool bsrg_batch_is_empty(int ndim, const int64_t *shape) {
+  for (int d = 0; d < ndim; ++d)
+    if (shape[d] == 0) return true;
   return false;
 }
 
-bool bsrg_batch_next(const bsrg_batch *batch, int64_t *position) {
-  for (int d = batch->ndim - 1; d >= 0; --d) {
-    if (++position[d] < batch->shape[d]) return true;
+bool bsrg_batch_next(int ndim, const int64_t *shape, int64_t *position) {
+  for (int d = ndim - 1; d >= 0; --d) {
+    if (++position[d] < shape[d]) return true;
     position[d] = 0;
   }
   return false;
@@ -118,4 +118,11 @@ bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *posi
   if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, out_item);
   one.batch.ndim = 0;
   return one;
+}
+
+bsrg_matmul_args bsrg_batch_part(const bsrg_matmul_args *args, int64_t first, int64_t count) {
+  bsrg_matmul_args part = bsrg_batch_at(args, &first);
+  part.batch = args->batch;
+  part.batch.shape[0] = count;
+  return part;
 }

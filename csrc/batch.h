@@ -13,38 +13,41 @@ void bsrg_batch_fold(bsrg_matmul_args *args);
 bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride);
 void bsrg_batch_extend(bsrg_dense *matrix, int64_t count, int64_t stride);
 
-/* ---- batch_join.c: batches of one dimension, whose values are one ---- */
-
-/* As one product with the columns of all matrices. Operands whose matrices follow one another along the columns stay where they
- * are, and decide in which order others are copied, the data of which is NULL until there is memory. */
+/* Several matrices of a batch of one dimension as one product. Operands whose matrices follow one another as the lines of one do
+ * stay where they are; others are copied, and the data of copies is NULL until there is memory. */
 typedef struct bsrg_joined {
   bsrg_matmul_args args;
+  int64_t count;               /* of matrices */
+  bool below;                  /* in copies they lie below one another, not side by side */
   bool copy_x, copy_c, copy_y; /* C is copied to where Y goes */
 } bsrg_joined;
-/* Not where vectors along the columns begin anew with each matrix. */
-bool bsrg_batch_can_join(const bsrg_matmul_args *args);
-bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args);
 /* An operand's matrices as the heads of a tensor, whose rows they have; and the same in its copy. */
 bsrg_tensor bsrg_batch_tensor(const bsrg_dense *one, int64_t count, int64_t stride);
-bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count);
+bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count, bool below);
 
-/* ---- batch_stack.c: batches of one dimension, whose values are not one ---- */
+/* batch_join.c: with the columns of all, whose values are one. Operands that stay decide in which order others are copied. Not where
+ * vectors along the columns begin anew with each matrix. */
+bool bsrg_batch_can_join(const bsrg_matmul_args *args);
+bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args);
 
+/* batch_stack.c: of some matrices from `first` on, whose values are not one, with their rows. */
 bool bsrg_batch_can_stack(const bsrg_matmul_args *args);
-/* Some matrices from `first` on as one product; returns how many. */
-int64_t bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first, bsrg_matmul_args *stacked);
+bsrg_joined bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first);
 
 /* batch_columns.c: the products of a batch of one dimension on a GPU, by one or more of `multiply`. */
 typedef bsrg_status (*bsrg_multiply)(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_error *error);
 bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                                 bsrg_error *error);
 
-bool bsrg_batch_is_empty(const bsrg_batch *batch);
+bool bsrg_batch_is_empty(int ndim, const int64_t *shape);
 /* Steps to the next matrix; false behind the last one. */
-bool bsrg_batch_next(const bsrg_batch *batch, int64_t *position);
+bool bsrg_batch_next(int ndim, const int64_t *shape, int64_t *position);
+/* Whether two dimensions, of which the second has so many steps, are steps of one as far as an operand goes. */
+bool bsrg_batch_is_one(const int64_t *strides, int d, int64_t count);
 /* Takes away the last dimension, and returns it. */
 bsrg_batch bsrg_batch_take_last(bsrg_batch *batch);
-/* The product of one matrix. */
+/* The product of one matrix; and those of `count` from `first` on, of a batch of one dimension. */
 bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *position);
+bsrg_matmul_args bsrg_batch_part(const bsrg_matmul_args *args, int64_t first, int64_t count);
 
 #endif

@@ -8,13 +8,15 @@
 /* The share of the memory's rate that copies are taken to reach. */
 static const double copy_share = 0.5;
 
-static double copy_seconds(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
-  const double columns = (double)args->batch.shape[0] * (double)args->x.cols;
-  const double x_bytes = all->copy_x ? (double)args->x.rows * (double)bsrg_dtype_size(args->dtype) : 0;
-  const double y_bytes =
-      (all->copy_y + all->copy_c) * (double)args->y.rows * (double)bsrg_dtype_size(bsrg_out_dtype(args));
-  return (all->copy_x + all->copy_y + all->copy_c) * BSRG_LAUNCH_SECONDS +
-         2 * columns * (x_bytes + y_bytes) / (chip->hbm_bytes_per_s * copy_share);
+static double copy_seconds(const bsrg_joined *all, const bsrg_chip *chip) {
+  const bsrg_matmul_args *args = &all->args;
+  const int copies_of_y = all->copy_y + all->copy_c;
+  const double x_bytes =
+      all->copy_x ? (double)args->x.rows * (double)args->x.cols * (double)bsrg_dtype_size(args->dtype) : 0;
+  const double y_bytes = copies_of_y * (double)args->y.rows * (double)args->y.cols *
+                         (double)bsrg_dtype_size(bsrg_out_dtype(args));
+  return (all->copy_x + copies_of_y) * BSRG_LAUNCH_SECONDS +
+         2 * (x_bytes + y_bytes) / (chip->hbm_bytes_per_s * copy_share);
 }
 
 /* Infinite where no kernel can compute it. */
@@ -34,55 +36,21 @@ static double seconds_one_by_one(const bsrg_matmul_args *args, const bsrg_chip *
   return (double)args->batch.shape[0] * product_seconds(&one, chip);
 }
 
+static double seconds_joined(const bsrg_joined *all, const bsrg_chip *chip) {
+  return product_seconds(&all->args, chip) + copy_seconds(all, chip);
+}
+
 static double seconds_stacked(const bsrg_matmul_args *args, const bsrg_chip *chip) {
   double seconds = 0;
-  bsrg_matmul_args stacked;
   for (int64_t first = 0; first < args->batch.shape[0];) {
-    first += bsrg_batch_stack(args, first, &stacked);
-    seconds += product_seconds(&stacked, chip);
+    const bsrg_joined stack = bsrg_batch_stack(args, first);
+    seconds += seconds_joined(&stack, chip);
+    first += stack.count;
   }
   return seconds;
 }
 
-static bool pays(const bsrg_matmul_args *args, const bsrg_joined *all, const bsrg_chip *chip) {
-  return product_seconds(&all->args, chip) + copy_seconds(args, all, chip) < seconds_one_by_one(args, chip);
-}
-
 /* ---- launch ------------------------------------------------------------------------------------- */
-
-static bsrg_status multiply_copies(const bsrg_matmul_args *args, const bsrg_joined *all, bsrg_gpu gpu,
-                                   bsrg_multiply multiply, bsrg_error *error) {
-  const bsrg_batch *batch = &args->batch;
-  const int64_t count = batch->shape[0], size = (int64_t)bsrg_dtype_size(args->dtype),
-                out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
-  const CUstream stream = (CUstream)args->stream;
-  bsrg_status status = BSRG_OK;
-  if (all->copy_x) {
-    const bsrg_tensor from = bsrg_batch_tensor(&args->x, count, batch->x_strides[0]),
-                      to = bsrg_joined_tensor(&all->args.x, count);
-    status = bsrg_copy_tensor(&from, &to, size, gpu, stream, error);
-  }
-  const bsrg_tensor y = bsrg_batch_tensor(&args->y, count, batch->y_strides[0]),
-                    y_copy = bsrg_joined_tensor(&all->args.y, count);
-  if (status == BSRG_OK && all->copy_c) {
-    const bsrg_tensor from = bsrg_batch_tensor(&args->c, count, batch->c_strides[0]);
-    status = bsrg_copy_tensor(&from, &y_copy, out_size, gpu, stream, error);
-  }
-  if (status == BSRG_OK) status = multiply(&all->args, gpu, error);
-  if (status == BSRG_OK && all->copy_y) status = bsrg_copy_tensor(&y_copy, &y, out_size, gpu, stream, error);
-  return status;
-}
-
-static bsrg_status multiply_stacked(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
-                                    bsrg_error *error) {
-  bsrg_status status = BSRG_OK;
-  bsrg_matmul_args stacked;
-  for (int64_t first = 0; status == BSRG_OK && first < args->batch.shape[0];) {
-    first += bsrg_batch_stack(args, first, &stacked);
-    status = multiply(&stacked, gpu, error);
-  }
-  return status;
-}
 
 static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
                               bsrg_error *error) {
@@ -91,7 +59,63 @@ static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_m
   do {
     const bsrg_matmul_args one = bsrg_batch_at(args, position);
     status = multiply(&one, gpu, error);
-  } while (status == BSRG_OK && bsrg_batch_next(&args->batch, position));
+  } while (status == BSRG_OK && bsrg_batch_next(args->batch.ndim, args->batch.shape, position));
+  return status;
+}
+
+static bsrg_status multiply_copies(const bsrg_matmul_args *args, const bsrg_joined *all, bsrg_gpu gpu,
+                                   bsrg_multiply multiply, bsrg_error *error) {
+  const bsrg_batch *batch = &args->batch;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype),
+                out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
+  const CUstream stream = (CUstream)args->stream;
+  bsrg_status status = BSRG_OK;
+  if (all->copy_x) {
+    const bsrg_tensor from = bsrg_batch_tensor(&args->x, all->count, batch->x_strides[0]),
+                      to = bsrg_joined_tensor(&all->args.x, all->count, all->below);
+    status = bsrg_copy_tensor(&from, &to, size, gpu, stream, error);
+  }
+  const bsrg_tensor y = bsrg_batch_tensor(&args->y, all->count, batch->y_strides[0]),
+                    y_copy = bsrg_joined_tensor(&all->args.y, all->count, all->below);
+  if (status == BSRG_OK && all->copy_c) {
+    const bsrg_tensor from = bsrg_batch_tensor(&args->c, all->count, batch->c_strides[0]);
+    status = bsrg_copy_tensor(&from, &y_copy, out_size, gpu, stream, error);
+  }
+  if (status == BSRG_OK) status = multiply(&all->args, gpu, error);
+  if (status == BSRG_OK && all->copy_y) status = bsrg_copy_tensor(&y_copy, &y, out_size, gpu, stream, error);
+  return status;
+}
+
+/* The matrices of args, all of which are joined. */
+static bsrg_status multiply_joined(const bsrg_matmul_args *args, bsrg_joined *all, bsrg_gpu gpu,
+                                   bsrg_multiply multiply, bsrg_error *error) {
+  if (!all->copy_x && !all->copy_c && !all->copy_y) return multiply(&all->args, gpu, error);
+  const CUstream stream = (CUstream)args->stream;
+  bsrg_matmul_args *one = &all->args;
+  const size_t x_bytes = all->copy_x ? bsrg_lines_bytes(&one->x, (int64_t)bsrg_dtype_size(args->dtype)) : 0;
+  /* C alone is copied to where Y is. */
+  const size_t y_bytes =
+      all->copy_y ? bsrg_lines_bytes(&one->y, (int64_t)bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
+  CUdeviceptr scratch;
+  bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, x_bytes + y_bytes, stream, &scratch, error);
+  if (status == BSRG_ERR_MEMORY) return one_by_one(args, gpu, multiply, error);
+  if (status != BSRG_OK) return status;
+  if (all->copy_x) one->x.data = (void *)(uintptr_t)scratch;
+  if (all->copy_y) one->y.data = (void *)(uintptr_t)(scratch + x_bytes);
+  if (all->copy_c) one->c.data = one->y.data;
+  status = multiply_copies(args, all, gpu, multiply, error);
+  return bsrg_scratch_free(gpu.api, scratch, stream, status, error);
+}
+
+static bsrg_status multiply_stacked(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_multiply multiply,
+                                    bsrg_error *error) {
+  bsrg_status status = BSRG_OK;
+  for (int64_t first = 0; status == BSRG_OK && first < args->batch.shape[0];) {
+    bsrg_joined stack = bsrg_batch_stack(args, first);
+    const bsrg_matmul_args part = bsrg_batch_part(args, first, stack.count);
+    status = multiply_joined(&part, &stack, gpu, multiply, error);
+    first += stack.count;
+  }
   return status;
 }
 
@@ -100,21 +124,10 @@ bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg
   const bsrg_chip chip = bsrg_chip_of(gpu);
   if (bsrg_batch_can_stack(args) && seconds_stacked(args, &chip) < seconds_one_by_one(args, &chip))
     return multiply_stacked(args, gpu, multiply, error);
-  if (!bsrg_batch_can_join(args)) return one_by_one(args, gpu, multiply, error);
-  bsrg_joined all = bsrg_batch_join(args);
-  if (!pays(args, &all, &chip)) return one_by_one(args, gpu, multiply, error);
-  const size_t x_bytes =
-      all.copy_x ? bsrg_lines_bytes(&all.args.x, (int64_t)bsrg_dtype_size(args->dtype)) : 0;
-  const size_t y_bytes =
-      all.copy_y ? bsrg_lines_bytes(&all.args.y, (int64_t)bsrg_dtype_size(bsrg_out_dtype(args))) : 0;
-  CUdeviceptr scratch;
-  bsrg_status status =
-      bsrg_scratch_alloc(gpu.api, gpu.device, x_bytes + y_bytes, (CUstream)args->stream, &scratch, error);
-  if (status == BSRG_ERR_MEMORY) return one_by_one(args, gpu, multiply, error);
-  if (status != BSRG_OK) return status;
-  if (all.copy_x) all.args.x.data = (void *)(uintptr_t)scratch;
-  if (all.copy_y) all.args.y.data = (void *)(uintptr_t)(scratch + x_bytes);
-  if (all.copy_c) all.args.c.data = all.args.y.data;
-  status = multiply_copies(args, &all, gpu, multiply, error);
-  return bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error);
+  if (bsrg_batch_can_join(args)) {
+    bsrg_joined all = bsrg_batch_join(args);
+    if (seconds_joined(&all, &chip) < seconds_one_by_one(args, &chip))
+      return multiply_joined(args, &all, gpu, multiply, error);
+  }
+  return one_by_one(args, gpu, multiply, error);
 }

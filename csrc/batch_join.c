@@ -11,7 +11,7 @@ bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args) {
   const int64_t count = batch->shape[0], columns = count * args->x.cols;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype),
                 out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
-  bsrg_joined all = {.args = *args};
+  bsrg_joined all = {.args = *args, .count = count};
   all.args.batch.ndim = 0;
   all.copy_x = !bsrg_batch_continues(&args->x, batch->x_strides[0]);
   all.copy_y = !bsrg_batch_continues(&args->y, batch->y_strides[0]);
@@ -48,9 +48,15 @@ bsrg_tensor bsrg_batch_tensor(const bsrg_dense *one, int64_t count, int64_t stri
                        0,         stride, one->row_stride, one->col_stride};
 }
 
-bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count) {
-  const int64_t columns = all->cols / count;
-  return (bsrg_tensor){
-      all->data,      1, count, all->rows, columns, 0, columns * all->col_stride, all->row_stride,
-      all->col_stride};
+bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count, bool below) {
+  const int64_t rows = below ? all->rows / count : all->rows;
+  const int64_t columns = below ? all->cols : all->cols / count;
+  return (bsrg_tensor){.data = all->data,
+                       .batch = 1,
+                       .heads = count,
+                       .rows = rows,
+                       .size = columns,
+                       .head_stride = below ? rows * all->row_stride : columns * all->col_stride,
+                       .row_stride = all->row_stride,
+                       .element_stride = all->col_stride};
 }

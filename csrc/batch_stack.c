@@ -1,17 +1,19 @@
 /* Matrices of one pattern with values of their own, and dense ones that lie below one another, as one product: of a matrix that has
  * the former along its diagonal, or below one another where there is one dense matrix for all. */
 #include "batch.h"
+#include "edges.h"
 
-/* Whether the next matrix of a batch, so far away, begins where the rows of one would go on. */
-static bool continues_below(const bsrg_dense *matrix, int64_t stride) {
-  int64_t next;
-  return bsrg_mul_ok(matrix->rows, matrix->row_stride, &next) && next == stride;
+#include <stdlib.h>
+
+/* A transposed view has no rows of values for one dense matrix. */
+static bool is_diagonal(const bsrg_matmul_args *args) {
+  return args->batch.x_strides[0] != 0 || bsrg_structure_get(args->a).order != NULL;
 }
 
-/* Where there is no dense matrix for all, these lie below one another. */
-static bool is_diagonal(const bsrg_matmul_args *args) {
-  const bsrg_structure_view a = bsrg_structure_get(args->a);
-  return a.cols % a.block_width == 0 && continues_below(&args->x, args->batch.x_strides[0]);
+static bool can_copy(const bsrg_dense *d, int64_t count) {
+  int64_t rows, elements;
+  return bsrg_mul_ok(count, d->rows, &rows) && bsrg_mul_ok(rows, d->cols, &elements) &&
+         elements < (int64_t)1 << 56;
 }
 
 /* Vectors along the rows would begin anew with each matrix, and factors of blocks are those of one. */
@@ -20,28 +22,43 @@ bool bsrg_batch_can_stack(const bsrg_matmul_args *args) {
   const bsrg_batch *batch = &args->batch;
   const bsrg_epilogue *e = &args->epilogue;
   return args->a->dynamic == NULL && a.nnzb > 0 && a.rows % a.block_height == 0 &&
+         (a.cols % a.block_width == 0 || !is_diagonal(args)) &&
          batch->values_strides[0] == a.nnzb * a.block_height * a.block_width && !e->row_scale.data &&
-         !e->row_bias.data && args->values_scale_count <= 1 &&
-         continues_below(&args->y, batch->y_strides[0]) &&
-         (args->beta == 0 || continues_below(&args->c, batch->c_strides[0])) &&
-         (is_diagonal(args) || batch->x_strides[0] == 0);
+         !e->row_bias.data && args->values_scale_count <= 1 && can_copy(&args->x, batch->shape[0]) &&
+         can_copy(&args->y, batch->shape[0]);
 }
 
-/* By powers of two: patterns of these are few, whatever the numbers of matrices, and which products came before makes no
- * difference. */
-int64_t bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first, bsrg_matmul_args *stacked) {
+/* Whether the next matrix of a batch, so far away, begins where the rows of one would go on. */
+static bool continues_below(const bsrg_dense *matrix, int64_t stride) {
+  int64_t next;
+  return bsrg_mul_ok(matrix->rows, matrix->row_stride, &next) && next == stride;
+}
+
+/* `count` of them below one another: the same memory or, in a copy in the same order, none yet. */
+static void extend(bsrg_dense *matrix, int64_t count, bool copied, bsrg_dtype dtype) {
+  const bool by_columns = llabs(matrix->row_stride) < llabs(matrix->col_stride);
+  if (copied)
+    *matrix =
+        bsrg_dense_of_lines(count * matrix->rows, matrix->cols, by_columns, (int64_t)bsrg_dtype_size(dtype));
+  else
+    matrix->rows *= count;
+}
+
+bsrg_joined bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first) {
+  const bsrg_batch *batch = &args->batch;
   const bool diagonal = is_diagonal(args);
-  int64_t size = 1;
-  while (size <= (args->batch.shape[0] - first) / 2) size *= 2;
-  *stacked = bsrg_batch_at(args, &first);
-  for (; size > 1; size /= 2) {
-    bsrg_structure *a = bsrg_structure_stacked(args->a, size, diagonal);
-    if (a == NULL) continue;
-    stacked->a = a;
-    if (diagonal) stacked->x.rows *= size;
-    stacked->y.rows *= size;
-    stacked->c.rows *= size;
-    break;
-  }
-  return size;
+  bsrg_joined all = {.args = bsrg_batch_at(args, &first), .below = true};
+  all.args.a = bsrg_structure_stack(args->a, batch->shape[0] - first, diagonal, &all.count);
+  if (all.count == 1) return all;
+  all.copy_x = diagonal && !continues_below(&args->x, batch->x_strides[0]);
+  all.copy_y = !continues_below(&args->y, batch->y_strides[0]);
+  /* Where Y is not copied, C may not be at the same place. */
+  all.copy_c = args->beta != 0 && (all.copy_y || !continues_below(&args->c, batch->c_strides[0]));
+  if (diagonal) extend(&all.args.x, all.count, all.copy_x, args->dtype);
+  extend(&all.args.y, all.count, all.copy_y, bsrg_out_dtype(args));
+  if (all.copy_c)
+    all.args.c = all.args.y;
+  else
+    all.args.c.rows *= all.count;
+  return all;
 }

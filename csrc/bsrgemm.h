@@ -275,6 +275,14 @@ typedef struct bsrg_matmul_sparse_args {
 
 bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error);
 
+/* Several products at the blocks of one pattern: a, b and values are then the first ones of batches, and out has the blocks of
+ * all matrices, one after the other in the order of the batch. Not of a dynamic structure. Zeros: a single product. */
+typedef struct bsrg_sampled_batch {
+  int ndim;
+  int64_t shape[BSRG_BATCH_DIMS];
+  int64_t a_strides[BSRG_BATCH_DIMS], b_strides[BSRG_BATCH_DIMS], values_strides[BSRG_BATCH_DIMS];
+} bsrg_sampled_batch;
+
 /* out = alpha * (A @ B at the stored blocks of the pattern) + beta * values, blocks laid out as those of any matrix of the
  * pattern: of a transposed one as its original has them. One dtype, float32 accumulation for 16-bit dtypes. Of a dynamic
  * structure, whose nnzb is its capacity, zeros are written behind the last block. */
@@ -289,6 +297,7 @@ typedef struct bsrg_sampled_args {
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */
   bsrg_family family; /* BSRG_AUTO, BSRG_SAMPLED, BSRG_COVER, BSRG_PORTABLE or BSRG_HOST */
+  bsrg_sampled_batch batch;
   bsrg_question *question;
 } bsrg_sampled_args;
 
@@ -303,6 +312,7 @@ typedef struct bsrg_softmax_args {
   bsrg_structure *a;  /* or the transposed of one, whose rows are meant then */
   const void *values; /* as in bsrg_matmul_args */
   void *out;          /* of values' shape and order; exactly values, or no memory of it */
+  int64_t count;      /* of matrices of that pattern, whose values follow one another; 0: of one */
   bsrg_dtype dtype;
   double scale;
   bsrg_device device; /* where every pointer lives */

@@ -109,9 +109,10 @@ bsrg_gpu_info bsrg_question_gpu(const bsrg_question *question);
  * transposed structure. */
 bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times, bsrg_structure **out,
                                  bsrg_error *error);
-/* structure_stack.c: `count` times the pattern, along the diagonal of a larger matrix or else below one another, in which whole blocks
- * follow whole blocks. Belongs to the structure, so that callers ask for few numbers. NULL: no memory, or too many blocks. */
-bsrg_structure *bsrg_structure_stacked(bsrg_structure *structure, int64_t count, bool diagonal);
+/* structure_stack.c: the pattern several times, along the diagonal of a larger matrix or else below one another, in which whole blocks
+ * follow whole blocks: as often as the greatest power of two up to `most` for which there is memory, and not too many blocks. Belongs
+ * to the structure, which it is if that is once. */
+bsrg_structure *bsrg_structure_stack(bsrg_structure *structure, int64_t most, bool diagonal, int64_t *count);
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
 /* For calls that find blocks by their columns. */

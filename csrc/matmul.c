@@ -239,7 +239,9 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_shapes(args, &a, error);
   if (status == BSRG_OK) status = bsrg_epilogue_check(args, error);
   if (status == BSRG_OK) status = check_memory(args, &a, error);
-  if (status != BSRG_OK || bsrg_dense_is_empty(&args->y) || bsrg_batch_is_empty(&args->batch)) return status;
+  if (status != BSRG_OK || bsrg_dense_is_empty(&args->y) ||
+      bsrg_batch_is_empty(args->batch.ndim, args->batch.shape))
+    return status;
 
   bsrg_matmul_args settled = *args;
   if (args->side == BSRG_A_RIGHT) {
@@ -264,6 +266,7 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
     bsrg_matmul_args one = bsrg_batch_at(&settled, position);
     one.batch = last;
     status = on_gpu ? bsrg_gpu_matmul(&one, error) : bsrg_cpu_matmul(&one, error);
-  } while (status == BSRG_OK && !args->question && bsrg_batch_next(&settled.batch, position));
+  } while (status == BSRG_OK && !args->question &&
+           bsrg_batch_next(settled.batch.ndim, settled.batch.shape, position));
   return status;
 }

@@ -4,10 +4,13 @@
  *
  * Messages call the operands what users of the Python package call them: a, b, pattern and its values pattern.data, and
  * the values of the result out.data. */
+#include "sampled.h"
+#include "batch.h"
 #include "dense.h"
 #include "dynamic.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 static bsrg_status check_family(const bsrg_sampled_args *args, bsrg_error *error) {
   const bsrg_family family = args->family;
@@ -50,15 +53,56 @@ static bsrg_status check_shapes(const bsrg_sampled_args *args, const bsrg_struct
   return BSRG_OK;
 }
 
+static bsrg_status check_batch(const bsrg_sampled_args *args, bsrg_error *error) {
+  const int ndim = args->batch.ndim;
+  if (ndim < 0 || ndim > BSRG_BATCH_DIMS)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "batch has %d dimensions, but must have 0 to %d", ndim,
+                     BSRG_BATCH_DIMS);
+  if (ndim > 0 && args->pattern->dynamic)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "batch has %d dimensions, but must have none, since pattern is one that changes", ndim);
+  return BSRG_OK;
+}
+
+/* All matrices of a batch, of which `dense` is the first. */
+static bsrg_view view_of(const char *name, const bsrg_dense *dense, const bsrg_sampled_batch *batch,
+                         const int64_t *strides, int64_t item) {
+  bsrg_view view = bsrg_dense_view(name, dense, item);
+  const int n = batch->ndim;
+  view.ndim = n + 2;
+  memmove(view.shape + n, view.shape, 2 * sizeof(*view.shape));
+  memmove(view.strides + n, view.strides, 2 * sizeof(*view.strides));
+  memcpy(view.shape, batch->shape, (size_t)n * sizeof(*view.shape));
+  memcpy(view.strides, strides, (size_t)n * sizeof(*view.strides));
+  return view;
+}
+
+/* As those of out, whose blocks follow one another. */
+static bool follow_one_another(const bsrg_sampled_batch *batch, const int64_t *strides, int64_t elements) {
+  for (int d = batch->ndim - 1; d >= 0; --d) {
+    if (batch->shape[d] > 1 && strides[d] != elements) return false;
+    elements *= batch->shape[d];
+  }
+  return true;
+}
+
 static bsrg_status check_memory(const bsrg_sampled_args *args, const bsrg_structure_view *pattern,
                                 bsrg_error *error) {
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
+  const bsrg_sampled_batch *batch = &args->batch;
   /* The product fits: bsrg_structure_create has made sure. */
   const int64_t elements = pattern->nnzb * pattern->block_height * pattern->block_width;
   const bsrg_dense stored = {(void *)args->values, 1, elements, 0, 1}, made = {args->out, 1, elements, 0, 1};
-  bsrg_view a = bsrg_dense_view("a", &args->a, item), b = bsrg_dense_view("b", &args->b, item);
-  bsrg_view values = bsrg_dense_view("pattern.data", &stored, item),
-            out = bsrg_dense_view("out.data", &made, item);
+  int64_t out_strides[BSRG_BATCH_DIMS], step = elements;
+  for (int d = batch->ndim - 1; d >= 0; --d) {
+    out_strides[d] = step;
+    if (!bsrg_mul_ok(step, bsrg_max(batch->shape[d], 1), &step))
+      return bsrg_fail(error, BSRG_ERR_VALUE, "out.data has more elements than 64 bits can count");
+  }
+  bsrg_view a = view_of("a", &args->a, batch, batch->a_strides, item),
+            b = view_of("b", &args->b, batch, batch->b_strides, item);
+  bsrg_view values = view_of("pattern.data", &stored, batch, batch->values_strides, item),
+            out = view_of("out.data", &made, batch, out_strides, item);
   bsrg_status status = bsrg_view_check(&a, error);
   if (status == BSRG_OK) status = bsrg_view_check(&b, error);
   if (status == BSRG_OK) status = bsrg_view_check(&out, error);
@@ -72,11 +116,31 @@ static bsrg_status check_memory(const bsrg_sampled_args *args, const bsrg_struct
   if (args->beta == 0) return BSRG_OK;
   status = bsrg_view_check(&values, error);
   if (status != BSRG_OK) return status;
-  if (args->values != args->out && bsrg_views_overlap(&out, &values))
+  const bool same = args->values == args->out && follow_one_another(batch, batch->values_strides, elements);
+  if (!same && bsrg_views_overlap(&out, &values))
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "out.data overlaps pattern.data in memory without being the same array: it must be "
                      "exactly that or share no memory with it");
   return BSRG_OK;
+}
+
+/* A GPU gets the last dimension as a whole. A question is about one product. */
+static bsrg_status multiply_batch(const bsrg_sampled_args *args, bsrg_error *error) {
+  const bool on_gpu = args->device.kind != BSRG_CPU;
+  const int ndim = args->batch.ndim, last = on_gpu && ndim > 0 && !args->question ? 1 : 0;
+  int64_t position[BSRG_BATCH_DIMS] = {0};
+  bsrg_status status;
+  do {
+    bsrg_sampled_args one = bsrg_sampled_at(args, position);
+    if (last)
+      one.batch = (bsrg_sampled_batch){1,
+                                       {args->batch.shape[ndim - 1]},
+                                       {args->batch.a_strides[ndim - 1]},
+                                       {args->batch.b_strides[ndim - 1]},
+                                       {args->batch.values_strides[ndim - 1]}};
+    status = on_gpu ? bsrg_gpu_sampled(&one, error) : bsrg_cpu_sampled(&one, error);
+  } while (status == BSRG_OK && !args->question && bsrg_batch_next(ndim - last, args->batch.shape, position));
+  return status;
 }
 
 bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error) {
@@ -88,9 +152,11 @@ bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error
   if (status == BSRG_OK && !args->question)
     status = bsrg_dynamic_check_place(args->pattern, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = check_batch(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &pattern, error);
   if (status == BSRG_OK) status = check_memory(args, &pattern, error);
-  if (status != BSRG_OK || pattern.nnzb == 0) return status;
+  if (status != BSRG_OK || pattern.nnzb == 0 || bsrg_batch_is_empty(args->batch.ndim, args->batch.shape))
+    return status;
 
   bsrg_sampled_args settled = *args;
   if (pattern.order) {
@@ -98,10 +164,12 @@ bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error
     settled.b = args->a;
     bsrg_dense_turn(&settled.a);
     bsrg_dense_turn(&settled.b);
+    memcpy(settled.batch.a_strides, args->batch.b_strides, sizeof(settled.batch.a_strides));
+    memcpy(settled.batch.b_strides, args->batch.a_strides, sizeof(settled.batch.b_strides));
     settled.pattern = args->pattern->original;
   }
   bsrg_dense_settle(&settled.a);
   bsrg_dense_settle(&settled.b);
-  return settled.device.kind == BSRG_CPU ? bsrg_cpu_sampled(&settled, error)
-                                         : bsrg_gpu_sampled(&settled, error);
+  bsrg_sampled_fold(&settled);
+  return multiply_batch(&settled, error);
 }

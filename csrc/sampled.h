@@ -84,6 +84,19 @@ typedef bsrg_status (*bsrg_sampled_launcher)(const bsrg_sampled_args *args, bsrg
 bsrg_status bsrg_sampled_launch_copies(const bsrg_sampled_args *args, bsrg_sampled_copies *copies,
                                        bsrg_sampled_launcher launch, bsrg_gpu gpu, bsrg_error *error);
 
+/* What the copies take. */
+double bsrg_sampled_copies_seconds(const bsrg_sampled_copies *copies);
+
+/* ---- batches (sampled_batch.c) -------------------------------------------------------------------- */
+
+/* Dimensions that are steps of one become one. */
+void bsrg_sampled_fold(bsrg_sampled_args *args);
+/* The product of one entry. */
+bsrg_sampled_args bsrg_sampled_at(const bsrg_sampled_args *args, const int64_t *position);
+/* Of a batch of one dimension, by one or more of `launch`. */
+bsrg_status bsrg_sampled_launch_batch(const bsrg_sampled_args *args, bsrg_sampled_launcher launch,
+                                      bsrg_gpu gpu, bsrg_error *error);
+
 /* ---- which of them (sampled_predict.c) ------------------------------------------------------------ */
 
 /* How a sampled product is computed: the plan is a bsrg_regrouped for BSRG_COVER, else a bsrg_sampled_plan. */
@@ -96,6 +109,9 @@ typedef struct bsrg_sampled_way {
  * block. */
 bsrg_status bsrg_sampled_choose(const bsrg_sampled_args *args, const bsrg_chip *chip, bsrg_sampled_way *way,
                                 bsrg_error *error);
+
+/* What a product is predicted to take; infinite where no kernel can compute it. */
+double bsrg_sampled_seconds(const bsrg_sampled_args *args, const bsrg_chip *chip);
 
 /* What tiles of so many strips cost the tensor cores, relative to two. */
 double bsrg_sampled_strip_overhead(int32_t strips);

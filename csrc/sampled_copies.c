@@ -32,12 +32,16 @@ static const double element_seconds = 0.02e-12, copy_seconds = 1e-12;
 
 static double elements_of(const bsrg_dense *dense) { return (double)dense->rows * (double)dense->cols; }
 
+double bsrg_sampled_copies_seconds(const bsrg_sampled_copies *copies) {
+  const double copied =
+      (copies->a ? elements_of(&copies->args.a) : 0) + (copies->b ? elements_of(&copies->args.b) : 0);
+  return copied * copy_seconds + (copies->a + copies->b) * BSRG_LAUNCH_SECONDS;
+}
+
 static bool pay(const bsrg_sampled_args *args, const bsrg_sampled_copies *copies) {
   const bsrg_structure_view *v = &args->pattern->view;
   const double stored = (double)v->nnzb * (double)(v->block_height * v->block_width);
-  const double copied = (copies->a ? elements_of(&args->a) : 0) + (copies->b ? elements_of(&args->b) : 0);
-  return stored * (double)args->a.cols * element_seconds >
-         copied * copy_seconds + (copies->a + copies->b) * BSRG_LAUNCH_SECONDS;
+  return stored * (double)args->a.cols * element_seconds > bsrg_sampled_copies_seconds(copies);
 }
 
 bsrg_sampled_copies bsrg_sampled_describe_copies(const bsrg_sampled_args *args) {

@@ -275,6 +275,12 @@ static bsrg_status multiply(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_er
   return bsrg_gpu_clear_edges(args->pattern, args->out, args->dtype, gpu, (CUstream)args->stream, error);
 }
 
+static bsrg_status multiply_or_copy(const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  bsrg_sampled_copies copies = bsrg_sampled_describe_copies(args);
+  return copies.a || copies.b ? bsrg_sampled_launch_copies(args, &copies, multiply, gpu, error)
+                              : multiply(args, gpu, error);
+}
+
 static bsrg_status answer(const bsrg_sampled_args *args, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(args->question);
   const bsrg_sampled_copies copies = bsrg_sampled_describe_copies(args);
@@ -295,11 +301,9 @@ bsrg_status bsrg_gpu_sampled(const bsrg_sampled_args *args, bsrg_error *error) {
   if (status != BSRG_OK) return status;
   const bsrg_gpu gpu = {api, device};
   status = bsrg_check_arch(&device->info, error);
-  if (status == BSRG_OK) {
-    bsrg_sampled_copies copies = bsrg_sampled_describe_copies(args);
-    status = copies.a || copies.b ? bsrg_sampled_launch_copies(args, &copies, multiply, gpu, error)
-                                  : multiply(args, gpu, error);
-  }
+  if (status == BSRG_OK)
+    status = args->batch.ndim > 0 ? bsrg_sampled_launch_batch(args, multiply_or_copy, gpu, error)
+                                  : multiply_or_copy(args, gpu, error);
   bsrg_leave(api, pushed);
   return status;
 }

@@ -191,6 +191,16 @@ bsrg_status bsrg_sampled_choose(const bsrg_sampled_args *args, const bsrg_chip *
   return BSRG_OK;
 }
 
+double bsrg_sampled_seconds(const bsrg_sampled_args *args, const bsrg_chip *chip) {
+  const bsrg_sampled_copies copies = bsrg_sampled_describe_copies(args);
+  bsrg_candidate found[WAYS];
+  const void *plans[WAYS] = {NULL};
+  int chosen;
+  if (consider(&copies.args, false, true, chip, found, plans, &chosen, NULL) != BSRG_OK || chosen < 0)
+    return INFINITY;
+  return found[chosen].seconds + bsrg_sampled_copies_seconds(&copies);
+}
+
 bsrg_status bsrg_sampled_explain(bsrg_structure *pattern, bsrg_dtype dtype, int64_t k, const bsrg_chip *chip,
                                  bsrg_plan_info *out, bsrg_error *error) {
   bsrg_status status = check(dtype, k, chip, error);

@@ -11,10 +11,10 @@ static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_struct
   /* The product fits: bsrg_structure_create has made sure. */
   bsrg_view values = {.name = "a.data",
                       .data = args->values,
-                      .ndim = 1,
+                      .ndim = 2,
                       .item = (int64_t)bsrg_dtype_size(args->dtype),
-                      .shape = {a->nnzb * a->block_height * a->block_width},
-                      .strides = {1}};
+                      .shape = {bsrg_max(args->count, 1), a->nnzb * a->block_height * a->block_width},
+                      .strides = {a->nnzb * a->block_height * a->block_width, 1}};
   bsrg_view out = values;
   out.name = "out";
   out.data = args->out;
@@ -121,6 +121,42 @@ static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsr
   return status == BSRG_OK ? cleared : status;
 }
 
+/* Matrices from `first` on, which are one of pattern a. */
+static bsrg_softmax_args part_of(const bsrg_softmax_args *args, bsrg_structure *a, int64_t first) {
+  const bsrg_structure_view v = bsrg_structure_get(args->a);
+  const int64_t bytes =
+      first * v.nnzb * v.block_height * v.block_width * (int64_t)bsrg_dtype_size(args->dtype);
+  bsrg_softmax_args part = *args;
+  part.a = a;
+  part.values = (const char *)args->values + bytes;
+  part.out = (char *)args->out + bytes;
+  part.count = 1;
+  return part;
+}
+
+/* Several matrices as one that has the rows of all. */
+static bsrg_status launch_all(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
+  const bsrg_structure_view v = bsrg_structure_get(args->a);
+  const bool whole = v.rows == bsrg_whole_rows(&v) && v.cols == bsrg_whole_cols(&v);
+  const int64_t all = bsrg_max(args->count, 1);
+  bsrg_status status = BSRG_OK;
+  for (int64_t first = 0, count; status == BSRG_OK && first < all; first += count) {
+    bsrg_structure *a = bsrg_structure_stack(args->a, whole ? all - first : 1, v.order != NULL, &count);
+    const bsrg_softmax_args part = part_of(args, a, first);
+    status = launch_whole(&part, gpu, error);
+  }
+  return status;
+}
+
+static bsrg_status on_cpu(const bsrg_softmax_args *args, bsrg_error *error) {
+  bsrg_status status = BSRG_OK;
+  for (int64_t i = 0; status == BSRG_OK && i < bsrg_max(args->count, 1); ++i) {
+    const bsrg_softmax_args part = part_of(args, args->a, i);
+    status = bsrg_cpu_softmax(&part, error);
+  }
+  return status;
+}
+
 static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
   const bsrg_cuda_api *api;
   bsrg_device_state *device;
@@ -129,7 +165,7 @@ static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = bsrg_enter(api, device, &pushed, error);
   if (status != BSRG_OK) return status;
   status = bsrg_check_arch(&device->info, error);
-  if (status == BSRG_OK) status = launch_whole(args, (bsrg_gpu){api, device}, error);
+  if (status == BSRG_OK) status = launch_all(args, (bsrg_gpu){api, device}, error);
   bsrg_leave(api, pushed);
   return status;
 }
@@ -137,6 +173,8 @@ static bsrg_status on_gpu(const bsrg_softmax_args *args, bsrg_error *error) {
 bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
   if (args->question) args->question->family = BSRG_AUTO;
   if (args->a == NULL) return bsrg_fail(error, BSRG_ERR_VALUE, "a is NULL, but must be a structure");
+  if (args->count < 0)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "count is %lld, but must be 0 or more", (long long)args->count);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   /* A partial block column is looked for at the ends of rows. */
@@ -145,5 +183,5 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
   if (status == BSRG_OK) status = check_memory(args, &a, error);
   if (status != BSRG_OK || a.nnzb == 0) return status;
   if (args->question) return answer(args->question, error);
-  return args->device.kind == BSRG_CPU ? bsrg_cpu_softmax(args, error) : on_gpu(args, error);
+  return args->device.kind == BSRG_CPU ? on_cpu(args, error) : on_gpu(args, error);
 }

@@ -76,11 +76,22 @@ static bsrg_structure *stacked(bsrg_structure *structure, int64_t count, bool di
   return made->structure;
 }
 
-bsrg_structure *bsrg_structure_stacked(bsrg_structure *structure, int64_t count, bool diagonal) {
+static bsrg_structure *of_view(bsrg_structure *structure, int64_t count, bool diagonal) {
   if (structure->original == NULL) return stacked(structure, count, diagonal);
   if (!diagonal) return NULL; /* their values do not follow one another */
   bsrg_structure *made = stacked(structure->original, count, true);
   return made && bsrg_structure_transposed(made, &made, NULL) == BSRG_OK ? made : NULL;
+}
+
+/* By powers of two: patterns of these are few, whatever the numbers of matrices, and which operations came before makes no
+ * difference. */
+bsrg_structure *bsrg_structure_stack(bsrg_structure *structure, int64_t most, bool diagonal, int64_t *count) {
+  for (*count = 1; *count <= most / 2;) *count *= 2;
+  for (; *count > 1; *count /= 2) {
+    bsrg_structure *made = of_view(structure, *count, diagonal);
+    if (made) return made;
+  }
+  return structure;
 }
 
 void bsrg_stacks_destroy(bsrg_stack *stacks) {

@@ -136,7 +136,12 @@ def small() -> bsr_array:
         (
             lambda: _core.softmax(small()._structure, small().data, small().data[0]),
             ValueError,
-            r"out has shape \(2, 2\), but must have three dimensions",
+            r"out has shape \(2, 2\), but the matrix stores 6 blocks",
+        ),
+        (
+            lambda: _core.softmax(small()._structure, small().data[None], small().data),
+            ValueError,
+            r"out has shape \(6, 2, 2\), but a.data has shape \(1, 6, 2, 2\)",
         ),
         (
             lambda: _core.softmax(small()._structure, small().data, np.ones((6, 2, 2))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import bsrgemm
 import numpy as np
@@ -72,6 +73,38 @@ def products(space: Space, rng: np.random.Generator, dtype: str, batch: tuple[in
         close(space.host(found), left @ right, np.abs(left) @ np.abs(right), dtype)
 
 
+def by_turns(space: Space, rng: np.random.Generator, dtype: str, batch: tuple[int, ...]) -> None:
+    """Dense matrices whose rows follow one another by turns, as those of attention's heads do."""
+    if not space.strided:
+        return
+    p, a, dense = make(space, rng, dtype, batch)
+    (m, k), n = p.shape, 16
+
+    def placed(x: np.ndarray) -> Any:
+        found = space.array(np.moveaxis(x, -2, 0).copy())
+        for axis in range(x.ndim - 2):
+            found = found.swapaxes(axis, axis + 1)
+        return found
+
+    x, z = normal(rng, (*batch, k, n), dtype), normal(rng, (*batch, n, m), dtype)
+    c = normal(rng, (*batch, m, n), dtype)
+    wide, other = x.astype(np.float64), z.astype(np.float64)
+    close(space.host(a @ placed(x)), dense @ wide, np.abs(dense) @ np.abs(wide), dtype)
+    close(space.host(placed(z) @ a), other @ dense, np.abs(other) @ np.abs(dense), dtype)
+    out = placed(np.full(c.shape, np.nan, c.dtype))
+    bsrgemm.matmul(a, placed(x), placed(c), beta=0.5, out=out)
+    expected = dense @ wide + 0.5 * c.astype(np.float64)
+    close(space.host(out), expected, np.abs(dense) @ np.abs(wide) + 8, dtype)
+    shared = bsrgemm.bsr_array((space.array(p.data), p.indices, p.indptr), p.shape)
+    right = normal(rng, (*batch, k, n), dtype)
+    found = bsrgemm.sampled_matmul(placed(c), placed(right).swapaxes(-1, -2), shared)
+    other = right.astype(np.float64).swapaxes(-1, -2)
+    full, size = c.astype(np.float64) @ other, np.abs(c.astype(np.float64)) @ np.abs(other)
+    seen = space.host(found.data)
+    for at in np.ndindex(batch):
+        close(seen[at], blocks_of(p, full[at]), blocks_of(p, size[at]), dtype)
+
+
 def in_place(space: Space, rng: np.random.Generator, dtype: str, batch: tuple[int, ...]) -> None:
     """c is out, with a bias and an activation."""
     p, a, dense = make(space, rng, dtype, batch)
@@ -91,7 +124,12 @@ def sampled(space: Space, rng: np.random.Generator, dtype: str, batch: tuple[int
     p, a, dense = make(space, rng, dtype, batch)
     (m, n), k = p.shape, 20
     shared = bsrgemm.bsr_array((space.array(p.data), p.indices, p.indptr), p.shape)
-    for left_lead, right_lead in ((batch, ()), ((), batch), (batch, tuple(1 for _ in batch))):
+    for left_lead, right_lead in (
+        (batch, ()),
+        ((), batch),
+        (batch, tuple(1 for _ in batch)),
+        (batch, batch),
+    ):
         left = normal(rng, (*left_lead, m, k), dtype)
         right = normal(rng, (*right_lead, k, n), dtype)
         full = left.astype(np.float64) @ right.astype(np.float64)
@@ -159,4 +197,4 @@ def others(space: Space, rng: np.random.Generator, dtype: str, batch: tuple[int,
         close(found[position], expected, expected, dtype)
 
 
-CHECKS = (products, in_place, sampled, others)
+CHECKS = (products, by_turns, in_place, sampled, others)

@@ -18,15 +18,16 @@ static bool pays(const bsrg_matmul_args *args, const bsrg_joined *joined) {
          (double)args->batch.shape[0] * one;
 }
 
-static void copy(const bsrg_dense *one, int64_t stride, const bsrg_dense *all, int64_t count, bool back,
-                 int64_t size) {
-  const bsrg_tensor matrices = bsrg_batch_tensor(one, count, stride), joined = bsrg_joined_tensor(all, count);
-  bsrg_cpu_copy(back ? &joined : &matrices, back ? &matrices : &joined, size);
+static void copy(const bsrg_joined *joined, const bsrg_dense *one, int64_t stride, const bsrg_dense *all,
+                 bool back, int64_t size) {
+  const bsrg_tensor matrices = bsrg_batch_tensor(one, joined->count, stride),
+                    copies = bsrg_joined_tensor(all, joined->count, joined->below);
+  bsrg_cpu_copy(back ? &copies : &matrices, back ? &matrices : &copies, size);
 }
 
 static bsrg_status multiply_joined(const bsrg_matmul_args *args, bsrg_joined *joined, bsrg_error *error) {
   const bsrg_batch *batch = &args->batch;
-  const int64_t count = batch->shape[0], size = (int64_t)bsrg_dtype_size(args->dtype),
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype),
                 out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   bsrg_matmul_args *on = &joined->args;
   const size_t x_bytes = joined->copy_x ? bsrg_lines_bytes(&on->x, size) : 0,
@@ -36,15 +37,16 @@ static bsrg_status multiply_joined(const bsrg_matmul_args *args, bsrg_joined *jo
     return bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of copies", x_bytes + y_bytes);
   if (joined->copy_x) {
     on->x.data = memory;
-    copy(&args->x, batch->x_strides[0], &on->x, count, false, size);
+    copy(joined, &args->x, batch->x_strides[0], &on->x, false, size);
   }
   if (joined->copy_y) on->y.data = memory + x_bytes;
   if (joined->copy_c) {
     on->c.data = on->y.data;
-    copy(&args->c, batch->c_strides[0], &on->c, count, false, out_size);
+    copy(joined, &args->c, batch->c_strides[0], &on->c, false, out_size);
   }
   const bsrg_status status = bsrg_cpu_multiply(on, error);
-  if (status == BSRG_OK && joined->copy_y) copy(&args->y, batch->y_strides[0], &on->y, count, true, out_size);
+  if (status == BSRG_OK && joined->copy_y)
+    copy(joined, &args->y, batch->y_strides[0], &on->y, true, out_size);
   bsrg_scratch_give(memory);
   return status;
 }
@@ -55,7 +57,7 @@ static bsrg_status one_by_one(const bsrg_matmul_args *args, bsrg_error *error) {
   do {
     const bsrg_matmul_args one = bsrg_batch_at(args, position);
     status = bsrg_cpu_multiply(&one, error);
-  } while (status == BSRG_OK && bsrg_batch_next(&args->batch, position));
+  } while (status == BSRG_OK && bsrg_batch_next(args->batch.ndim, args->batch.shape, position));
   return status;
 }
 

@@ -101,7 +101,7 @@ int bsrg_import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand
 static int import_operands(bsrg_state *state, PyObject *const *objects, bsrg_work *work,
                            bsrg_operand *operands) {
   if ((!operands[DENSE].given && bsrg_import_dense(state, objects[DENSE], &operands[DENSE], work) < 0) ||
-      bsrg_import_operand(state, objects[VALUES], &operands[VALUES], work) < 0 ||
+      (!operands[VALUES].given && bsrg_import_operand(state, objects[VALUES], &operands[VALUES], work) < 0) ||
       bsrg_check_same_kind(&operands[VALUES], &operands[DENSE]) < 0 ||
       bsrg_import_dense(state, objects[OUT], &operands[OUT], work) < 0) {
     return -1;

@@ -20,12 +20,51 @@ static int import_operands(bsrg_state *state, PyObject *const *found, const bsrg
   }
   for (int i = B; i < OPERANDS; ++i)
     if (bsrg_check_same_kind(&operands[A], &operands[i]) < 0) return -1;
-  for (int i = A; i < OPERANDS; ++i) {
-    if (!operands[i].given) continue;
-    if (bsrg_check_dimensions(&operands[i], i <= B ? 2 : 3, i <= B ? "two" : "three") < 0) return -1;
-    if (i > B && bsrg_check_values(pattern, &operands[i]) < 0) return -1;
-  }
+  for (int i = A; i <= B; ++i)
+    if (operands[i].array.ndim < 2) return bsrg_check_dimensions(&operands[i], 2, "at least two");
+  for (int i = OUT; i < OPERANDS; ++i)
+    if (operands[i].given && bsrg_check_value_batch(pattern, &operands[i]) < 0) return -1;
   return bsrg_check_writable(&operands[OUT]);
+}
+
+/* The dimensions of out before the blocks, along which others are repeated that lack them or have one of them. */
+static int set_batch(const bsrg_operand *operands, bsrg_sampled_batch *batch) {
+  const bsrg_array *out = &operands[OUT].array;
+  batch->ndim = out->ndim - 3;
+  const struct {
+    int operand, core;
+    int64_t *strides;
+  } parts[] = {{A, 2, batch->a_strides}, {B, 2, batch->b_strides}, {VALUES, 3, batch->values_strides}};
+  for (int d = 0; d < batch->ndim && d < BSRG_BATCH_DIMS; ++d) batch->shape[d] = out->shape[d];
+  for (int i = 0; i < 3; ++i) {
+    const bsrg_operand *operand = &operands[parts[i].operand];
+    if (!operand->given) continue;
+    const bsrg_array *array = &operand->array;
+    const int missing = batch->ndim - (array->ndim - parts[i].core);
+    bool fits = missing >= 0 && batch->ndim <= BSRG_BATCH_DIMS;
+    for (int d = 0; fits && d < batch->ndim; ++d) {
+      const int64_t size = d < missing ? 1 : array->shape[d - missing];
+      fits = size == 1 || size == out->shape[d];
+      parts[i].strides[d] = size == 1 ? 0 : array->strides[d - missing];
+    }
+    if (fits) continue;
+    PyErr_Format(PyExc_ValueError,
+                 "%s has shape %s, but out.data has shape %s, to whose dimensions before the last three, at "
+                 "most %d, those of %s before the last %d must broadcast",
+                 operand->name, bsrg_format_shape(array->ndim, array->shape).text,
+                 bsrg_format_shape(out->ndim, out->shape).text, BSRG_BATCH_DIMS, operand->name,
+                 parts[i].core);
+    return -1;
+  }
+  return 0;
+}
+
+/* The first matrix of a batch. */
+static bsrg_dense as_dense(const bsrg_operand *operand) {
+  const bsrg_array *array = &operand->array;
+  const int n = array->ndim - 2;
+  return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
+                      array->strides[n + 1]};
 }
 
 static int parse_scalars(PyObject *const *found, bsrg_sampled_args *args, bsrg_work *work) {
@@ -59,12 +98,12 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
                                      [VALUES] = {.name = "pattern.data"}};
   PyObject *result = NULL;
   const bsrg_structure_view view = bsrg_structure_get(call.pattern);
-  if (import_operands(state, found, &view, &work, operands) == 0) {
+  if (import_operands(state, found, &view, &work, operands) == 0 && set_batch(operands, &call.batch) == 0) {
     call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
     call.device = bsrg_device_of_question(&question, operands[A].array.device);
     call.question = question.asked;
-    call.a = bsrg_operand_dense(&operands[A]);
-    call.b = bsrg_operand_dense(&operands[B]);
+    call.a = as_dense(&operands[A]);
+    call.b = as_dense(&operands[B]);
     if (operands[VALUES].given) call.values = operands[VALUES].array.data;
     call.out = operands[OUT].array.data;
     call.stream = work.stream;
@@ -87,11 +126,13 @@ const char bsrg_sampled_matmul_doc[] =
     "structure  a Structure of a matrix of M rows and N columns, or a DynamicStructure, of which nnzb is "
     "the\n"
     "           capacity; out then becomes zeros behind the last block\n"
-    "a, b       [M, K] and [K, N], any strides\n"
-    "out        [nnzb, block height, block width], C-contiguous, writable, sharing memory with no operand "
+    "a, b       [..., M, K] and [..., K, N], any strides\n"
+    "out        [..., nnzb, block height, block width], C-contiguous, writable, sharing memory with no "
+    "operand "
     "unless it is\n"
     "           values; with a transposed structure laid out as the one that it is the transposed of has it\n"
-    "values     as out, or None; not read when beta is 0\n"
+    "values     as out, or None; not read when beta is 0. The batches of a, b and values broadcast to that "
+    "of out\n"
     "stream     CUDA stream handle; None takes the current stream of a's library\n"
     "family     'auto', 'sampled', 'cover' or 'portable' (GPU), or 'cpu'\n"
     "chip       as in matmul\n\n"

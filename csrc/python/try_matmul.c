@@ -114,13 +114,20 @@ typedef struct result_shape {
   int64_t sizes[BSRG_MAX_DIMS];
 } result_shape;
 
+/* Of batches what they broadcast to, if they do, else anything. */
 static result_shape shape_of_result(const bsrg_matmul_call *call) {
-  const bsrg_array *dense = &call->operands[DENSE].array;
+  const bsrg_array *dense = &call->operands[DENSE].array, *values = &call->operands[VALUES].array;
   const bsrg_structure_view a = bsrg_structure_get(call->args.a);
   const bool right = call->args.side == BSRG_A_RIGHT;
-  result_shape shape = {.ndim = dense->ndim};
-  for (int i = 0; i < dense->ndim; ++i) shape.sizes[i] = dense->shape[i];
-  shape.sizes[right || dense->ndim == 1 ? dense->ndim - 1 : dense->ndim - 2] =
+  const int core = dense->ndim == 1 ? 1 : 2, lead = dense->ndim - core, values_lead = values->ndim - 3;
+  result_shape shape = {.ndim = (lead > values_lead ? lead : values_lead) + core};
+  const int missing = shape.ndim - dense->ndim;
+  for (int i = 0; i < shape.ndim; ++i) shape.sizes[i] = i < missing ? 1 : dense->shape[i - missing];
+  for (int i = 0; i < values_lead; ++i) {
+    int64_t *const size = &shape.sizes[shape.ndim - core - values_lead + i];
+    if (*size == 1) *size = values->shape[i];
+  }
+  shape.sizes[right || core == 1 ? shape.ndim - 1 : shape.ndim - 2] =
       right != call->transposed ? a.cols : a.rows;
   return shape;
 }
@@ -161,17 +168,20 @@ static bool place_bias(const result_shape *shape, bsrg_operand *operands) {
 
 /* ---- the calls ------------------------------------------------------------------------------------ */
 
-/* The dense operand, a new result where none is given, and the bias. */
+/* The dense operand, the values, a new result where none is given, and the bias. */
 static bool begin(bsrg_state *state, PyObject **objects, PyObject *bias, bsrg_matmul_call *call) {
   bsrg_operand *operands = call->operands;
   bsrg_name_operands(call);
   call->work = (bsrg_work){BSRG_ADOPT_STREAM, NULL};
-  if (bsrg_import_dense(state, objects[DENSE], &operands[DENSE], &call->work) < 0) return false;
+  if (bsrg_import_dense(state, objects[DENSE], &operands[DENSE], &call->work) < 0 ||
+      bsrg_import_operand(state, objects[VALUES], &operands[VALUES], &call->work) < 0)
+    return false;
   const bsrg_array *dense = &operands[DENSE].array;
   const result_shape shape = shape_of_result(call);
   const bool is_layer = call->transposed;
-  /* A layer's batch is one matrix, which others are copied into. */
-  if (is_layer && dense->ndim > 2 && !bsrg_is_contiguous(dense)) return false;
+  /* A layer has one matrix, and its batch is one, which others are copied into. */
+  if (is_layer && (operands[VALUES].array.ndim != 3 || (dense->ndim > 2 && !bsrg_is_contiguous(dense))))
+    return false;
   if (objects[OUT] == NULL) objects[OUT] = new_result(state, objects[DENSE], dense->element, &shape);
   if (objects[OUT] == NULL) return false;
   /* What vectors are allowed of a result of one dimension is another question. */

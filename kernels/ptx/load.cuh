@@ -14,6 +14,7 @@ __device__ __forceinline__ uint16_t load_here(const uint16_t *from) {
 
 // What depends on x is computed from here on: before a main loop it would keep registers busy throughout that.
 __device__ __forceinline__ void settle(int &x) { asm volatile("" : "+r"(x)); }
+__device__ __forceinline__ void settle(int64_t &x) { asm volatile("" : "+l"(x)); }
 __device__ __forceinline__ void settle(uint32_t &x) { asm volatile("" : "+r"(x)); }
 __device__ __forceinline__ void settle(uint16_t &x) { asm volatile("" : "+h"(x)); }
 

@@ -5,6 +5,7 @@
 #include "output.cuh"
 #include "params.h"
 #include "ptx/convert.cuh"
+#include "ptx/load.cuh"
 #include "sm80/pipeline.cuh"
 
 namespace bsrg::portable {
@@ -21,102 +22,153 @@ class LaidTile {
   // vector_y: runs of Y, of a row or else of a column, lie at multiples of their size.
   __device__ __forceinline__ LaidTile(const bsrg_portable_params &p, const RowTile &tile, int64_t column,
                                       bool vector_y, unsigned char *shared)
-      : p_(p), tile_(tile), column_(column), vector_y_(vector_y), sums_(reinterpret_cast<float *>(shared)) {}
+      : p_(p),
+        tile_(tile),
+        column_(column),
+        columns_(static_cast<int>(min(p.n - column, int64_t{kTileN}))),
+        vector_y_(vector_y),
+        sums_(reinterpret_cast<float *>(shared)) {}
 
-  // The fragments of m16n8 products that a warp has from that row and column on, those of the lane's first sum.
+  // The fragments of m16n8 products that a warp has from that row and column on.
   template <int kFragmentsM, int kFragmentsN>
-  __device__ __forceinline__ void put(const float (&sums)[kFragmentsM][kFragmentsN][4], int row,
-                                      int column) const {
+  __device__ __forceinline__ void put(const float (&sums)[kFragmentsM][kFragmentsN][4], int row, int column,
+                                      int lane) const {
+    ptx::settle(lane);  // addresses before the main loop would keep registers busy throughout that
+    row += lane / 4;
+    column += lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kFragmentsM; ++i)
 #pragma unroll
       for (int j = 0; j < kFragmentsN; ++j)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          *reinterpret_cast<float2 *>(at(row + i * 16 + half * 8, column + j * 8)) =
+          *reinterpret_cast<float2 *>(sums_ + (row + i * 16 + half * 8) * kPitch + column + j * 8) =
               make_float2(sums[i][j][2 * half], sums[i][j][2 * half + 1]);
   }
 
   // Behind a barrier. multiplied: a sum with its factors; more: C comes in, or what output.cuh does.
   template <typename Out, typename Multiplied>
   __device__ __forceinline__ void store(const Multiplied &multiplied, bool more) const {
-    if (more) {
-      for (int i = threadIdx.x; i < kTileM * kTileN; i += kThreads) {
-        const Position position = position_of<1>(i);
-        if (position.row >= tile_.rows || column_ + position.column >= p_.n) continue;
-        float *const sum = at(position.row, position.column);
-        *sum = completed<Out>(multiplied(*sum), tile_.y_row + position.row, column_ + position.column);
-      }
-      __syncthreads();
-      store_runs<Out>([](float sum) { return sum; });
+    if (more) {  // long code, and registers that steps at once would take
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kRuns; i += kThreads) store_run<Out>(i, multiplied, true);
     } else {
-      store_runs<Out>(multiplied);
+      for (int i = threadIdx.x; i < kRuns; i += kThreads) store_run<Out>(i, multiplied, false);
     }
   }
 
  private:
-  __device__ __forceinline__ float *at(int row, int column) const { return sums_ + row * kPitch + column; }
+  static constexpr int kRuns = kTileM * kTileN / kRun;
 
-  // Of run i of kCount neighbours of Y, so that neighbouring threads have neighbouring runs.
-  struct Position {
-    int row, column;
+  // Neighbours in Y, of a row where it is `across`, else of a column; so many of them are in Y.
+  struct Run {
+    int row, column, left;
+    bool across;
   };
-  template <int kCount>
-  __device__ __forceinline__ Position position_of(int i) const {
-    if (along_columns()) return {i / (kTileN / kCount), i % (kTileN / kCount) * kCount};
-    return {i % (kTileM / kCount) * kCount, i / (kTileM / kCount)};
-  }
-  __device__ __forceinline__ bool along_columns() const { return p_.y_row_stride != 1; }
-
-  template <typename Out>
-  __device__ __forceinline__ float completed(float value, int64_t row, int64_t column) const {
-    const bsrg_output_params &output = p_.output;
-    if (output.given && output.scaled) value *= output::scale<Out, float>(output, row, column);
-    if (p_.beta != 0)
-      value = fmaf(static_cast<float>(p_.beta),
-                   static_cast<float>(
-                       static_cast<const Out *>(p_.c)[row * p_.c_row_stride + column * p_.c_col_stride]),
-                   value);
-    if (!output.given) return value;
-    value += output::bias<Out, float>(output, row, column);
-    return kExact ? output::activate_exactly(output.activation, value) : output::activate(output, value);
+  // Neighbouring threads have neighbouring runs.
+  __device__ __forceinline__ Run run_of(int i, bool across) const {
+    constexpr int kRunsM = kTileM / kRun, kRunsN = kTileN / kRun;
+    Run run =
+        across ? Run{i / kRunsN, i % kRunsN * kRun, 0, true} : Run{i % kRunsM * kRun, i / kRunsM, 0, false};
+    const int rows = tile_.rows - run.row, columns = columns_ - run.column;
+    if (rows > 0 && columns > 0) run.left = min(across ? columns : rows, kRun);
+    return run;
   }
 
-  template <typename Out, typename Last>
-  __device__ __forceinline__ void store_runs(const Last &last) const {
-    const bool across = along_columns();
-    for (int i = threadIdx.x; i < kTileM * kTileN / kRun; i += kThreads) {
-      const Position position = position_of<kRun>(i);
-      const int64_t left_rows = tile_.rows - position.row, left_columns = p_.n - column_ - position.column;
-      if (left_rows <= 0 || left_columns <= 0) continue;
-      Out *const y = static_cast<Out *>(p_.y) + (tile_.y_row + position.row) * p_.y_row_stride +
-                     (column_ + position.column) * p_.y_col_stride;
-      const float *const from = at(position.row, position.column);
-      float value[kRun];
-#pragma unroll
-      for (int e = 0; e < kRun; ++e) value[e] = last(from[across ? e : e * kPitch]);
-      if (vector_y_ && (across ? left_columns : left_rows) >= kRun) {
-        store_run(y, value);
-        continue;
-      }
-      const int64_t step = across ? p_.y_col_stride : p_.y_row_stride;
+  // Elements of a vector along rows, or columns, into a run: several, or one for all.
+  template <typename Out, typename Combine>
+  __device__ __forceinline__ static void with_vector(float (&value)[kRun], const bsrg_output_vector &v,
+                                                     int64_t first, bool along, int left,
+                                                     const Combine &combine) {
+    if (v.data == nullptr) return;
+    const auto all = [&](const auto *from) {
+      const int64_t step = along ? v.stride : 0;
 #pragma unroll
       for (int e = 0; e < kRun; ++e)
-        if (e < (across ? left_columns : left_rows)) y[e * step] = static_cast<Out>(value[e]);
+        if (e < left)
+          value[e] =
+              combine(value[e], static_cast<float>(output::load_here(from + first * v.stride + e * step)));
+    };
+    if (v.is_float)
+      all(static_cast<const float *>(v.data));
+    else
+      all(static_cast<const Out *>(v.data));
+  }
+
+  template <typename Out>
+  __device__ __forceinline__ void complete(const Run &run, float *sums, float (&value)[kRun]) const {
+    const bsrg_output_params &output = p_.output;
+    const int64_t row = tile_.y_row + run.row, column = column_ + run.column;
+    const auto product = [](float x, float factor) { return x * factor; };
+    const auto sum = [](float x, float bias) { return x + bias; };
+    if (output.given && output.scaled) {
+      with_vector<Out>(value, output.row_scale, row, !run.across, run.left, product);
+      with_vector<Out>(value, output.col_scale, column, run.across, run.left, product);
+    }
+    if (p_.beta != 0) {
+      const Out *const c = static_cast<const Out *>(p_.c) + row * p_.c_row_stride + column * p_.c_col_stride;
+      const int64_t step = run.across ? p_.c_col_stride : p_.c_row_stride;
+#pragma unroll
+      for (int e = 0; e < kRun; ++e)
+        if (e < run.left)
+          value[e] = fmaf(static_cast<float>(p_.beta), static_cast<float>(c[e * step]), value[e]);
+    }
+    if (!output.given) return;
+    with_vector<Out>(value, output.row_bias, row, !run.across, run.left, sum);
+    with_vector<Out>(value, output.col_bias, column, run.across, run.left, sum);
+    if constexpr (!kExact) {
+      output::activate(output, value);
+    } else if (output.activation != BSRG_OUTPUT_IDENTITY) {
+      // Once for all, where they have an index.
+      const int step = run.across ? 1 : kPitch;
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) sums[e * step] = value[e];
+#pragma unroll 1
+      for (int e = 0; e < kRun; ++e)
+        sums[e * step] = output::activate_exactly(output.activation, sums[e * step]);
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) value[e] = sums[e * step];
     }
   }
 
-  __device__ __forceinline__ static void store_run(float *y, const float (&v)[kRun]) {
+  template <typename Out, typename Multiplied>
+  __device__ __forceinline__ void store_run(int i, const Multiplied &multiplied, bool more) const {
+    const Run run = run_of(i, p_.y_row_stride != 1);
+    if (run.left <= 0) return;
+    float *const sums = sums_ + run.row * kPitch + run.column;
+    float value[kRun];
+#pragma unroll
+    for (int e = 0; e < kRun; ++e) value[e] = multiplied(sums[run.across ? e : e * kPitch]);
+    if (more) complete<Out>(run, sums, value);
+    write<Out>(run, value);
+  }
+
+  template <typename Out>
+  __device__ __forceinline__ void write(const Run &run, const float (&value)[kRun]) const {
+    Out *const y = static_cast<Out *>(p_.y) + (tile_.y_row + run.row) * p_.y_row_stride +
+                   (column_ + run.column) * p_.y_col_stride;
+    if (vector_y_ && run.left == kRun) {
+      write_vector(y, value);
+      return;
+    }
+    const int64_t step = run.across ? p_.y_col_stride : p_.y_row_stride;
+#pragma unroll
+    for (int e = 0; e < kRun; ++e)
+      if (e < run.left) y[e * step] = static_cast<Out>(value[e]);
+  }
+
+  __device__ __forceinline__ static void write_vector(float *y, const float (&v)[kRun]) {
     __stcs(reinterpret_cast<float4 *>(y), make_float4(v[0], v[1], v[2], v[3]));
   }
   template <typename Out>
-  __device__ __forceinline__ static void store_run(Out *y, const float (&v)[kRun]) {
+  __device__ __forceinline__ static void write_vector(Out *y, const float (&v)[kRun]) {
     __stcs(reinterpret_cast<uint2 *>(y), make_uint2(ptx::pack<Out>(v[0], v[1]), ptx::pack<Out>(v[2], v[3])));
   }
 
   const bsrg_portable_params &p_;
   const RowTile &tile_;
   const int64_t column_;
+  const int columns_;  // of the tile that exist
   const bool vector_y_;
   float *const sums_;
 };

@@ -45,12 +45,10 @@ class Kernel {
         accumulate<true>(sums, tile_);
       else
         accumulate<false>(sums, tile_);
-      if (p_.output.given)
-        store_laid(sums);
-      else if (p_.vector_x)
+      if (p_.vector_x && !p_.output.given)
         store_vectors(sums);
       else
-        store_elements(sums);
+        store_laid(sums);
     }
   }
 
@@ -329,24 +327,27 @@ class Kernel {
     return warp_ / kWarpsN * kWarpM + i * 16 + half * 8 + lane_ / 4;
   }
 
-  // Fused output, all of it.
+  // Fused output, and what goes element by element.
   __device__ __forceinline__ void store_laid(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     const Laid laid(p_, tile_, column_, p_.vector_x, shared_);
     __syncthreads();  // all have read their stages; the next ones come behind a barrier
-    laid.put(sums, fragment_row(0, 0), warp_ % kWarpsN * kWarpN + lane_ % 4 * 2);
+    laid.put(sums, warp_ / kWarpsN * kWarpM, warp_ % kWarpsN * kWarpN, lane_);
     __syncthreads();
-    laid.template store<T>([&](float sum) { return static_cast<float>(p_.alpha) * sum; }, true);
+    laid.template store<T>([&](float sum) { return static_cast<float>(p_.alpha) * sum; },
+                           p_.output.given || p_.beta != 0);
   }
 
   // 16 bytes a lane and store: four fragments of a row are exchanged within the quad. C comes in the same
   // way, and each lane reads the bytes of C that it then overwrites when Y is C.
   __device__ __forceinline__ void store_vectors(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
     const float alpha = static_cast<float>(p_.alpha), beta = static_cast<float>(p_.beta);
+    int64_t first_row = tile_.y_row;
+    ptx::settle(first_row);  // as LaidTile::put
 #pragma unroll
     for (int i = 0; i < 2 * kFragmentsM; ++i) {
       const int row = fragment_row(i / 2, i % 2);
-      T *const y_row = static_cast<T *>(p_.y) + (tile_.y_row + row) * p_.y_row_stride;
-      const T *const c_row = static_cast<const T *>(p_.c) + (tile_.y_row + row) * p_.c_row_stride;
+      T *const y_row = static_cast<T *>(p_.y) + (first_row + row) * p_.y_row_stride;
+      const T *const c_row = static_cast<const T *>(p_.c) + (first_row + row) * p_.c_row_stride;
 #pragma unroll
       for (int j = 0; j < kFragmentsN; j += 4) {
         const int64_t column = warp_column() + (j + lane_ % 4) * kChunk;

@@ -98,7 +98,7 @@ class Kernel {
         accumulate<true>(sums);
       __syncthreads();  // all have read their stages
       const Laid laid(of_, tile_, column_, p_.vector_y, shared_);
-      laid.put(sums, warp_ / kWarpsN * kWarpM + lane_ / 4, warp_ % kWarpsN * kWarpN + lane_ % 4 * 2);
+      laid.put(sums, warp_ / kWarpsN * kWarpM, warp_ % kWarpsN * kWarpN, lane_);
       __syncthreads();
       if (p_.scaling.out == BSRG_KMAJOR_F32)
         store<float>(laid);

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from . import _core
-from ._interop import CUPY, NUMPY, TORCH, Library, dtype_size, library_of
+from ._interop import CUPY, NUMPY, TORCH, library_of
 
 
 def check_single(matrix: Any, name: str) -> None:
@@ -23,21 +21,14 @@ def check_single(matrix: Any, name: str) -> None:
         )
 
 
-def check_entries(x: Any, name: str) -> Library:
-    """The library of an array of which parts can be had by indices; TypeError of others."""
-    library = library_of(x)
-    if library not in (NUMPY, TORCH, CUPY):
-        raise TypeError(
-            f"{name} is a {type(x).__name__} and a part of it is wanted; accepted here: an array "
-            "of NumPy, torch or CuPy"
-        )
-    return library
-
-
 def entry_of(a: Any, key: Any) -> Any:
     """``A[i, j]``: the matrix, or the smaller batch, around these values."""
     keys = key if isinstance(key, tuple) else (key,)
-    check_entries(a._data, "a.data")
+    if library_of(a._data) not in (NUMPY, TORCH, CUPY):
+        raise TypeError(
+            f"a.data is a {type(a._data).__name__} and a part of it is wanted; accepted here: an "
+            "array of NumPy, torch or CuPy"
+        )
     try:
         numbers = tuple(operator.index(k) for k in keys)
     except TypeError:
@@ -62,37 +53,6 @@ def broadcast(*batches: tuple[int, ...], names: str) -> tuple[int, ...]:
             f"{names} have batches of {', '.join(map(str, batches))}; accepted: what NumPy "
             "broadcasts to one shape"
         ) from None
-
-
-def entries(x: Any, name: str, batch: tuple[int, ...], core: int) -> Iterator[Any]:
-    """The parts of ``core`` dimensions, one for each entry of a batch that those broadcast to."""
-    library = check_entries(x, name)
-    shape = library.shape(x, name)
-    lead = shape[: len(shape) - core]
-    for position in np.ndindex(batch):
-        own = position[len(batch) - len(lead) :]
-        yield x[tuple(0 if n == 1 else i for i, n in zip(own, lead, strict=True))]
-
-
-def _bytes_of(x: Any, name: str) -> tuple[int, int]:
-    """From the first byte of an array to behind the last one."""
-    info = _core.describe(x, name)
-    if 0 in info.shape:
-        return 0, 0
-    item = dtype_size(info.dtype)
-    steps = [(size - 1) * stride for size, stride in zip(info.shape, info.strides, strict=True)]
-    first = info.pointer + item * sum(step for step in steps if step < 0)
-    return first, info.pointer + item * (1 + sum(step for step in steps if step > 0))
-
-
-def check_apart(out: Any, operand: Any, name: str) -> None:
-    """Raise ValueError if memory of out may be that of an operand, in whichever entry of both."""
-    (begin, end), (first, last) = _bytes_of(out, "out.data"), _bytes_of(operand, name)
-    if max(begin, first) < min(end, last):
-        raise ValueError(
-            f"out.data overlaps {name} in memory; accepted: an array that shares memory with no "
-            "operand, or of a batch exactly pattern.data"
-        )
 
 
 # ---- of all matrices at a time -------------------------------------------------------------------

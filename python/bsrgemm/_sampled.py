@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _core
-from ._batch import broadcast, check_apart, entries
+from ._batch import broadcast
 from ._convert import MOST_BATCH_DIMENSIONS
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
@@ -57,7 +56,8 @@ def sampled_matmul(
     ----------
     a, b : array
         Shapes (M, K) and (K, N), any strides. With dimensions before these they are batches that
-        NumPy would broadcast, of arrays of NumPy, torch or CuPy: each entry takes one launch.
+        NumPy would broadcast. On a GPU as many entries as a power of two are one product where that
+        is predicted to be faster, of copies where their matrices do not lie side by side.
     pattern : bsr_array, DynamicArray or DynamicPattern
         Of shape (M, N); it may be a transposed view. With ``beta`` 0 its values are not read, and
         may be of any dtype and on any device; otherwise its batch is broadcast with the others. A
@@ -145,17 +145,7 @@ def sampled(
         values = library_of(out._data).writable(out._data, "out.data")
         added = values if out is pattern and added is not None else added
     structure = pattern._structure
-    if not batch:
-        _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
-    else:
-        for operand, name in ((left, "a"), (right, "b"), (added, "pattern.data")):
-            if out is not None and operand is not None and operand is not values:
-                check_apart(values, operand, name)
-        whole = (entries(left, "a", batch, 2), entries(right, "b", batch, 2))
-        to = entries(values, "out.data", batch, 3)
-        old = itertools.repeat(None) if added is None else entries(added, "pattern.data", batch, 3)
-        for one, other, made, given in zip(*whole, to, old, strict=False):
-            _core.sampled_matmul(structure, one, other, made, given, alpha, beta, handle, family)
+    _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
     return out if out is not None else pattern._sharing(library.finished(data, a), info.device)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from . import _core
 from ._array import bsr_array
-from ._batch import entries
 from ._interop import BlockSparse, library_of, stream_handle
 from ._matmul import real_number
 
@@ -58,14 +57,6 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     shape = library.shape(a._data, "a.data")
     data = library.empty(shape, a._data, "a.data")
     scale = real_number(scale, "scale")
-    if a._batch:
-        for of, to in zip(
-            entries(values, "a.data", a._batch, 3),
-            entries(data, "a.data", a._batch, 3),
-            strict=True,
-        ):
-            _core.softmax(a._structure, of, to, scale, handle)
-    else:
-        _core.softmax(a._structure, values, data, scale, handle)
+    _core.softmax(a._structure, values, data, scale, handle)
     data = library.finished(data, a._data)
     return a.T._with_values(data).T if a.is_transposed else a._with_values(data)

@@ -69,18 +69,18 @@ static void test_left_over(void) {
 static void test_steps(void) {
   bsrg_matmul_args args = batch_of(N, 1, 50, 400, N);
   int64_t position[BSRG_BATCH_DIMS] = {0};
-  CHECK(!bsrg_batch_is_empty(&args.batch));
+  CHECK(!bsrg_batch_is_empty(args.batch.ndim, args.batch.shape));
   for (int64_t i = 0; i < 10; ++i) {
     const bsrg_matmul_args one = bsrg_batch_at(&args, position);
     CHECK(one.batch.ndim == 0 && (double *)one.x.data == memory + i / 5 * 400 + i % 5 * 50);
     CHECK((double *)one.y.data == (double *)one.x.data + 1000 && one.c.data == NULL);
-    CHECK(bsrg_batch_next(&args.batch, position) == (i < 9));
+    CHECK(bsrg_batch_next(args.batch.ndim, args.batch.shape, position) == (i < 9));
   }
   const bsrg_batch last = bsrg_batch_take_last(&args.batch);
   CHECK(args.batch.ndim == 1 && args.batch.shape[0] == 2 && args.batch.x_strides[0] == 400);
   CHECK(last.ndim == 1 && last.shape[0] == 5 && last.x_strides[0] == 50 && last.y_strides[0] == 50);
   args.batch.shape[0] = 0;
-  CHECK(bsrg_batch_is_empty(&args.batch));
+  CHECK(bsrg_batch_is_empty(args.batch.ndim, args.batch.shape));
 }
 
 /* Matrices of 2 x 3 blocks of 2 x 4, whose values follow one another. */
@@ -102,29 +102,35 @@ static void test_stacks(void) {
                                      .x_strides = {COLS * N},
                                      .y_strides = {ROWS * N},
                                      .values_strides = {BLOCKS * AREA}}};
-  bsrg_matmul_args stacked;
-  CHECK(bsrg_batch_can_stack(&args) && bsrg_batch_stack(&args, 0, &stacked) == SIZE);
-  bsrg_structure_view v = bsrg_structure_get(stacked.a);
+  CHECK(bsrg_batch_can_stack(&args));
+  bsrg_joined stack = bsrg_batch_stack(&args, 0);
+  CHECK(stack.count == SIZE && stack.below && !stack.copy_x && !stack.copy_c && !stack.copy_y);
+  bsrg_structure_view v = bsrg_structure_get(stack.args.a);
   CHECK(v.rows == SIZE * ROWS && v.cols == SIZE * COLS && v.nnzb == SIZE * BLOCKS);
   for (int64_t b = 0; b < v.nnzb; ++b) CHECK(v.indices[b] == b / BLOCKS * 3 + columns[b % BLOCKS]);
   for (int64_t row = 0; row <= v.block_rows; ++row)
     CHECK(v.indptr[row] == row / 2 * BLOCKS + (row % 2 ? 2 : 0));
-  CHECK(stacked.x.rows == SIZE * COLS && stacked.y.rows == SIZE * ROWS && stacked.batch.ndim == 0);
+  CHECK(stack.args.x.rows == SIZE * COLS && stack.args.y.rows == SIZE * ROWS && stack.args.batch.ndim == 0);
   /* The rest, and one of all. */
-  bsrg_structure *const kept = stacked.a;
-  CHECK(bsrg_batch_stack(&args, SIZE, &stacked) == 2 && stacked.y.rows == 2 * ROWS);
-  CHECK((double *)stacked.x.data == memory + SIZE * COLS * N);
-  CHECK((const double *)stacked.values == values + SIZE * BLOCKS * AREA);
-  CHECK(bsrg_batch_stack(&args, SIZE + 2, &stacked) == 1 && stacked.a == a && stacked.y.rows == ROWS);
+  bsrg_structure *const kept = stack.args.a;
+  stack = bsrg_batch_stack(&args, SIZE);
+  CHECK(stack.count == 2 && stack.args.y.rows == 2 * ROWS);
+  CHECK((double *)stack.args.x.data == memory + SIZE * COLS * N);
+  CHECK((const double *)stack.args.values == values + SIZE * BLOCKS * AREA);
+  const bsrg_matmul_args part = bsrg_batch_part(&args, SIZE, 2);
+  CHECK(part.x.data == stack.args.x.data && part.batch.ndim == 1 && part.batch.shape[0] == 2);
+  stack = bsrg_batch_stack(&args, SIZE + 2);
+  CHECK(stack.count == 1 && stack.args.a == a && stack.args.y.rows == ROWS);
   /* It is kept, and so is another of one X. */
-  CHECK(bsrg_batch_stack(&args, 0, &stacked) == SIZE && stacked.a == kept);
+  CHECK(bsrg_batch_stack(&args, 0).args.a == kept);
   args.batch.x_strides[0] = 0;
-  CHECK(bsrg_batch_can_stack(&args) && bsrg_batch_stack(&args, 0, &stacked) == SIZE);
-  CHECK(stacked.a != kept && stacked.x.rows == COLS);
-  v = bsrg_structure_get(stacked.a);
+  stack = bsrg_batch_stack(&args, 0);
+  CHECK(bsrg_batch_can_stack(&args) && stack.count == SIZE && stack.args.a != kept);
+  CHECK(stack.args.x.rows == COLS && !stack.copy_x);
+  v = bsrg_structure_get(stack.args.a);
   CHECK(v.rows == SIZE * ROWS && v.cols == COLS && v.indices[BLOCKS] == 0);
 
-  /* Transposed views: along the diagonal alone, as their values follow one another there. */
+  /* Transposed views: along the diagonal alone, as their values follow one another there; one X is repeated. */
   bsrg_structure *transposed;
   CHECK(bsrg_structure_transposed(a, &transposed, NULL) == BSRG_OK);
   bsrg_matmul_args turned = args;
@@ -132,10 +138,13 @@ static void test_stacks(void) {
   turned.x = (bsrg_dense){memory, ROWS, N, N, 1};
   turned.y = (bsrg_dense){memory + 1000, COLS, N, N, 1};
   turned.batch.y_strides[0] = COLS * N;
-  CHECK(bsrg_batch_stack(&turned, 0, &stacked) == 1 && stacked.a == transposed);
+  stack = bsrg_batch_stack(&turned, 0);
+  CHECK(bsrg_batch_can_stack(&turned) && stack.count == SIZE && stack.copy_x && !stack.copy_y);
+  CHECK(stack.args.x.data == NULL && stack.args.x.rows == SIZE * ROWS && stack.args.x.col_stride == 1);
   turned.batch.x_strides[0] = ROWS * N;
-  CHECK(bsrg_batch_can_stack(&turned) && bsrg_batch_stack(&turned, 0, &stacked) == SIZE);
-  v = bsrg_structure_get(stacked.a);
+  stack = bsrg_batch_stack(&turned, 0);
+  CHECK(bsrg_batch_can_stack(&turned) && stack.count == SIZE && !stack.copy_x);
+  v = bsrg_structure_get(stack.args.a);
   CHECK(v.rows == SIZE * COLS && v.cols == SIZE * ROWS && v.order != NULL);
   const bsrg_structure_view t = bsrg_structure_get(transposed);
   for (int64_t row = 0; row < v.block_rows; ++row)
@@ -145,24 +154,33 @@ static void test_stacks(void) {
       CHECK(v.indices[b] == matrix * t.block_cols + t.indices[of_one]);
     }
 
-  /* What does not lie so, and vectors of rows. */
+  /* What does not lie so is copied, in the order in which it lies. */
   args.batch.x_strides[0] = COLS * N;
   bsrg_matmul_args other = args;
-  other.batch.y_strides[0] += 1;
-  CHECK(!bsrg_batch_can_stack(&other));
+  other.y = (bsrg_dense){memory + 1000, ROWS, N, 1, ROWS};
+  stack = bsrg_batch_stack(&other, 0);
+  CHECK(stack.count == SIZE && !stack.copy_x && stack.copy_y && stack.args.y.data == NULL);
+  CHECK(stack.args.y.rows == SIZE * ROWS && stack.args.y.cols == N && stack.args.y.row_stride == 1);
+  bsrg_tensor copy = bsrg_joined_tensor(&stack.args.y, SIZE, true);
+  CHECK(copy.heads == SIZE && copy.rows == ROWS && copy.size == N && copy.head_stride == ROWS);
+  CHECK(copy.row_stride == 1 && copy.element_stride == stack.args.y.col_stride);
   other = args;
   other.batch.x_strides[0] += 1;
-  CHECK(!bsrg_batch_can_stack(&other));
-  other = args;
-  other.batch.values_strides[0] += 1;
-  CHECK(!bsrg_batch_can_stack(&other));
+  stack = bsrg_batch_stack(&other, 0);
+  CHECK(stack.copy_x && !stack.copy_y && stack.args.x.row_stride > stack.args.x.col_stride);
   other = args;
   other.beta = 1;
   other.c = other.y; /* one for all */
-  CHECK(!bsrg_batch_can_stack(&other));
+  stack = bsrg_batch_stack(&other, 0);
+  CHECK(stack.copy_c && !stack.copy_y && stack.args.c.rows == SIZE * ROWS);
   other.batch.c_strides[0] = ROWS * N;
-  CHECK(bsrg_batch_can_stack(&other) && bsrg_batch_stack(&other, 0, &stacked) == SIZE);
-  CHECK(stacked.c.rows == SIZE * ROWS);
+  stack = bsrg_batch_stack(&other, 0);
+  CHECK(!stack.copy_c && stack.args.c.rows == SIZE * ROWS && stack.args.c.data == args.y.data);
+
+  /* Values that do not follow one another, vectors of rows. */
+  other = args;
+  other.batch.values_strides[0] += 1;
+  CHECK(!bsrg_batch_can_stack(&other));
   other = args;
   other.epilogue.row_bias.data = memory;
   CHECK(!bsrg_batch_can_stack(&other));

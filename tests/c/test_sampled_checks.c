@@ -122,6 +122,48 @@ static void test_values(void) {
   }
 }
 
+static bsrg_sampled_args batch(void) {
+  bsrg_sampled_args args = good();
+  args.batch = (bsrg_sampled_batch){1, {2}, {M * PITCH}, {K * PITCH}, {VALUES}};
+  return args;
+}
+
+#define REFUSE_BATCH(change, status, text)     \
+  do {                                         \
+    bsrg_sampled_args args = batch();          \
+    change;                                    \
+    refuse(__LINE__, &args, (status), (text)); \
+  } while (0)
+
+static void test_batches(void) {
+  REFUSE_BATCH(args.batch.ndim = -1, BSRG_ERR_VALUE, "batch has -1 dimensions, but must have 0 to 6");
+  REFUSE_BATCH(args.batch.ndim = 7, BSRG_ERR_VALUE, "batch has 7 dimensions");
+  REFUSE_BATCH(args.out = kB + K * PITCH, BSRG_ERR_VALUE, "out.data overlaps b");
+  REFUSE_BATCH(args.out = kA + M * PITCH, BSRG_ERR_VALUE, "out.data overlaps a");
+  REFUSE_BATCH(args.out = kValues + VALUES, BSRG_ERR_VALUE, "out.data overlaps pattern.data");
+  /* Exactly the values, but those of one matrix for all. */
+  REFUSE_BATCH((args.out = kValues, args.batch.values_strides[0] = 0), BSRG_ERR_VALUE,
+               "out.data overlaps pattern.data");
+  REFUSE_BATCH(args.batch.shape[0] = INT64_MAX / 8, BSRG_ERR_VALUE, "out.data");
+  ACCEPT((args = batch(), args.out = kValues));
+  ACCEPT((args = batch(), args.batch.shape[0] = 0));
+  /* Each as it is alone: in two dimensions, the outer one of the values' alone. */
+  for (int i = 0; i < 400; ++i) arena[i] = (float)(i % 11);
+  bsrg_sampled_args args = batch();
+  args.batch = (bsrg_sampled_batch){2, {2, 2}, {0, M * PITCH}, {0, K * PITCH}, {VALUES, 0}};
+  CHECK(bsrg_sampled_matmul(&args, NULL) == BSRG_OK);
+  for (int i = 0; i < 4; ++i) {
+    float alone[VALUES];
+    bsrg_sampled_args one = good();
+    one.a.data = kA + i % 2 * M * PITCH;
+    one.b.data = kB + i % 2 * K * PITCH;
+    one.values = kValues + i / 2 * VALUES;
+    one.out = alone;
+    CHECK(bsrg_sampled_matmul(&one, NULL) == BSRG_OK);
+    CHECK(memcmp(alone, kOut + i * VALUES, sizeof alone) == 0);
+  }
+}
+
 int main(void) {
   static const int32_t indptr[] = {0, 1, 2}, indices[] = {0, 1};
   const bsrg_pattern pattern = {M, N, 2, 3, 2, 3, BSRG_I32, indices, indptr};
@@ -131,6 +173,7 @@ int main(void) {
   test_shapes();
   test_memory();
   test_values();
+  test_batches();
   bsrg_structure_destroy(structure);
   if (failures > 0) fprintf(stderr, "%d failures\n", failures);
   return failures > 0;
