@@ -17,13 +17,15 @@ from spaces import GPU_SPACES, OwnDevice, Space
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("space", GPU_SPACES[:2], ids=repr)
+@pytest.mark.parametrize("space", GPU_SPACES, ids=repr)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("check", value_batch_cases.CHECKS, ids=lambda c: c.__name__)
 def test_batch(
     check: Callable[..., None], space: Space, dtype: str, rng: np.random.Generator
 ) -> None:
     space.check()
+    if check is value_batch_cases.others and space.name not in ("torch", "cupy"):
+        pytest.skip("parts of values need a library that has them")
     for batch in some(value_batch_cases.BATCHES[1:]):
         check(space, rng, dtype, batch)
 
@@ -35,9 +37,9 @@ def test_values_of_no_library(rng: np.random.Generator) -> None:
     _, a, dense = value_batch_cases.make(space, rng, "float32", (2,))
     assert np.array_equal(a.todense().to_host(), dense)
     assert np.array_equal(a.T.to("cpu").todense(), dense.swapaxes(-1, -2))
-    for call in (lambda: a[0], lambda: bsrgemm.softmax(a)):
-        with pytest.raises(TypeError, match="accepted here: an array of NumPy, torch or CuPy"):
-            call()
+    assert np.allclose(bsrgemm.softmax(a).todense().to_host().sum(-1), (dense != 0).any(-1))
+    with pytest.raises(TypeError, match="accepted here: an array of NumPy, torch or CuPy"):
+        a[0]
 
 
 @pytest.mark.parametrize("blocksize", [(128, 128), (64, 32), (32, 32)], ids=str)
