@@ -24,6 +24,9 @@ typedef struct bsrg_joined {
 /* An operand's matrices as the heads of a tensor, whose rows they have; and the same in its copy. */
 bsrg_tensor bsrg_batch_tensor(const bsrg_dense *one, int64_t count, int64_t stride);
 bsrg_tensor bsrg_joined_tensor(const bsrg_dense *all, int64_t count, bool below);
+/* Copies the former to the latter on a GPU, or back. */
+bsrg_status bsrg_batch_copy(const bsrg_tensor *matrices, const bsrg_tensor *joined, bool back, int64_t size,
+                            bsrg_gpu gpu, void *stream, bsrg_error *error);
 
 /* batch_join.c: with the columns of all, whose values are one. Operands that stay decide in which order others are copied. Not where
  * vectors along the columns begin anew with each matrix. */

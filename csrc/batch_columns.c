@@ -19,6 +19,22 @@ static double copy_seconds(const bsrg_joined *all, const bsrg_chip *chip) {
          2 * (x_bytes + y_bytes) / (chip->hbm_bytes_per_s * copy_share);
 }
 
+/* Copies have rows for columns where these are what lies together. */
+static bsrg_tensor turned(const bsrg_tensor *t) {
+  return (bsrg_tensor){t->data,         t->batch,       t->heads,          t->size,      t->rows,
+                       t->batch_stride, t->head_stride, t->element_stride, t->row_stride};
+}
+
+bsrg_status bsrg_batch_copy(const bsrg_tensor *matrices, const bsrg_tensor *joined, bool back, int64_t size,
+                            bsrg_gpu gpu, void *stream, bsrg_error *error) {
+  bsrg_tensor a = *matrices, b = *joined;
+  if (b.element_stride != 1) {
+    a = turned(&a);
+    b = turned(&b);
+  }
+  return bsrg_copy_tensor(back ? &b : &a, back ? &a : &b, size, gpu, (CUstream)stream, error);
+}
+
 /* Infinite where no kernel can compute it. */
 static double product_seconds(const bsrg_matmul_args *args, const bsrg_chip *chip) {
   const bsrg_family_ops *ops;
@@ -68,21 +84,21 @@ static bsrg_status multiply_copies(const bsrg_matmul_args *args, const bsrg_join
   const bsrg_batch *batch = &args->batch;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype),
                 out_size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
-  const CUstream stream = (CUstream)args->stream;
   bsrg_status status = BSRG_OK;
   if (all->copy_x) {
-    const bsrg_tensor from = bsrg_batch_tensor(&args->x, all->count, batch->x_strides[0]),
-                      to = bsrg_joined_tensor(&all->args.x, all->count, all->below);
-    status = bsrg_copy_tensor(&from, &to, size, gpu, stream, error);
+    const bsrg_tensor x = bsrg_batch_tensor(&args->x, all->count, batch->x_strides[0]),
+                      copy = bsrg_joined_tensor(&all->args.x, all->count, all->below);
+    status = bsrg_batch_copy(&x, &copy, false, size, gpu, args->stream, error);
   }
   const bsrg_tensor y = bsrg_batch_tensor(&args->y, all->count, batch->y_strides[0]),
                     y_copy = bsrg_joined_tensor(&all->args.y, all->count, all->below);
   if (status == BSRG_OK && all->copy_c) {
-    const bsrg_tensor from = bsrg_batch_tensor(&args->c, all->count, batch->c_strides[0]);
-    status = bsrg_copy_tensor(&from, &y_copy, out_size, gpu, stream, error);
+    const bsrg_tensor c = bsrg_batch_tensor(&args->c, all->count, batch->c_strides[0]);
+    status = bsrg_batch_copy(&c, &y_copy, false, out_size, gpu, args->stream, error);
   }
   if (status == BSRG_OK) status = multiply(&all->args, gpu, error);
-  if (status == BSRG_OK && all->copy_y) status = bsrg_copy_tensor(&y_copy, &y, out_size, gpu, stream, error);
+  if (status == BSRG_OK && all->copy_y)
+    status = bsrg_batch_copy(&y, &y_copy, true, out_size, gpu, args->stream, error);
   return status;
 }
 

@@ -152,5 +152,8 @@ bsrg_status bsrg_copy_tensor(const bsrg_tensor *from, const bsrg_tensor *to, int
                                 : unit == 4 ? BSRG_KERNEL_TENSOR_COPY_4
                                 : unit == 8 ? BSRG_KERNEL_TENSOR_COPY_8
                                             : BSRG_KERNEL_TENSOR_COPY_16;
-  return bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, stream, &p, error);
+  /* Few long rows are shared. */
+  const int64_t steps = bsrg_ceil_div(target.size, BSRG_TENSOR_COPY_COLUMNS);
+  const int64_t sharing = bsrg_min(steps, bsrg_ceil_div(4 * gpu.device->info.sm_count, ctas));
+  return bsrg_launch(gpu.api, gpu.device, kernel, ctas, bsrg_max(sharing, 1), stream, &p, error);
 }

@@ -1,7 +1,6 @@
 /* Batches of sampled products on a GPU: several as one product, at the blocks of a matrix that has the pattern along its diagonal, or
  * below one another where there is one B for all. */
 #include "batch.h"
-#include "copy.h"
 #include "edges.h"
 #include "sampled.h"
 
@@ -139,8 +138,7 @@ static bsrg_status one_by_one(const bsrg_sampled_args *args, int64_t first, int6
 static bsrg_status copy(const bsrg_dense *one, int64_t stride, const bsrg_dense *all, int64_t count,
                         bool below, const bsrg_sampled_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_tensor from = bsrg_batch_tensor(one, count, stride), to = bsrg_joined_tensor(all, count, below);
-  return bsrg_copy_tensor(&from, &to, (int64_t)bsrg_dtype_size(args->dtype), gpu, (CUstream)args->stream,
-                          error);
+  return bsrg_batch_copy(&from, &to, false, (int64_t)bsrg_dtype_size(args->dtype), gpu, args->stream, error);
 }
 
 /* From `first` on. */

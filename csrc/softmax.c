@@ -39,16 +39,21 @@ static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
 /* What can fail before anything is written. */
 typedef struct softmax_launch {
   bsrg_portable_uploads uploads;
-  int32_t lanes;
+  int32_t vector, lanes;
   int64_t tiles, warps_per_row, ctas;
 } softmax_launch;
 
 static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_launch *l,
                            bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  const int64_t line = v->order ? v->block_height : v->block_width;
+  l->vector = line * size % 16 == 0 && ((uintptr_t)args->values | (uintptr_t)args->out) % 16 == 0;
+  const int64_t rows_of_lane = l->vector ? 16 / size : 1;
   l->lanes = 1;
-  while (l->lanes < 32 && l->lanes < v->block_height) l->lanes *= 2;
-  l->tiles = bsrg_ceil_div(v->block_height, l->lanes);
+  while (l->lanes * rows_of_lane < BSRG_SOFTMAX_TILE && l->lanes * rows_of_lane < v->block_height)
+    l->lanes *= 2;
+  l->tiles = bsrg_ceil_div(v->block_height, l->lanes * rows_of_lane);
   const bool long_rows = v->longest_row * v->block_width > ELEMENTS_OF_A_WARP;
   l->warps_per_row = long_rows ? BSRG_SOFTMAX_WARPS : 1;
   l->ctas = v->order ? v->block_rows * l->tiles
@@ -67,22 +72,20 @@ static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l
                           bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
   const bool columns = v->order != NULL;
-  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  bsrg_softmax_params p = {
-      .values = args->values,
-      .out = args->out,
-      .indptr = l->uploads.indptr,
-      .row_order = l->uploads.row_order,
-      .order = l->uploads.order,
-      .rows = bsrg_whole_rows(v),
-      .block_area = v->block_height * v->block_width,
-      .block_height = (int32_t)v->block_height,
-      .block_width = (int32_t)v->block_width,
-      .warps_per_row = (int32_t)l->warps_per_row,
-      .vector = v->block_width * size % 16 == 0 && ((uintptr_t)args->values | (uintptr_t)args->out) % 16 == 0,
-      .lanes = l->lanes,
-      .tiles = (int32_t)l->tiles,
-      .scale = args->scale};
+  bsrg_softmax_params p = {.values = args->values,
+                           .out = args->out,
+                           .indptr = l->uploads.indptr,
+                           .row_order = l->uploads.row_order,
+                           .order = l->uploads.order,
+                           .rows = bsrg_whole_rows(v),
+                           .block_area = v->block_height * v->block_width,
+                           .block_height = (int32_t)v->block_height,
+                           .block_width = (int32_t)v->block_width,
+                           .warps_per_row = (int32_t)l->warps_per_row,
+                           .vector = l->vector,
+                           .lanes = l->lanes,
+                           .tiles = (int32_t)l->tiles,
+                           .scale = args->scale};
   const int first = columns ? BSRG_KERNEL_SOFTMAX_COLUMNS_F16 : BSRG_KERNEL_SOFTMAX_ROWS_F16;
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), l->ctas, 1,
                      (CUstream)args->stream, &p, error);

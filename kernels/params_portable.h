@@ -81,10 +81,10 @@ typedef struct bsrg_portable_params {
   ((size) * (k) * ((rows) + (columns)) + ((size) == 8 ? 32 : 16) * (rows) + 32 * (k))
 
 /* Of 8 bits: the stages, the scales of their chunks of 16 k and two tables of entries of 32 bytes, or in the end the sums of a
- * tile, whose rows are padded. */
+ * tile, whose rows are padded, and two factors and summands for each row and column. */
 #define BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages) \
   ((stages) * (((rows) + (columns)) * (k) + (k) / 4) + 4 * (k))
-#define BSRG_EIGHT_SUMS_BYTES(rows, columns) (4 * (rows) * ((columns) + 4))
+#define BSRG_EIGHT_SUMS_BYTES(rows, columns) (4 * (rows) * ((columns) + 4) + 8 * ((rows) + (columns)))
 #define BSRG_EIGHT_SHARED_BYTES(rows, columns, k, stages)                                   \
   (BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages) > BSRG_EIGHT_SUMS_BYTES(rows, columns) \
        ? BSRG_EIGHT_STAGES_BYTES(rows, columns, k, stages)                                  \

@@ -5,10 +5,11 @@
 
 #include "params.h"
 
-enum { BSRG_SOFTMAX_THREADS = 256, BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32 };
+enum { BSRG_SOFTMAX_THREADS = 256, BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32, BSRG_SOFTMAX_TILE = 32 };
 
 /* bsr_softmax_rows_*: blocks as they are stored, with one or with all of a CTA's warps to a row. bsr_softmax_columns_*:
- * those of a transposed view, which lie as [block width][block height]; a CTA has `lanes` rows of a block row. */
+ * those of a transposed view, which lie as [block width][block height]; a CTA has up to BSRG_SOFTMAX_TILE
+ * rows of a block row, `lanes` times those of 16 bytes, or of one element. */
 typedef struct bsrg_softmax_params {
   const void *values;
   void *out;             /* values or memory apart */
@@ -19,9 +20,9 @@ typedef struct bsrg_softmax_params {
   int64_t block_area;
   int32_t block_height, block_width;
   int32_t warps_per_row; /* of rows: 1 or BSRG_SOFTMAX_WARPS */
-  int32_t vector;        /* of rows: a block's rows begin and end at multiples of 16 bytes */
-  int32_t lanes;         /* of columns: a power of two that divides 32 */
-  int32_t tiles;         /* of columns: CTAs of a block row */
+  int32_t vector; /* a block's rows, or the columns of the view's, begin and end at multiples of 16 bytes */
+  int32_t lanes;  /* of columns: a power of two that divides 32 */
+  int32_t tiles;  /* of columns: CTAs of a block row */
   double scale;
 } bsrg_softmax_params;
 

@@ -194,7 +194,7 @@ BAD = {
     "vector": (
         lambda: sampled_matmul(left()[0], right(), small()),
         ValueError,
-        r"a has shape \(5,\); accepted: \(\.\.\., 4, K\), of 2 to 8 dimensions",
+        r"a has shape \(5,\); accepted: \(\.\.\., 4, K\), of 2 to 7 dimensions",
     ),
     "batches": (
         lambda: sampled_matmul(left()[None].repeat(2, 0), right()[None].repeat(3, 0), small()),

@@ -141,7 +141,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "sampled dimensions": (
         lambda: sampled_matmul(np.ones((1,) * 7 + (4, 2)), np.ones((2, 9)), A),
         ValueError,
-        "of 2 to 8 dimensions",
+        "of 2 to 7 dimensions",
     ),
 }
 

@@ -76,15 +76,6 @@ struct Total {
   }
 };
 
-template <typename T, int V>
-__device__ __forceinline__ void load(const T *from, typename Arithmetic<T>::Number scale,
-                                     typename Arithmetic<T>::Number (&scores)[V]) {
-  // Not through the read-only cache: the result may go where the values are.
-  const Vector<T, V> loaded = *reinterpret_cast<const Vector<T, V> *>(from);
-#pragma unroll
-  for (int i = 0; i < V; ++i) scores[i] = static_cast<typename Arithmetic<T>::Number>(loaded.x[i]) * scale;
-}
-
 // Steps through a block row's units, `step` at a time; a block has `per_block` of them.
 struct Walk {
   int64_t block;
@@ -106,6 +97,48 @@ struct Walk {
   }
 };
 
+// The next scores of a walk, in kAhead vectors of V, -infinity behind its end, which has not come yet. place(at): where a vector is.
+template <int kAhead, int V, typename T, typename Place>
+__device__ __forceinline__ void load(const T *values, Walk &at, int64_t end,
+                                     typename Arithmetic<T>::Number scale, const Place &place,
+                                     typename Arithmetic<T>::Number (&scores)[kAhead][V]) {
+  using Number = typename Arithmetic<T>::Number;
+  const Walk begin =
+      at;  // read again behind the end: loads with branches between them would wait for one another
+  Vector<T, V> loaded[kAhead];
+  bool exists[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i, at.next()) {
+    exists[i] = at.block < end;
+    // Not through the read-only cache: the result may go where the values are.
+    loaded[i] = *reinterpret_cast<const Vector<T, V> *>(values + place(exists[i] ? at : begin));
+  }
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+#pragma unroll
+    for (int e = 0; e < V; ++e)
+      scores[i][e] = exists[i] ? static_cast<Number>(loaded[i].x[e]) * scale : -INFINITY;
+}
+
+// result(score, e): of element e of a vector.
+template <int kAhead, int V, typename T, typename Place, typename Result>
+__device__ __forceinline__ void write(const T *values, T *out, const Walk &first, int64_t end,
+                                      typename Arithmetic<T>::Number scale, const Place &place,
+                                      const Result &result) {
+  for (Walk at = first; at.block < end;) {
+    Walk to = at;
+    typename Arithmetic<T>::Number scores[kAhead][V];
+    load<kAhead, V>(values, at, end, scale, place, scores);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i, to.next()) {
+      Vector<T, V> made;
+#pragma unroll
+      for (int e = 0; e < V; ++e) made.x[e] = static_cast<T>(result(scores[i][e], e));
+      if (to.block < end) *reinterpret_cast<Vector<T, V> *>(out + place(to)) = made;
+    }
+  }
+}
+
 // ---- blocks as they are stored ---------------------------------------------------------------------
 
 template <typename T, int V>
@@ -121,11 +154,13 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_
   const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
   const Walk first(begin, warp * 32 + lane, 32 * p.warps_per_row, p.block_width / V);
 
+  const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
+  constexpr int kAhead = (sizeof(T) == 8 ? 1 : 2) * (V == 1 ? 2 : 1);
   Total<T> total;
-  for (Walk at = first; at.block < end; at.next()) {
-    Number scores[V];
-    load<T, V>(values + at.block * p.block_area + at.unit * V, scale, scores);
-    total.add(scores);
+  for (Walk at = first; at.block < end;) {
+    Number scores[kAhead][V];
+    load<kAhead, V>(values, at, end, scale, place, scores);
+    total.add(reinterpret_cast<const Number(&)[kAhead * V]>(scores));
   }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
@@ -153,15 +188,8 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_
   }
 
   const Number base = Total<T>::base(total.maximum), factor = Arithmetic<T>::reciprocal(total.sum);
-  for (Walk at = first; at.block < end; at.next()) {
-    const int64_t element = at.block * p.block_area + at.unit * V;
-    Number scores[V];
-    load<T, V>(values + element, scale, scores);
-    Vector<T, V> result;
-#pragma unroll
-    for (int i = 0; i < V; ++i) result.x[i] = static_cast<T>(Arithmetic<T>::exp(scores[i] - base) * factor);
-    *reinterpret_cast<Vector<T, V> *>(out + element) = result;
-  }
+  write<kAhead, V>(values, out, first, end, scale, place,
+                   [&](Number score, int) { return Arithmetic<T>::exp(score - base) * factor; });
 }
 
 template <typename T>
@@ -177,12 +205,13 @@ __device__ __forceinline__ void softmax_rows(const bsrg_softmax_params &p) {
 
 // ---- blocks of a transposed view -------------------------------------------------------------------
 
-// Lanes have neighbouring rows, which are neighbours in memory; threads of the same row share its columns.
-template <typename T>
-__device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
+// A thread has V neighbouring rows, which are neighbours in memory, and some of their columns; `lanes` threads have those of a tile.
+template <typename T, int V>
+__device__ __forceinline__ void softmax_columns_of(const bsrg_softmax_params &p) {
   using Number = typename Arithmetic<T>::Number;
-  __shared__ Number maxima[BSRG_SOFTMAX_THREADS], sums[BSRG_SOFTMAX_THREADS];
-  const int row_in_tile = threadIdx.x % p.lanes, row = blockIdx.x % p.tiles * p.lanes + row_in_tile;
+  constexpr int kAhead = V == 1 ? 8 : 4;
+  __shared__ Total<T> parts[BSRG_SOFTMAX_WARPS][BSRG_SOFTMAX_TILE];
+  const int row_in_tile = threadIdx.x % p.lanes * V, row = blockIdx.x % p.tiles * (p.lanes * V) + row_in_tile;
   const int32_t block_row = p.row_order[blockIdx.x / p.tiles];
   const int64_t begin = p.indptr[block_row];
   const int64_t end = row < p.block_height ? p.indptr[block_row + 1] : begin;
@@ -190,32 +219,54 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
   T *out = static_cast<T *>(p.out) + row;
   const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
   const Walk first(begin, threadIdx.x / p.lanes, BSRG_SOFTMAX_THREADS / p.lanes, p.block_width);
+  const auto place = [&p](const Walk &at) {
+    return p.order[at.block] * p.block_area + static_cast<int64_t>(at.unit) * p.block_height;
+  };
 
-  Total<T> total;
-  for (Walk at = first; at.block < end; at.next()) {
-    Number score[1];
-    load<T, 1>(values + p.order[at.block] * p.block_area + static_cast<int64_t>(at.unit) * p.block_height,
-               scale, score);
-    total.add(score);
+  Total<T> totals[V];
+  for (Walk at = first; at.block < end;) {
+    Number scores[kAhead][V];
+    load<kAhead, V>(values, at, end, scale, place, scores);
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      Number of_row[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) of_row[i] = scores[i][e];
+      totals[e].add(of_row);
+    }
   }
-  maxima[threadIdx.x] = total.maximum;
-  sums[threadIdx.x] = total.sum;
+  // Of a warp, then of all.
+  for (int distance = 16; distance >= p.lanes; distance /= 2) {
+#pragma unroll
+    for (int e = 0; e < V; ++e) {
+      Total<T> other;
+      other.maximum = __shfl_xor_sync(~0u, totals[e].maximum, distance);
+      other.sum = __shfl_xor_sync(~0u, totals[e].sum, distance);
+      totals[e].add(other);
+    }
+  }
+  if (static_cast<int>(threadIdx.x % 32) < p.lanes)
+#pragma unroll
+    for (int e = 0; e < V; ++e) parts[threadIdx.x / 32][row_in_tile + e] = totals[e];
   __syncthreads();
-  total = Total<T>();
-  for (int i = row_in_tile; i < BSRG_SOFTMAX_THREADS; i += p.lanes) {
-    Total<T> other;
-    other.maximum = maxima[i];
-    other.sum = sums[i];
-    total.add(other);
+  Number bases[V], factors[V];
+#pragma unroll
+  for (int e = 0; e < V; ++e) {
+    Total<T> total;
+    for (int w = 0; w < BSRG_SOFTMAX_WARPS; ++w) total.add(parts[w][row_in_tile + e]);
+    bases[e] = Total<T>::base(total.maximum);
+    factors[e] = Arithmetic<T>::reciprocal(total.sum);
   }
+  write<kAhead, V>(values, out, first, end, scale, place,
+                   [&](Number score, int e) { return Arithmetic<T>::exp(score - bases[e]) * factors[e]; });
+}
 
-  const Number base = Total<T>::base(total.maximum), factor = Arithmetic<T>::reciprocal(total.sum);
-  for (Walk at = first; at.block < end; at.next()) {
-    const int64_t element = p.order[at.block] * p.block_area + static_cast<int64_t>(at.unit) * p.block_height;
-    Number score[1];
-    load<T, 1>(values + element, scale, score);
-    out[element] = static_cast<T>(Arithmetic<T>::exp(score[0] - base) * factor);
-  }
+template <typename T>
+__device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
+  if (p.vector)
+    softmax_columns_of<T, 16 / sizeof(T)>(p);
+  else
+    softmax_columns_of<T, 1>(p);
 }
 
 }  // namespace
@@ -227,7 +278,7 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
     bsrg::ptx::follow_grid_before();                                              \
     softmax_rows<T>(p);                                                           \
   }                                                                               \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)           \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 2)           \
       bsr_softmax_columns_##NAME(const __grid_constant__ bsrg_softmax_params p) { \
     bsrg::ptx::follow_grid_before();                                              \
     softmax_columns<T>(p);                                                        \

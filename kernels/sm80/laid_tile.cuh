@@ -17,7 +17,11 @@ class LaidTile {
   static constexpr int kPitch = kTileN + kRun;  // of the sums
 
  public:
-  static constexpr int kBytes = kTileM * kPitch * 4;
+  // Of rows, then of columns.
+  struct Vectors {
+    float scale[kTileM + kTileN], bias[kTileM + kTileN];
+  };
+  static constexpr int kBytes = kTileM * kPitch * 4 + sizeof(Vectors);
 
   // vector_y: runs of Y, of a row or else of a column, lie at multiples of their size.
   __device__ __forceinline__ LaidTile(const bsrg_portable_params &p, const RowTile &tile, int64_t column,
@@ -27,7 +31,8 @@ class LaidTile {
         column_(column),
         columns_(static_cast<int>(min(p.n - column, int64_t{kTileN}))),
         vector_y_(vector_y),
-        sums_(reinterpret_cast<float *>(shared)) {}
+        sums_(reinterpret_cast<float *>(shared)),
+        vectors_(reinterpret_cast<Vectors *>(sums_ + kTileM * kPitch)) {}
 
   // The fragments of m16n8 products that a warp has from that row and column on.
   template <int kFragmentsM, int kFragmentsN>
@@ -46,14 +51,32 @@ class LaidTile {
               make_float2(sums[i][j][2 * half], sums[i][j][2 * half + 1]);
   }
 
-  // Behind a barrier. multiplied: a sum with its factors; more: C comes in, or what output.cuh does.
+  // What the tile's rows and columns are multiplied by and have added: where each run asked for it, it would wait each time.
+  template <typename Out>
+  __device__ __forceinline__ void put_vectors() const {
+    const bsrg_output_params &output = p_.output;
+    for (int i = threadIdx.x; i < kTileM + kTileN; i += kThreads) {
+      const bool of_row = i < kTileM;
+      const int64_t at = of_row ? tile_.y_row + i : column_ + i - kTileM;
+      const bool exists = output.given && (of_row ? i < tile_.rows : i - kTileM < columns_);
+      vectors_->scale[i] =
+          exists ? output::load<Out, float>(of_row ? output.row_scale : output.col_scale, at, 1.f) : 1.f;
+      vectors_->bias[i] =
+          exists ? output::load<Out, float>(of_row ? output.row_bias : output.col_bias, at, 0.f) : 0.f;
+    }
+  }
+
+  // Behind a barrier. multiplied: a sum with its factors; more: C comes in, or what output.cuh does, with vectors that have been
+  // put.
   template <typename Out, typename Multiplied>
   __device__ __forceinline__ void store(const Multiplied &multiplied, bool more) const {
-    if (more) {  // long code, and registers that steps at once would take
-#pragma unroll 1
-      for (int i = threadIdx.x; i < kRuns; i += kThreads) store_run<Out>(i, multiplied, true);
+    const bool across = p_.y_row_stride != 1;
+    if (more) {
+#pragma unroll kExact ? 1 : 4
+      for (int i = threadIdx.x; i < kRuns; i += kThreads) store_run<Out>(run_of(i, across), multiplied, true);
     } else {
-      for (int i = threadIdx.x; i < kRuns; i += kThreads) store_run<Out>(i, multiplied, false);
+      for (int i = threadIdx.x; i < kRuns; i += kThreads)
+        store_run<Out>(run_of(i, across), multiplied, false);
     }
   }
 
@@ -75,65 +98,42 @@ class LaidTile {
     return run;
   }
 
-  // Elements of a vector along rows, or columns, into a run: several, or one for all.
-  template <typename Out, typename Combine>
-  __device__ __forceinline__ static void with_vector(float (&value)[kRun], const bsrg_output_vector &v,
-                                                     int64_t first, bool along, int left,
-                                                     const Combine &combine) {
-    if (v.data == nullptr) return;
-    const auto all = [&](const auto *from) {
-      const int64_t step = along ? v.stride : 0;
-#pragma unroll
-      for (int e = 0; e < kRun; ++e)
-        if (e < left)
-          value[e] =
-              combine(value[e], static_cast<float>(output::load_here(from + first * v.stride + e * step)));
-    };
-    if (v.is_float)
-      all(static_cast<const float *>(v.data));
-    else
-      all(static_cast<const Out *>(v.data));
-  }
-
   template <typename Out>
   __device__ __forceinline__ void complete(const Run &run, float *sums, float (&value)[kRun]) const {
-    const bsrg_output_params &output = p_.output;
-    const int64_t row = tile_.y_row + run.row, column = column_ + run.column;
-    const auto product = [](float x, float factor) { return x * factor; };
-    const auto sum = [](float x, float bias) { return x + bias; };
-    if (output.given && output.scaled) {
-      with_vector<Out>(value, output.row_scale, row, !run.across, run.left, product);
-      with_vector<Out>(value, output.col_scale, column, run.across, run.left, product);
-    }
+    const int step = run.across ? 1 : kPitch;
+    const int line = run.across ? run.row : kTileM + run.column,
+              along = run.across ? kTileM + run.column : run.row;
+    const float scale = vectors_->scale[line], bias = vectors_->bias[line];
+#pragma unroll
+    for (int e = 0; e < kRun; ++e) value[e] *= vectors_->scale[along + e] * scale;
     if (p_.beta != 0) {
-      const Out *const c = static_cast<const Out *>(p_.c) + row * p_.c_row_stride + column * p_.c_col_stride;
-      const int64_t step = run.across ? p_.c_col_stride : p_.c_row_stride;
+      const Out *const c = static_cast<const Out *>(p_.c) + (tile_.y_row + run.row) * p_.c_row_stride +
+                           (column_ + run.column) * p_.c_col_stride;
+      const int64_t c_step = run.across ? p_.c_col_stride : p_.c_row_stride;
 #pragma unroll
       for (int e = 0; e < kRun; ++e)
         if (e < run.left)
-          value[e] = fmaf(static_cast<float>(p_.beta), static_cast<float>(c[e * step]), value[e]);
+          value[e] = fmaf(static_cast<float>(p_.beta), static_cast<float>(c[e * c_step]), value[e]);
     }
-    if (!output.given) return;
-    with_vector<Out>(value, output.row_bias, row, !run.across, run.left, sum);
-    with_vector<Out>(value, output.col_bias, column, run.across, run.left, sum);
+    if (!p_.output.given) return;
+#pragma unroll
+    for (int e = 0; e < kRun; ++e) value[e] += vectors_->bias[along + e] + bias;
     if constexpr (!kExact) {
-      output::activate(output, value);
-    } else if (output.activation != BSRG_OUTPUT_IDENTITY) {
+      output::activate(p_.output, value);
+    } else if (p_.output.activation != BSRG_OUTPUT_IDENTITY) {
       // Once for all, where they have an index.
-      const int step = run.across ? 1 : kPitch;
 #pragma unroll
       for (int e = 0; e < kRun; ++e) sums[e * step] = value[e];
 #pragma unroll 1
       for (int e = 0; e < kRun; ++e)
-        sums[e * step] = output::activate_exactly(output.activation, sums[e * step]);
+        sums[e * step] = output::activate_exactly(p_.output.activation, sums[e * step]);
 #pragma unroll
       for (int e = 0; e < kRun; ++e) value[e] = sums[e * step];
     }
   }
 
   template <typename Out, typename Multiplied>
-  __device__ __forceinline__ void store_run(int i, const Multiplied &multiplied, bool more) const {
-    const Run run = run_of(i, p_.y_row_stride != 1);
+  __device__ __forceinline__ void store_run(const Run &run, const Multiplied &multiplied, bool more) const {
     if (run.left <= 0) return;
     float *const sums = sums_ + run.row * kPitch + run.column;
     float value[kRun];
@@ -171,6 +171,7 @@ class LaidTile {
   const int columns_;  // of the tile that exist
   const bool vector_y_;
   float *const sums_;
+  Vectors *const vectors_;
 };
 
 }  // namespace bsrg::portable

@@ -332,6 +332,7 @@ class Kernel {
     const Laid laid(p_, tile_, column_, p_.vector_x, shared_);
     __syncthreads();  // all have read their stages; the next ones come behind a barrier
     laid.put(sums, warp_ / kWarpsN * kWarpM, warp_ % kWarpsN * kWarpN, lane_);
+    laid.template put_vectors<T>();
     __syncthreads();
     laid.template store<T>([&](float sum) { return static_cast<float>(p_.alpha) * sum; },
                            p_.output.given || p_.beta != 0);

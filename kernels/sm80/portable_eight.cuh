@@ -99,7 +99,6 @@ class Kernel {
       __syncthreads();  // all have read their stages
       const Laid laid(of_, tile_, column_, p_.vector_y, shared_);
       laid.put(sums, warp_ / kWarpsN * kWarpM, warp_ % kWarpsN * kWarpN, lane_);
-      __syncthreads();
       if (p_.scaling.out == BSRG_KMAJOR_F32)
         store<float>(laid);
       else if (p_.scaling.out == BSRG_KMAJOR_F16)
@@ -241,6 +240,8 @@ class Kernel {
   __device__ __forceinline__ void store(const Laid &laid) const {
     const float a_scale = p_.scaling.a_scale == nullptr ? 1.f : __ldg(p_.scaling.a_scale);
     const float x_scale = p_.scaling.x_scale == nullptr ? 1.f : __ldg(p_.scaling.x_scale);
+    laid.template put_vectors<Out>();
+    __syncthreads();
     laid.template store<Out>(
         [&](float sum) { return static_cast<float>(of_.alpha) * (sum * a_scale * x_scale); },
         of_.beta != 0 || of_.output.given);

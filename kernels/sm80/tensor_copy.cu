@@ -45,7 +45,7 @@ class Places {
   }
 };
 
-// A CTA has some rows of a head, or of as many heads as fit side by side.
+// A CTA has some rows of a head, or of as many heads as fit side by side; those along grid.y take turns with their elements.
 template <typename T>
 __device__ __forceinline__ void copy(const bsrg_tensor_copy_params &p) {
   using Tile = bsrg::CopyTile<T, kColumns>;
@@ -60,7 +60,8 @@ __device__ __forceinline__ void copy(const bsrg_tensor_copy_params &p) {
   };
   const bsrg::TileWalk source_walk = walk_of(p.source, shift), target_walk = walk_of(p.target, shift);
   const Places<T> sources(p.source, source_walk, shift), targets(p.target, target_walk, shift);
-  for (int64_t first = 0; first < p.target_size; first += kColumns) {
+  for (int64_t first = int64_t{blockIdx.y} * kColumns; first < p.target_size;
+       first += int64_t{gridDim.y} * kColumns) {
     T *const source = begin_of(p.source) + first * p.source.element_stride;
     T *const target = begin_of(p.target) + first * p.target.element_stride;
     const int size = static_cast<int>(min(p.size - first, int64_t{kColumns}));

@@ -274,16 +274,16 @@ def check_edges(data: Any, structure: _core.Structure) -> None:
 
 # Dimensions of a batch of products; arrays have up to eight, those of values three more.
 MOST_BATCH_DIMENSIONS = 6
-_MOST_BEFORE_BLOCKS = 5
+MOST_BEFORE_BLOCKS = 5
 
 
 def check_data(info: _core.ArrayInfo, name: str = "data") -> None:
     """That an array can be the values of a matrix, or of a batch of them."""
     check_dtype(info.dtype, name)
-    if not 3 <= len(info.shape) <= 3 + _MOST_BEFORE_BLOCKS:
+    if not 3 <= len(info.shape) <= 3 + MOST_BEFORE_BLOCKS:
         raise ValueError(
             f"{name} has shape {info.shape}; accepted: (nnzb, block height, block width), behind "
-            f"up to {_MOST_BEFORE_BLOCKS} dimensions of a batch"
+            f"up to {MOST_BEFORE_BLOCKS} dimensions of a batch"
         )
     if min(info.shape[-2:]) < 1:
         raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 
 from . import _core
 from ._batch import broadcast
-from ._convert import MOST_BATCH_DIMENSIONS
+from ._convert import MOST_BEFORE_BLOCKS
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._interop import (
@@ -118,10 +118,10 @@ def sampled(
     batches = []
     for name, dense, accepted in (("a", a, f"(..., {m}, K)"), ("b", b, f"(..., K, {n})")):
         shape = _dense_shape(dense, name)
-        if not 2 <= len(shape) <= 2 + MOST_BATCH_DIMENSIONS:
+        if not 2 <= len(shape) <= 2 + MOST_BEFORE_BLOCKS:
             raise ValueError(
                 f"{name} has shape {shape}; accepted: {accepted}, of 2 to "
-                f"{2 + MOST_BATCH_DIMENSIONS} dimensions"
+                f"{2 + MOST_BEFORE_BLOCKS} dimensions"
             )
         batches.append(shape[:-2])
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
