@@ -155,7 +155,7 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_
   const Walk first(begin, warp * 32 + lane, 32 * p.warps_per_row, p.block_width / V);
 
   const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
-  constexpr int kAhead = (sizeof(T) == 8 ? 1 : 2) * (V == 1 ? 2 : 1);
+  constexpr int kAhead = V == 1 && sizeof(T) < 8 ? 4 : 1;
   Total<T> total;
   for (Walk at = first; at.block < end;) {
     Number scores[kAhead][V];

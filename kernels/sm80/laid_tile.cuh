@@ -10,16 +10,16 @@
 
 namespace bsrg::portable {
 
-// kExact: activations to the precision of float32, and not only to that of 16 bits.
-template <int kTileM, int kTileN, int kThreads, bool kExact>
+// kRun: neighbours that a thread stores. kExact: activations to the precision of float32, and not only to that of 16 bits.
+template <int kTileM, int kTileN, int kThreads, int kRun, bool kExact>
 class LaidTile {
-  static constexpr int kRun = 4;                // neighbours that a thread stores
   static constexpr int kPitch = kTileN + kRun;  // of the sums
 
  public:
   // Of rows, then of columns.
   struct Vectors {
-    float scale[kTileM + kTileN], bias[kTileM + kTileN];
+    alignas(16) float scale[kTileM + kTileN];
+    alignas(16) float bias[kTileM + kTileN];
   };
   static constexpr int kBytes = kTileM * kPitch * 4 + sizeof(Vectors);
 
@@ -72,7 +72,7 @@ class LaidTile {
   __device__ __forceinline__ void store(const Multiplied &multiplied, bool more) const {
     const bool across = p_.y_row_stride != 1;
     if (more) {
-#pragma unroll kExact ? 1 : 4
+#pragma unroll kExact ? 1 : 2
       for (int i = threadIdx.x; i < kRuns; i += kThreads) store_run<Out>(run_of(i, across), multiplied, true);
     } else {
       for (int i = threadIdx.x; i < kRuns; i += kThreads)
@@ -98,14 +98,35 @@ class LaidTile {
     return run;
   }
 
+  // Four at a time where they are neighbours, at a multiple of four.
+  __device__ __forceinline__ static void read(float (&value)[kRun], const float *from, int step) {
+    static_assert(kRun % 4 == 0 && kPitch % 4 == 0);
+    if (step == 1) {
+#pragma unroll
+      for (int e = 0; e < kRun; e += 4) {
+        const float4 four = *reinterpret_cast<const float4 *>(from + e);
+        value[e] = four.x;
+        value[e + 1] = four.y;
+        value[e + 2] = four.z;
+        value[e + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int e = 0; e < kRun; ++e) value[e] = from[e * step];
+    }
+  }
+
   template <typename Out>
   __device__ __forceinline__ void complete(const Run &run, float *sums, float (&value)[kRun]) const {
     const int step = run.across ? 1 : kPitch;
     const int line = run.across ? run.row : kTileM + run.column,
               along = run.across ? kTileM + run.column : run.row;
-    const float scale = vectors_->scale[line], bias = vectors_->bias[line];
+    float factors[kRun];
+    if (p_.output.scaled) {
+      read(factors, vectors_->scale + along, 1);
 #pragma unroll
-    for (int e = 0; e < kRun; ++e) value[e] *= vectors_->scale[along + e] * scale;
+      for (int e = 0; e < kRun; ++e) value[e] *= factors[e] * vectors_->scale[line];
+    }
     if (p_.beta != 0) {
       const Out *const c = static_cast<const Out *>(p_.c) + (tile_.y_row + run.row) * p_.c_row_stride +
                            (column_ + run.column) * p_.c_col_stride;
@@ -116,8 +137,10 @@ class LaidTile {
           value[e] = fmaf(static_cast<float>(p_.beta), static_cast<float>(c[e * c_step]), value[e]);
     }
     if (!p_.output.given) return;
+    float summands[kRun];
+    read(summands, vectors_->bias + along, 1);
 #pragma unroll
-    for (int e = 0; e < kRun; ++e) value[e] += vectors_->bias[along + e] + bias;
+    for (int e = 0; e < kRun; ++e) value[e] += summands[e] + vectors_->bias[line];
     if constexpr (!kExact) {
       output::activate(p_.output, value);
     } else if (p_.output.activation != BSRG_OUTPUT_IDENTITY) {
@@ -137,8 +160,9 @@ class LaidTile {
     if (run.left <= 0) return;
     float *const sums = sums_ + run.row * kPitch + run.column;
     float value[kRun];
+    read(value, sums, run.across ? 1 : kPitch);
 #pragma unroll
-    for (int e = 0; e < kRun; ++e) value[e] = multiplied(sums[run.across ? e : e * kPitch]);
+    for (float &x : value) x = multiplied(x);
     if (more) complete<Out>(run, sums, value);
     write<Out>(run, value);
   }
@@ -158,11 +182,20 @@ class LaidTile {
   }
 
   __device__ __forceinline__ static void write_vector(float *y, const float (&v)[kRun]) {
-    __stcs(reinterpret_cast<float4 *>(y), make_float4(v[0], v[1], v[2], v[3]));
+#pragma unroll
+    for (int e = 0; e < kRun; e += 4)
+      __stcs(reinterpret_cast<float4 *>(y + e), make_float4(v[e], v[e + 1], v[e + 2], v[e + 3]));
   }
   template <typename Out>
   __device__ __forceinline__ static void write_vector(Out *y, const float (&v)[kRun]) {
-    __stcs(reinterpret_cast<uint2 *>(y), make_uint2(ptx::pack<Out>(v[0], v[1]), ptx::pack<Out>(v[2], v[3])));
+    static_assert(kRun == 4 || kRun == 8);
+    if constexpr (kRun == 4)
+      __stcs(reinterpret_cast<uint2 *>(y),
+             make_uint2(ptx::pack<Out>(v[0], v[1]), ptx::pack<Out>(v[2], v[3])));
+    else
+      __stcs(reinterpret_cast<uint4 *>(y),
+             make_uint4(ptx::pack<Out>(v[0], v[1]), ptx::pack<Out>(v[2], v[3]), ptx::pack<Out>(v[4], v[5]),
+                        ptx::pack<Out>(v[6], v[7])));
   }
 
   const bsrg_portable_params &p_;

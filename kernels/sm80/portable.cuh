@@ -81,7 +81,7 @@ class Kernel {
   static constexpr int kOffsetX = kTileM * kRowBytesA;
   static constexpr int kStageBytes = kOffsetX + kStageK * kRowBytesX;
 
-  using Laid = LaidTile<kTileM, kTileN, kThreads, false>;
+  using Laid = LaidTile<kTileM, kTileN, kThreads, 8, false>;
 
   static_assert(Laid::kBytes <= kStages * kStageBytes, "sums take the place of stages");
   static_assert(kStageK == 16 || kStageK == 32 || kStageK == 64, "a row of A is at most a 128-byte line");

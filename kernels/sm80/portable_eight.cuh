@@ -118,7 +118,7 @@ class Kernel {
   static constexpr int kOffsetX = kTileM * kStageK, kStageBytes = (kTileM + kTileN) * kStageK;
   static constexpr int kOffsetScales = kStages * kStageBytes;
   static constexpr int kOffsetTables = kOffsetScales + kStages * kChunks * 4;
-  using Laid = portable::LaidTile<kTileM, kTileN, kThreads, true>;
+  using Laid = portable::LaidTile<kTileM, kTileN, kThreads, 4, true>;
 
   static_assert(kStageK == 64 || kStageK == 128, "a row is half a 128-byte line or one");
   static_assert(kThreads % kChunks == 0 && kWarpM % 16 == 0 && kWarpN % 16 == 0,
