@@ -103,8 +103,8 @@ __device__ __forceinline__ void load(const T *values, Walk &at, int64_t end,
                                      typename Arithmetic<T>::Number scale, const Place &place,
                                      typename Arithmetic<T>::Number (&scores)[kAhead][V]) {
   using Number = typename Arithmetic<T>::Number;
-  const Walk begin =
-      at;  // read again behind the end: loads with branches between them would wait for one another
+  // Behind the end the first one again: loads with branches between them would wait for one another.
+  const Walk begin = at;
   Vector<T, V> loaded[kAhead];
   bool exists[kAhead];
 #pragma unroll
