@@ -91,7 +91,8 @@ def matmul(
         product, as is one on the right that continues along its columns. Of others a GPU copies
         the matrices side by side where that is faster than one product after the other.
         A bsr_array may have a batch, too, if the other operand is an array: their batches are
-        broadcast as NumPy does, and each entry takes one launch.
+        broadcast as NumPy does. On a GPU as many entries as a power of two are one product where
+        that is predicted to be faster, else each is one.
     c : array, optional
         Of the shape of the result, (..., M, N) without the dimension that the array lacks, or one
         that NumPy broadcasts to it; of two bsr_arrays, of the shape of the result.

@@ -22,8 +22,8 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     a : bsr_array
         In any library and on any device; of dtype float16, bfloat16, float32 or float64. The rows
         of a transposed view, ``A.T``, are the columns of ``A``. Block columns that are stored twice
-        (``check=False``) are elements of their own. A batch takes one launch for each matrix, and
-        has values of NumPy, torch or CuPy.
+        (``check=False``) are elements of their own. On a GPU a batch of whole blocks takes a launch
+        for each power of two of its matrices.
     scale : float
         Factor of all elements.
     stream : int, torch.cuda.Stream, cupy.cuda.Stream or object with ``__cuda_stream__``, optional
