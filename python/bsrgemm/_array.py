@@ -432,6 +432,13 @@ class bsr_array(Arithmetic, Blocks, Planning):
         """The same pattern around other values, on the same device."""
         return bsr_array._from_parts(self._parts()._replace(data=data))
 
+    def _around(self, data: Any, dtype: str, batch: tuple[int, ...]) -> bsr_array:
+        """The same pattern around values that have been made for it, on the same device."""
+        made = bsr_array.__new__(bsr_array)
+        made._indices, made._indptr, made._structure = self._indices, self._indptr, self._structure
+        made._data, made._device, made._dtype, made._batch = data, self._device, dtype, batch
+        return made
+
     def _with_data(self, data: Any, device: str) -> Parts:
         """The same pattern around other values, its index arrays where ``data`` may have them."""
         index_arrays = []
@@ -445,13 +452,12 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return Parts(data, indices, indptr, self._structure.shape, self._structure)
 
     def _sharing(self, data: Any, device: str) -> bsr_array:
-        """A matrix of this pattern around new values, without copies of its arrays where these may
-        stay where they are: it waits for nothing then."""
+        """The same pattern around new values on another device, without copies of its arrays where
+        these may stay where they are: it waits for nothing then."""
         arrays = self._indices, self._indptr
-        if device != self._device:
-            found = {_core.describe(x).device for x in arrays}
-            if not found <= {"cpu", device}:
-                arrays = _index_arrays(self._structure)
+        found = {_core.describe(x).device for x in arrays}
+        if not found <= {"cpu", device}:
+            arrays = _index_arrays(self._structure)
         return bsr_array._from_parts(Parts(data, *arrays, self._structure.shape, self._structure))
 
     # ---- files, pickles and copies -------------------------------------------------------------

@@ -14,6 +14,7 @@ from ._dynamic_array import DynamicArray
 from ._interop import (
     ACCEPTED_DTYPES,
     BlockSparse,
+    Library,
     is_scipy_sparse,
     library_of,
     stream_handle,
@@ -115,9 +116,10 @@ def sampled(
     if out is not None and not (isinstance(out, BlockSparse) and out.is_fixed):
         raise TypeError(f"out is a {type(out).__name__}; accepted: a bsr_array, as pattern is")
     m, n = pattern._structure.shape
-    batches = []
+    batches, libraries = [], []
     for name, dense, accepted in (("a", a, f"(..., {m}, K)"), ("b", b, f"(..., K, {n})")):
-        shape = _dense_shape(dense, name)
+        library, shape = _dense(dense, name)
+        libraries.append(library)
         if not 2 <= len(shape) <= 2 + MOST_BEFORE_BLOCKS:
             raise ValueError(
                 f"{name} has shape {shape}; accepted: {accepted}, of 2 to "
@@ -128,8 +130,8 @@ def sampled(
     if beta != 0.0:
         batches.append(pattern._batch)
     batch = broadcast(*batches, names="a, b and, with beta, pattern") if any(batches) else ()
-    library = library_of(a)
-    left, right = library.importable(a, "a"), library_of(b).importable(b, "b")
+    library = libraries[0]
+    left, right = library.importable(a, "a"), libraries[1].importable(b, "b")
     handle = library.current_stream(a) if stream is None else stream_handle(stream)
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
@@ -146,7 +148,12 @@ def sampled(
         added = values if out is pattern and added is not None else added
     structure = pattern._structure
     _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
-    return out if out is not None else pattern._sharing(library.finished(data, a), info.device)
+    if out is not None:
+        return out
+    data = library.finished(data, a)
+    if info.device != pattern._device:
+        return pattern._sharing(data, info.device)
+    return pattern._around(data, info.dtype, batch)
 
 
 def _at_changing_blocks(
@@ -176,7 +183,7 @@ def _at_changing_blocks(
             )
     rows, cols = pattern.shape[::-1] if turned else pattern.shape
     for name, dense, accepted in (("a", a, f"({rows}, K)"), ("b", b, f"(K, {cols})")):
-        shape = _dense_shape(dense, name)
+        _, shape = _dense(dense, name)
         if len(shape) != 2:
             raise ValueError(
                 f"{name} has shape {shape}; accepted: {accepted}, since a pattern that changes "
@@ -208,12 +215,14 @@ def _at_changing_blocks(
     return out if out is not None else DynamicArray(pattern, library.finished(data, a), turned)
 
 
-def _dense_shape(dense: Any, name: str) -> tuple[int, ...]:
+def _dense(dense: Any, name: str) -> tuple[Library, tuple[int, ...]]:
+    """The library and the shape of an operand."""
     if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):
         raise TypeError(
             f"{name} is a {type(dense).__name__}; accepted: a dense array, so use {name}.todense()"
         )
-    return library_of(dense).shape(dense, name)
+    library = library_of(dense)
+    return library, library.shape(dense, name)
 
 
 def _described(a: Any) -> _core.ArrayInfo:

@@ -59,4 +59,4 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     scale = real_number(scale, "scale")
     _core.softmax(a._structure, values, data, scale, handle)
     data = library.finished(data, a._data)
-    return a.T._with_values(data).T if a.is_transposed else a._with_values(data)
+    return a._around(data, a._dtype, a._batch)
