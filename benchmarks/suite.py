@@ -165,9 +165,12 @@ class Suite:
         measure: Callable[[Problem, Reference, str], tuple[list[Row], str]],
         which: str,
     ) -> None:
-        """Adds what ``measure`` finds, or the error that it raises."""
+        """Adds what ``measure`` finds, or the error that it raises. Who is not installed fails in
+        nothing, and has no row."""
         try:
             rows, note = measure(p, reference, which)
+        except ModuleNotFoundError as error:
+            rows, note = [], describe(error)
         except Exception as error:
             rows, note = self._failed(p, who, error)
             try:

@@ -164,6 +164,13 @@ def test_gpu_suite_measures_and_records_errors(tmp_path: Path) -> None:
     assert failed["us"] is None and failed["dtype"] == "float16" and failed["error"]
 
 
+def test_gpu_suite_has_no_row_of_who_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "stk", None)
+    outcome = host_suite(peers=["stk"]).run(small("float16", block=(128, 128), count=4))
+    assert {row["who"] for row in outcome.rows} == {"bsrgemm"} and not outcome.wrong
+    assert any("stk" in note and "ModuleNotFoundError" in note for note in outcome.notes)
+
+
 @pytest.mark.parametrize("group", FORMS)
 def test_gpu_suite_measures_other_forms(group: str) -> None:
     suite = host_suite()
