@@ -165,12 +165,9 @@ class Suite:
         measure: Callable[[Problem, Reference, str], tuple[list[Row], str]],
         which: str,
     ) -> None:
-        """Adds what ``measure`` finds, or the error that it raises. Who is not installed fails in
-        nothing, and has no row."""
+        """Adds what ``measure`` finds, or the error that it raises."""
         try:
             rows, note = measure(p, reference, which)
-        except ModuleNotFoundError as error:
-            rows, note = [], describe(error)
         except Exception as error:
             rows, note = self._failed(p, who, error)
             try:
@@ -181,7 +178,10 @@ class Suite:
         outcome.notes.append(f"{who} {note}")
 
     def _failed(self, p: Problem, who: str, error: Exception) -> tuple[list[Row], str]:
+        """Who is not installed has no row: tables say of others that they fail."""
         text = describe(error)
+        if isinstance(error, ModuleNotFoundError):
+            return [], f"left out: {text}"
         return [make_row(p.case, who, None, None, 0.0, error=text)], text
 
     def _possible_families(self, p: Problem) -> list[str]:
