@@ -1,10 +1,16 @@
 #include "batch.h"
 
+#include <string.h>
+
 /* ---- folding ----------------------------------------------------------------------------------- */
 
-bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride) {
+bool bsrg_batch_follows(int64_t lines, int64_t line_stride, int64_t stride) {
   int64_t next;
-  return matrix->cols == 1 || (bsrg_mul_ok(matrix->cols, matrix->col_stride, &next) && next == stride);
+  return bsrg_mul_ok(lines, line_stride, &next) && next == stride;
+}
+
+bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride) {
+  return matrix->cols == 1 || bsrg_batch_follows(matrix->cols, matrix->col_stride, stride);
 }
 
 /* The elements of y are distinct, so that the number of its columns fits, as that of x and c, which have as many. */
@@ -25,8 +31,7 @@ static void remove_dimension(bsrg_batch *batch, int d) {
 }
 
 bool bsrg_batch_is_one(const int64_t *strides, int d, int64_t count) {
-  int64_t next;
-  return bsrg_mul_ok(strides[d + 1], count, &next) && next == strides[d];
+  return bsrg_batch_follows(count, strides[d + 1], strides[d]);
 }
 
 /* Dimensions that are steps of one become one, of which more matrices lie side by side. */
@@ -94,16 +99,28 @@ bsrg_batch bsrg_batch_take_last(bsrg_batch *batch) {
                       .values_strides = {batch->values_strides[d]}};
 }
 
-/* Unsigned: strides of operands without elements can be any. */
-static uint64_t offset_of(const int64_t *strides, const int64_t *position, int ndim) {
+uint64_t bsrg_batch_offset(int ndim, const int64_t *strides, const int64_t *position) {
   uint64_t offset = 0;
   for (int d = 0; d < ndim; ++d) offset += (uint64_t)position[d] * (uint64_t)strides[d];
   return offset;
 }
 
+bsrg_view bsrg_batch_view(const char *name, const bsrg_dense *dense, int ndim, const int64_t *shape,
+                          const int64_t *strides, int64_t item) {
+  bsrg_view view = {.name = name, .data = dense->data, .ndim = ndim + 2, .item = item};
+  memcpy(view.shape, shape, sizeof(*view.shape) * (size_t)ndim);
+  memcpy(view.strides, strides, sizeof(*view.strides) * (size_t)ndim);
+  view.shape[ndim] = dense->rows;
+  view.shape[ndim + 1] = dense->cols;
+  view.strides[ndim] = dense->row_stride;
+  view.strides[ndim + 1] = dense->col_stride;
+  return view;
+}
+
 static void move(bsrg_dense *matrix, const int64_t *strides, const int64_t *position, int ndim,
                  int64_t item) {
-  matrix->data = (void *)((uintptr_t)matrix->data + offset_of(strides, position, ndim) * (uint64_t)item);
+  matrix->data =
+      (void *)((uintptr_t)matrix->data + bsrg_batch_offset(ndim, strides, position) * (uint64_t)item);
 }
 
 bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *position) {
@@ -111,8 +128,9 @@ bsrg_matmul_args bsrg_batch_at(const bsrg_matmul_args *args, const int64_t *posi
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype);
   const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   bsrg_matmul_args one = *args;
-  one.values = (const void *)((uintptr_t)args->values +
-                              offset_of(batch->values_strides, position, batch->ndim) * (uint64_t)item);
+  one.values =
+      (const void *)((uintptr_t)args->values +
+                     bsrg_batch_offset(batch->ndim, batch->values_strides, position) * (uint64_t)item);
   move(&one.x, batch->x_strides, position, batch->ndim, item);
   move(&one.y, batch->y_strides, position, batch->ndim, out_item);
   if (args->beta != 0) move(&one.c, batch->c_strides, position, batch->ndim, out_item);

@@ -3,13 +3,15 @@
 #define BSRG_BATCH_H
 
 #include "family.h"
+#include "views.h"
 
 /* Takes dimensions of the batch as further columns of x, c and y wherever all of these continue along it at the distance
  * of their columns. What is left of the batch takes a product for each matrix. */
 void bsrg_batch_fold(bsrg_matmul_args *args);
 
-/* Whether the next matrix of a batch, so far away, begins where the columns of one would go on; and that one with the columns of
+/* Whether the next matrix of a batch, so far away, begins where the lines of one would go on, or its columns; and that one with the columns of
  * `count` of them. The number fits. */
+bool bsrg_batch_follows(int64_t lines, int64_t line_stride, int64_t stride);
 bool bsrg_batch_continues(const bsrg_dense *matrix, int64_t stride);
 void bsrg_batch_extend(bsrg_dense *matrix, int64_t count, int64_t stride);
 
@@ -45,6 +47,11 @@ bsrg_status bsrg_batch_multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg
 bool bsrg_batch_is_empty(int ndim, const int64_t *shape);
 /* Steps to the next matrix; false behind the last one. */
 bool bsrg_batch_next(int ndim, const int64_t *shape, int64_t *position);
+/* Where the matrix of a position is, in elements. Unsigned: strides of operands without elements can be any. */
+uint64_t bsrg_batch_offset(int ndim, const int64_t *strides, const int64_t *position);
+/* All matrices of a batch, of which `dense` is the first. */
+bsrg_view bsrg_batch_view(const char *name, const bsrg_dense *dense, int ndim, const int64_t *shape,
+                          const int64_t *strides, int64_t item);
 /* Whether two dimensions, of which the second has so many steps, are steps of one as far as an operand goes. */
 bool bsrg_batch_is_one(const int64_t *strides, int d, int64_t count);
 /* Takes away the last dimension, and returns it. */

@@ -1,4 +1,4 @@
-/* Matrices of one pattern with values of their own, and dense ones that lie below one another, as one product: of a matrix that has
+/* Matrices of one pattern with values of their own, and dense ones that lie below one another or are copied so, as one product: of a matrix that has
  * the former along its diagonal, or below one another where there is one dense matrix for all. */
 #include "batch.h"
 #include "edges.h"
@@ -28,12 +28,6 @@ bool bsrg_batch_can_stack(const bsrg_matmul_args *args) {
          can_copy(&args->y, batch->shape[0]);
 }
 
-/* Whether the next matrix of a batch, so far away, begins where the rows of one would go on. */
-static bool continues_below(const bsrg_dense *matrix, int64_t stride) {
-  int64_t next;
-  return bsrg_mul_ok(matrix->rows, matrix->row_stride, &next) && next == stride;
-}
-
 /* `count` of them below one another: the same memory or, in a copy in the same order, none yet. */
 static void extend(bsrg_dense *matrix, int64_t count, bool copied, bsrg_dtype dtype) {
   const bool by_columns = llabs(matrix->row_stride) < llabs(matrix->col_stride);
@@ -50,10 +44,11 @@ bsrg_joined bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first) {
   bsrg_joined all = {.args = bsrg_batch_at(args, &first), .below = true};
   all.args.a = bsrg_structure_stack(args->a, batch->shape[0] - first, diagonal, &all.count);
   if (all.count == 1) return all;
-  all.copy_x = diagonal && !continues_below(&args->x, batch->x_strides[0]);
-  all.copy_y = !continues_below(&args->y, batch->y_strides[0]);
+  all.copy_x = diagonal && !bsrg_batch_follows(args->x.rows, args->x.row_stride, batch->x_strides[0]);
+  all.copy_y = !bsrg_batch_follows(args->y.rows, args->y.row_stride, batch->y_strides[0]);
   /* Where Y is not copied, C may not be at the same place. */
-  all.copy_c = args->beta != 0 && (all.copy_y || !continues_below(&args->c, batch->c_strides[0]));
+  all.copy_c = args->beta != 0 &&
+               (all.copy_y || !bsrg_batch_follows(args->c.rows, args->c.row_stride, batch->c_strides[0]));
   if (diagonal) extend(&all.args.x, all.count, all.copy_x, args->dtype);
   extend(&all.args.y, all.count, all.copy_y, bsrg_out_dtype(args));
   if (all.copy_c)

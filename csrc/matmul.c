@@ -23,20 +23,6 @@ static operand_names names_of(const bsrg_matmul_args *args) {
                                    : (operand_names){"b", "b.data", "a"};
 }
 
-/* All matrices of a batch, of which `dense` is the first. */
-static bsrg_view view_of(const char *name, const bsrg_dense *dense, const bsrg_batch *batch,
-                         const int64_t *strides, int64_t item) {
-  const int n = batch->ndim;
-  bsrg_view view = {.name = name, .data = dense->data, .ndim = n + 2, .item = item};
-  memcpy(view.shape, batch->shape, sizeof(*view.shape) * (size_t)n);
-  memcpy(view.strides, strides, sizeof(*view.strides) * (size_t)n);
-  view.shape[n] = dense->rows;
-  view.shape[n + 1] = dense->cols;
-  view.strides[n] = dense->row_stride;
-  view.strides[n + 1] = dense->col_stride;
-  return view;
-}
-
 static bool same_view(const bsrg_view *a, const bsrg_view *b) {
   for (int i = 0; i < a->ndim; ++i)
     if (a->shape[i] > 1 && a->strides[i] != b->strides[i]) return false;
@@ -194,10 +180,11 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   const operand_names names = names_of(args);
   const int64_t out_item = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   const bsrg_batch *batch = &args->batch;
-  bsrg_view values = view_of(names.values, &all, batch, batch->values_strides, item);
-  bsrg_view x = view_of(names.dense, &args->x, batch, batch->x_strides, item);
-  bsrg_view y = view_of("out", &args->y, batch, batch->y_strides, out_item);
-  bsrg_view c = view_of("c", &args->c, batch, batch->c_strides, out_item);
+  bsrg_view values =
+      bsrg_batch_view(names.values, &all, batch->ndim, batch->shape, batch->values_strides, item);
+  bsrg_view x = bsrg_batch_view(names.dense, &args->x, batch->ndim, batch->shape, batch->x_strides, item);
+  bsrg_view y = bsrg_batch_view("out", &args->y, batch->ndim, batch->shape, batch->y_strides, out_item);
+  bsrg_view c = bsrg_batch_view("c", &args->c, batch->ndim, batch->shape, batch->c_strides, out_item);
   bsrg_status status = bsrg_view_check(&values, error);
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);

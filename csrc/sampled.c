@@ -64,19 +64,6 @@ static bsrg_status check_batch(const bsrg_sampled_args *args, bsrg_error *error)
   return BSRG_OK;
 }
 
-/* All matrices of a batch, of which `dense` is the first. */
-static bsrg_view view_of(const char *name, const bsrg_dense *dense, const bsrg_sampled_batch *batch,
-                         const int64_t *strides, int64_t item) {
-  bsrg_view view = bsrg_dense_view(name, dense, item);
-  const int n = batch->ndim;
-  view.ndim = n + 2;
-  memmove(view.shape + n, view.shape, 2 * sizeof(*view.shape));
-  memmove(view.strides + n, view.strides, 2 * sizeof(*view.strides));
-  memcpy(view.shape, batch->shape, (size_t)n * sizeof(*view.shape));
-  memcpy(view.strides, strides, (size_t)n * sizeof(*view.strides));
-  return view;
-}
-
 /* As those of out, whose blocks follow one another. */
 static bool follow_one_another(const bsrg_sampled_batch *batch, const int64_t *strides, int64_t elements) {
   for (int d = batch->ndim - 1; d >= 0; --d) {
@@ -99,10 +86,11 @@ static bsrg_status check_memory(const bsrg_sampled_args *args, const bsrg_struct
     if (!bsrg_mul_ok(step, bsrg_max(batch->shape[d], 1), &step))
       return bsrg_fail(error, BSRG_ERR_VALUE, "out.data has more elements than 64 bits can count");
   }
-  bsrg_view a = view_of("a", &args->a, batch, batch->a_strides, item),
-            b = view_of("b", &args->b, batch, batch->b_strides, item);
-  bsrg_view values = view_of("pattern.data", &stored, batch, batch->values_strides, item),
-            out = view_of("out.data", &made, batch, out_strides, item);
+  bsrg_view a = bsrg_batch_view("a", &args->a, batch->ndim, batch->shape, batch->a_strides, item),
+            b = bsrg_batch_view("b", &args->b, batch->ndim, batch->shape, batch->b_strides, item);
+  bsrg_view values = bsrg_batch_view("pattern.data", &stored, batch->ndim, batch->shape,
+                                     batch->values_strides, item),
+            out = bsrg_batch_view("out.data", &made, batch->ndim, batch->shape, out_strides, item);
   bsrg_status status = bsrg_view_check(&a, error);
   if (status == BSRG_OK) status = bsrg_view_check(&b, error);
   if (status == BSRG_OK) status = bsrg_view_check(&out, error);

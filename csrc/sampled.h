@@ -84,6 +84,8 @@ typedef bsrg_status (*bsrg_sampled_launcher)(const bsrg_sampled_args *args, bsrg
 bsrg_status bsrg_sampled_launch_copies(const bsrg_sampled_args *args, bsrg_sampled_copies *copies,
                                        bsrg_sampled_launcher launch, bsrg_gpu gpu, bsrg_error *error);
 
+/* A copy of so many rows and columns, in the order in which the operand lies if kernels take that. */
+bsrg_dense bsrg_sampled_copy_of(const bsrg_dense *dense, int64_t rows, int64_t cols, bsrg_dtype dtype);
 /* What the copies take. */
 double bsrg_sampled_copies_seconds(const bsrg_sampled_copies *copies);
 

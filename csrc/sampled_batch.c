@@ -4,7 +4,6 @@
 #include "edges.h"
 #include "sampled.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- steps --------------------------------------------------------------------------------------- */
@@ -31,9 +30,7 @@ void bsrg_sampled_fold(bsrg_sampled_args *args) {
 
 static void *moved(const void *data, const int64_t *strides, const int64_t *position, int ndim,
                    uint64_t item) {
-  uint64_t offset = 0;
-  for (int d = 0; d < ndim; ++d) offset += (uint64_t)position[d] * (uint64_t)strides[d];
-  return (void *)((uintptr_t)data + offset * item);
+  return (void *)((uintptr_t)data + bsrg_batch_offset(ndim, strides, position) * item);
 }
 
 bsrg_sampled_args bsrg_sampled_at(const bsrg_sampled_args *args, const int64_t *position) {
@@ -71,19 +68,6 @@ static bool can_stack(const bsrg_sampled_args *args) {
          bsrg_mul_ok(bsrg_max(rows, cols), args->a.cols, &elements) && elements < (int64_t)1 << 56;
 }
 
-/* Whether the next matrix, so far away, begins where the lines of one would go on. */
-static bool continues(int64_t lines, int64_t line_stride, int64_t stride) {
-  int64_t next;
-  return bsrg_mul_ok(lines, line_stride, &next) && next == stride;
-}
-
-/* Of rows x cols, in an order that kernels read by vectors. */
-static bsrg_dense copy_of(const bsrg_dense *one, int64_t rows, int64_t cols, bsrg_dtype dtype) {
-  const bool by_columns =
-      (dtype == BSRG_F16 || dtype == BSRG_BF16) && llabs(one->row_stride) < llabs(one->col_stride);
-  return bsrg_dense_of_lines(rows, cols, by_columns, (int64_t)bsrg_dtype_size(dtype));
-}
-
 static sampled_stack stack_from(const bsrg_sampled_args *args, int64_t first) {
   const bsrg_sampled_batch *batch = &args->batch;
   const bool diagonal = batch->b_strides[0] != 0;
@@ -91,14 +75,14 @@ static sampled_stack stack_from(const bsrg_sampled_args *args, int64_t first) {
   s.args.pattern = bsrg_structure_stack(args->pattern, batch->shape[0] - first, diagonal, &s.count);
   if (s.count == 1) return s;
   bsrg_dense *a = &s.args.a, *b = &s.args.b;
-  s.copy_a = !continues(a->rows, a->row_stride, batch->a_strides[0]);
-  s.copy_b = diagonal && !continues(b->cols, b->col_stride, batch->b_strides[0]);
+  s.copy_a = !bsrg_batch_follows(a->rows, a->row_stride, batch->a_strides[0]);
+  s.copy_b = diagonal && !bsrg_batch_follows(b->cols, b->col_stride, batch->b_strides[0]);
   if (s.copy_a)
-    *a = copy_of(a, s.count * a->rows, a->cols, args->dtype);
+    *a = bsrg_sampled_copy_of(a, s.count * a->rows, a->cols, args->dtype);
   else
     a->rows *= s.count;
   if (s.copy_b)
-    *b = copy_of(b, b->rows, s.count * b->cols, args->dtype);
+    *b = bsrg_sampled_copy_of(b, b->rows, s.count * b->cols, args->dtype);
   else if (diagonal)
     b->cols *= s.count;
   return s;

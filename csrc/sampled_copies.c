@@ -20,10 +20,10 @@ static bool suits(const bsrg_dense *dense, const bsrg_sampled_args *args) {
   return bsrg_map_can_describe(dense) || bsrg_map_can_describe(&turned);
 }
 
-/* In the order in which the operand lies, if kernels take that. */
-static bsrg_dense copy_of(const bsrg_dense *dense, const bsrg_sampled_args *args) {
-  const bool by_columns = is_half(args) && llabs(dense->row_stride) < llabs(dense->col_stride);
-  return bsrg_dense_of_lines(dense->rows, dense->cols, by_columns, (int64_t)bsrg_dtype_size(args->dtype));
+bsrg_dense bsrg_sampled_copy_of(const bsrg_dense *dense, int64_t rows, int64_t cols, bsrg_dtype dtype) {
+  const bool by_columns =
+      (dtype == BSRG_F16 || dtype == BSRG_BF16) && llabs(dense->row_stride) < llabs(dense->col_stride);
+  return bsrg_dense_of_lines(rows, cols, by_columns, (int64_t)bsrg_dtype_size(dtype));
 }
 
 /* Seconds for a product of two elements that are read one by one, more than by vectors, and for a copied element. Guessed from
@@ -49,8 +49,8 @@ bsrg_sampled_copies bsrg_sampled_describe_copies(const bsrg_sampled_args *args) 
   if (args->family != BSRG_AUTO || args->a.cols < 1) return copies;
   copies.a = !suits(&args->a, args);
   copies.b = !suits(&args->b, args);
-  if (copies.a) copies.args.a = copy_of(&args->a, args);
-  if (copies.b) copies.args.b = copy_of(&args->b, args);
+  if (copies.a) copies.args.a = bsrg_sampled_copy_of(&args->a, args->a.rows, args->a.cols, args->dtype);
+  if (copies.b) copies.args.b = bsrg_sampled_copy_of(&args->b, args->b.rows, args->b.cols, args->dtype);
   if ((copies.a || copies.b) && !pay(args, &copies)) copies = (bsrg_sampled_copies){.args = *args};
   return copies;
 }

@@ -74,11 +74,9 @@ static int set_batch(const bsrg_operand *values, const bsrg_operand *dense, cons
 
 /* The first matrix of a batch. */
 static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, bool vector) {
+  if (!vector) return bsrg_operand_dense(operand);
   const bsrg_array *array = &operand->array;
-  const int n = array->ndim - (vector ? 1 : 2);
-  if (!vector)
-    return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
-                        array->strides[n + 1]};
+  const int n = array->ndim - 1;
   return side == BSRG_A_LEFT ? (bsrg_dense){array->data, array->shape[n], 1, array->strides[n], 1}
                              : (bsrg_dense){array->data, 1, array->shape[n], 1, array->strides[n]};
 }

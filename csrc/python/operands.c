@@ -92,7 +92,9 @@ int bsrg_check_value_batch(const bsrg_structure_view *a, const bsrg_operand *ope
 
 bsrg_dense bsrg_operand_dense(const bsrg_operand *operand) {
   const bsrg_array *array = &operand->array;
-  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
+  const int n = array->ndim - 2;
+  return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
+                      array->strides[n + 1]};
 }
 
 void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count, bool used,

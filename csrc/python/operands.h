@@ -26,7 +26,7 @@ int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *acc
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand);
 /* The same for those of a batch of matrices, with any dimensions before these three. */
 int bsrg_check_value_batch(const bsrg_structure_view *a, const bsrg_operand *operand);
-/* An operand of two dimensions. */
+/* Of two or more dimensions: the matrix, or the first one of a batch. */
 bsrg_dense bsrg_operand_dense(const bsrg_operand *operand);
 
 /* used: work with them has been put on the stream, where it may still be running. */

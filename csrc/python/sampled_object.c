@@ -59,14 +59,6 @@ static int set_batch(const bsrg_operand *operands, bsrg_sampled_batch *batch) {
   return 0;
 }
 
-/* The first matrix of a batch. */
-static bsrg_dense as_dense(const bsrg_operand *operand) {
-  const bsrg_array *array = &operand->array;
-  const int n = array->ndim - 2;
-  return (bsrg_dense){array->data, array->shape[n], array->shape[n + 1], array->strides[n],
-                      array->strides[n + 1]};
-}
-
 static int parse_scalars(PyObject *const *found, bsrg_sampled_args *args, bsrg_work *work) {
   args->alpha = 1.0;
   args->beta = 0.0;
@@ -102,8 +94,8 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
     call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
     call.device = bsrg_device_of_question(&question, operands[A].array.device);
     call.question = question.asked;
-    call.a = as_dense(&operands[A]);
-    call.b = as_dense(&operands[B]);
+    call.a = bsrg_operand_dense(&operands[A]);
+    call.b = bsrg_operand_dense(&operands[B]);
     if (operands[VALUES].given) call.values = operands[VALUES].array.data;
     call.out = operands[OUT].array.data;
     call.stream = work.stream;
