@@ -1,6 +1,6 @@
-/* The align family: dense operands that kernels cannot read and write by vectors (of Hopper, by TMA) are copied into row-major
- * memory where they can, the best of the other families computes there, and the result is copied out. Kernels in
- * kernels/sm80/align_copy.cu. */
+/* The align family: dense operands that kernels cannot read and write by vectors (of Hopper, by TMA) are copied into memory
+ * where they can, row-major or by columns, the best of the other families computes there, and the result is copied out.
+ * Kernels in kernels/sm80/align_copy.cu. */
 #include "copy.h"
 #include "dense.h"
 #include "edges.h"
@@ -13,6 +13,7 @@
 
 typedef struct aligned_product {
   bsrg_matmul_args args; /* the data of copies is NULL until there is memory */
+  bool by_columns;       /* the copies */
   bool copy_x, copy_c, copy_y;
 } aligned_product;
 
@@ -25,22 +26,33 @@ static int64_t vector_of(const bsrg_matmul_args *args) { return 16 / (int64_t)bs
  * since operands that need no copy have no more. */
 static int64_t padded(int64_t n) { return bsrg_ceil_div(n, 64) * 64; }
 
-/* Whether every row can be read and written by vectors and, of 16 bits, by TMA. */
-static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args) {
+static bsrg_dense turned(bsrg_dense dense) {
+  bsrg_dense_turn(&dense);
+  return dense;
+}
+
+/* Whether every row can be read and written by vectors and, of 16 bits, by TMA. By columns TMA alone needs that, and C may
+ * be any. */
+static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args, bool by_columns) {
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  if (by_columns) {
+    const bsrg_dense lines = turned(*dense);
+    return bsrg_map_can_describe(&lines);
+  }
   return args->x.cols % vector_of(args) == 0 &&
          (size == 2 ? bsrg_map_can_describe(dense) : bsrg_dense_has_vectors(dense, size));
 }
 
-static aligned_product align(const bsrg_matmul_args *args) {
-  const int64_t n = args->x.cols, columns = n % vector_of(args) ? padded(n) : n;
-  aligned_product p = {.args = *args};
+static aligned_product align(const bsrg_matmul_args *args, bool by_columns) {
+  const int64_t n = args->x.cols, size = (int64_t)bsrg_dtype_size(args->dtype);
+  const int64_t columns = !by_columns && n % vector_of(args) ? padded(n) : n;
+  aligned_product p = {.args = *args, .by_columns = by_columns};
   p.args.family = BSRG_AUTO;
-  p.copy_x = !has_vectors(&args->x, args);
-  p.copy_y = !has_vectors(&args->y, args);
-  p.copy_c = args->beta != 0 && !has_vectors(&args->c, args);
-  if (p.copy_x) p.args.x = (bsrg_dense){NULL, args->x.rows, columns, padded(n), 1};
-  if (p.copy_y) p.args.y = (bsrg_dense){NULL, args->y.rows, columns, padded(n), 1};
+  p.copy_x = !has_vectors(&args->x, args, by_columns);
+  p.copy_y = !has_vectors(&args->y, args, by_columns);
+  p.copy_c = args->beta != 0 && !by_columns && !has_vectors(&args->c, args, false);
+  if (p.copy_x) p.args.x = bsrg_dense_of_lines(args->x.rows, columns, by_columns, size);
+  if (p.copy_y) p.args.y = bsrg_dense_of_lines(args->y.rows, columns, by_columns, size);
   if (p.copy_c) p.args.c = p.args.y; /* C is copied to where the product goes */
   return p;
 }
@@ -63,7 +75,7 @@ static const char *layout_obstacle(const bsrg_matmul_args *args) {
   const bool narrow = !args->a->dynamic && vector_of(args) == 8 &&
                       !bsrg_narrow_family.obstacle(&args->a->view, args->dtype, 90);
   if (args->x.cols <= 64 && narrow) return "needs more than 64 columns";
-  const aligned_product p = align(args);
+  const aligned_product p = align(args, false);
   return p.copy_x || p.copy_c || p.copy_y ? NULL : "needs operands that kernels cannot read by vectors";
 }
 
@@ -78,10 +90,9 @@ static void *make_plan(bsrg_structure *structure) {
 /* The share of the memory's rate that copies are taken to reach. */
 static const double copy_share = 0.7;
 
-static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
-                    bsrg_candidate *c) {
-  (void)plan;
-  const aligned_product p = align(args);
+static void predict_product(const bsrg_matmul_args *args, bool by_columns, const bsrg_chip *chip,
+                            bsrg_candidate *c) {
+  const aligned_product p = align(args, by_columns);
   const bsrg_family_ops *ops;
   const void *its_plan;
   bsrg_candidate product;
@@ -102,38 +113,69 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
   bsrg_set_reason(c, "as %s on aligned copies; %.100s", bsrg_family_name(ops->family), product.reason);
 }
 
+/* Products with A on the right have X and Y by columns, and Hopper's kernels of 16 bits take them so: copies in the same
+ * order are no transposes. tf32 has families that make such copies themselves. */
+static bool may_go_by_columns(const bsrg_matmul_args *args, const bsrg_chip *chip) {
+  if (chip->sm_arch != 90 || bsrg_dtype_size(args->dtype) != 2) return false;
+  if (args->x.row_stride != 1 || args->y.row_stride != 1) return false;
+  const aligned_product p = align(args, true);
+  return p.copy_x || p.copy_y;
+}
+
+/* Returns whether copies go by columns. */
+static bool predict_better(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_candidate *c) {
+  bsrg_candidate in_columns = *c;
+  predict_product(args, false, chip, c);
+  if (!may_go_by_columns(args, chip)) return false;
+  predict_product(args, true, chip, &in_columns);
+  if (in_columns.seconds >= c->seconds) return false;
+  *c = in_columns;
+  return true;
+}
+
+static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
+                    bsrg_candidate *c) {
+  (void)plan;
+  predict_better(args, chip, c);
+}
+
 /* ---- launch ------------------------------------------------------------------------------------- */
 
 /* Up to so many columns a thread a vector is faster than a warp a row. */
 enum { FEW_COLUMNS = 512 };
 
-static bsrg_status copy_in(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
-                           CUstream stream, bsrg_error *error) {
-  return size == 2 && source->cols <= FEW_COLUMNS ? bsrg_copy_to_vectors(source, target, gpu, stream, error)
-                                                  : bsrg_copy(source, target, size, gpu, stream, error);
+static bsrg_status copy_in(const bsrg_dense *source, const bsrg_dense *target, const aligned_product *p,
+                           bsrg_gpu gpu, bsrg_error *error) {
+  const int64_t size = (int64_t)bsrg_dtype_size(p->args.dtype);
+  const CUstream stream = (CUstream)p->args.stream;
+  return size == 2 && !p->by_columns && source->cols <= FEW_COLUMNS
+             ? bsrg_copy_to_vectors(source, target, gpu, stream, error)
+             : bsrg_copy(source, target, size, gpu, stream, error);
 }
 
 static bsrg_status multiply(const bsrg_matmul_args *args, const aligned_product *p, bsrg_gpu gpu,
                             bsrg_error *error) {
-  const CUstream stream = (CUstream)args->stream;
-  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   const bsrg_chip chip = bsrg_chip_of(gpu);
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_status status = bsrg_choose_family(&p->args, &chip, &ops, &plan, error);
-  if (status == BSRG_OK && p->copy_x) status = copy_in(&args->x, &p->args.x, size, gpu, stream, error);
-  if (status == BSRG_OK && p->copy_c) status = copy_in(&args->c, &p->args.c, size, gpu, stream, error);
+  if (status == BSRG_OK && p->copy_x) status = copy_in(&args->x, &p->args.x, p, gpu, error);
+  if (status == BSRG_OK && p->copy_c) status = copy_in(&args->c, &p->args.c, p, gpu, error);
   if (status == BSRG_OK) status = bsrg_whole_launch(ops, &p->args, plan, gpu, error);
-  if (status == BSRG_OK && p->copy_y) status = bsrg_copy(&p->args.y, &args->y, size, gpu, stream, error);
+  if (status == BSRG_OK && p->copy_y)
+    status = bsrg_copy(&p->args.y, &args->y, (int64_t)bsrg_dtype_size(args->dtype), gpu,
+                       (CUstream)args->stream, error);
   return status;
 }
 
 static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu, bsrg_error *error) {
   (void)plan;
-  aligned_product p = align(args);
-  const size_t row_bytes = bsrg_dtype_size(args->dtype) * (size_t)padded(args->x.cols);
-  const size_t x_bytes = p.copy_x ? row_bytes * (size_t)args->x.rows : 0;
-  const size_t y_bytes = p.copy_y ? row_bytes * (size_t)args->y.rows : 0;
+  const bsrg_chip chip = bsrg_chip_of(gpu);
+  bsrg_candidate unused = bsrg_new_candidate(BSRG_ALIGN, false);
+  aligned_product p = align(args, may_go_by_columns(args, &chip) && predict_better(args, &chip, &unused));
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  const size_t x_bytes = p.copy_x ? bsrg_lines_bytes(&p.args.x, size) : 0;
+  const size_t y_bytes = p.copy_y ? bsrg_lines_bytes(&p.args.y, size) : 0;
   CUdeviceptr scratch = 0;
   bsrg_status status = BSRG_OK;
   if (x_bytes + y_bytes > 0)

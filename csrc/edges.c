@@ -155,7 +155,7 @@ void bsrg_copies_predict(int64_t launches, double bytes, const char *what, const
   c->hbm_bytes += bytes;
   if (!bsrg_says_why(c)) return;
   const size_t length = strlen(c->reason);
-  snprintf(c->reason + length, sizeof(c->reason) - length, "; with %s for partial blocks", what);
+  snprintf(c->reason + length, sizeof(c->reason) - length, "; with %s", what);
 }
 
 void bsrg_whole_predict(const bsrg_whole_product *whole, const bsrg_matmul_args *args, const bsrg_chip *chip,
@@ -165,9 +165,9 @@ void bsrg_whole_predict(const bsrg_whole_product *whole, const bsrg_matmul_args 
   const double y = (double)y_copies * (double)args->y.rows * (double)bsrg_dtype_size(bsrg_out_dtype(args));
   const double bytes = 2 * (x + y) * (double)args->x.cols;
   bsrg_copies_predict(2 * whole->copy_x + y_copies, bytes,
-                      !whole->copy_y   ? "copies of b"
-                      : !whole->copy_x ? "copies of out"
-                                       : "copies of b and out",
+                      !whole->copy_y   ? "copies of b for partial blocks"
+                      : !whole->copy_x ? "copies of out for partial blocks"
+                                       : "copies of b and out for partial blocks",
                       chip, c);
 }
 

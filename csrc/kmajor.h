@@ -22,7 +22,7 @@ const char *bsrg_kmajor_copied(bsrg_kmajor_copies copies);
 /* Of X copied so. */
 size_t bsrg_kmajor_x_bytes(const bsrg_matmul_args *args);
 /* Copies X to `target`, and has *x as it lies there. */
-bsrg_status bsrg_kmajor_turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
+bsrg_status bsrg_kmajor_copy_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
                                bsrg_error *error);
 /* A product of operands that are K-major, and one that copies those first that are not. */
 typedef bsrg_status bsrg_kmajor_multiply(const bsrg_matmul_args *args, const void *plan, bsrg_gpu gpu,

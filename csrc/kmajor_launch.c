@@ -1,3 +1,4 @@
+#include "copy.h"
 #include "dense.h"
 #include "epilogue.h"
 #include "kmajor.h"
@@ -49,18 +50,29 @@ int64_t bsrg_kmajor_pitch(const bsrg_matmul_args *args) {
   return args->x.cols == 1 ? column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype) : args->x.col_stride;
 }
 
-bsrg_status bsrg_kmajor_turn_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
+/* Columns of adjacent elements, which the kernels for transposes would read one element of each at a time. */
+static bsrg_status copy_columns(const bsrg_dense *x, const bsrg_dense *target, int64_t item, bsrg_gpu gpu,
+                                CUstream stream, bsrg_error *error) {
+  if (item > 1) return bsrg_copy(x, target, item, gpu, stream, error);
+  const bsrg_tensor from = {x->data, 1, 1, x->cols, x->rows, 0, 0, x->col_stride, 1};
+  const bsrg_tensor to = {target->data, 1, 1, x->cols, x->rows, 0, 0, target->col_stride, 1};
+  return bsrg_copy_tensor(&from, &to, 1, gpu, stream, error);
+}
+
+bsrg_status bsrg_kmajor_copy_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
                                bsrg_error *error) {
-  const int64_t pitch = column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype);
+  const int64_t item = (int64_t)bsrg_dtype_size(args->dtype), pitch = column_bytes(args) / item;
+  *x = (bsrg_dense){(void *)(uintptr_t)target, args->x.rows, args->x.cols, 1, pitch};
+  if (args->x.rows == 0) return BSRG_OK;
+  if (args->x.row_stride == 1) return copy_columns(&args->x, x, item, gpu, (CUstream)args->stream, error);
   const bsrg_turn_params p = {.source = args->x.data,
-                              .target = (void *)(uintptr_t)target,
+                              .target = x->data,
                               .rows = args->x.rows,
                               .cols = args->x.cols,
                               .source_row_stride = args->x.row_stride,
                               .source_col_stride = args->x.col_stride,
                               .target_row_stride = pitch};
-  *x = (bsrg_dense){p.target, p.rows, p.cols, 1, pitch};
-  return p.rows > 0 ? turn(args, p, 1, gpu, error) : BSRG_OK;
+  return turn(args, p, 1, gpu, error);
 }
 
 /* ---- the product on K-major operands ------------------------------------------------------------ */
@@ -203,7 +215,7 @@ bsrg_status bsrg_kmajor_launch_on_copies(const bsrg_matmul_args *args, const voi
     status = turn_values(args, scratch, gpu, error);
   }
   if (copies.x && status == BSRG_OK)
-    status = bsrg_kmajor_turn_x(args, scratch + value_bytes, gpu, &turned.x, error);
+    status = bsrg_kmajor_copy_x(args, scratch + value_bytes, gpu, &turned.x, error);
   if (status == BSRG_OK) status = product(&turned, plan, gpu, error);
   return scratch ? bsrg_scratch_free(gpu.api, scratch, (CUstream)args->stream, status, error) : status;
 }

@@ -113,9 +113,9 @@ static const double copy_share = 0.7, copy_seconds = 2e-6;
 
 const char *bsrg_kmajor_copied(bsrg_kmajor_copies copies) {
   if (!copies.x && !copies.values) return "";
-  return !copies.values ? ", after a transposed copy of the dense operand"
-         : !copies.x    ? ", after a transposed copy of the blocks"
-                        : ", after a transposed copy of both operands";
+  return !copies.values ? ", after a K-major copy of the dense operand"
+         : !copies.x    ? ", after a K-major copy of the blocks"
+                        : ", after a K-major copy of both operands";
 }
 
 double bsrg_kmajor_copy_seconds(bsrg_kmajor_copies copies, double bytes, const bsrg_chip *chip) {

@@ -291,7 +291,7 @@ static bsrg_status launch_8_bits(const bsrg_matmul_args *args, const bsrg_narrow
   bsrg_status status = bsrg_scratch_alloc(gpu.api, gpu.device, bytes, stream, &scratch, error);
   if (status != BSRG_OK) return status;
   if (by_tma) {
-    status = bsrg_kmajor_turn_x(args, scratch, gpu, &copied.x, error);
+    status = bsrg_kmajor_copy_x(args, scratch, gpu, &copied.x, error);
   } else {
     int32_t tile_bits = 0;
     while (8 << tile_bits < columns) ++tile_bits;

@@ -3,18 +3,20 @@
 
 #include "copy.h"
 #include "edges.h"
+#include "tensor_map.h"
 
 /* The fastest first. */
 static const struct backend {
   bsrg_family family;
   const char *(*obstacle)(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
   bsrg_status (*launch)(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
+  bool (*takes_y)(const bsrg_dense *y); /* others are copied; NULL where it takes any */
   bool clips_y; /* writes nothing where Y ends before the last blocks do; C is read there always */
   bool clips_c; /* nor that */
 } backends[] = {
-    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, true, false},
-    {BSRG_SPREAD, bsrg_pairs_spread_obstacle, bsrg_pairs_spread_launch, true, true},
-    {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch, false, false},
+    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, bsrg_map_can_describe, true, false},
+    {BSRG_SPREAD, bsrg_pairs_spread_obstacle, bsrg_pairs_spread_launch, NULL, true, true},
+    {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch, NULL, false, false},
 };
 enum { BACKENDS = sizeof(backends) / sizeof(backends[0]) };
 
@@ -34,23 +36,24 @@ static bsrg_status turn(bsrg_matmul_sparse_args *args, bsrg_error *error) {
   return BSRG_OK;
 }
 
-/* With copies of C and Y of whole blocks, where partial ones need them. */
+/* With copies of C and Y of whole blocks, where partial ones need them, or of Y alone, where its layout does. */
 static bsrg_status launch_whole(const struct backend *backend, const bsrg_matmul_sparse_args *args,
                                 bsrg_gpu gpu, bsrg_error *error) {
   const int64_t rows = bsrg_whole_rows(&args->a->view), cols = bsrg_whole_cols(&args->b->view);
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   const bool partial = rows != args->y.rows || cols != args->y.cols;
-  const bool copy_y = partial && !backend->clips_y, copy_c = partial && args->beta != 0 && !backend->clips_c;
+  const bool copy_y = (partial && !backend->clips_y) || (backend->takes_y && !backend->takes_y(&args->y));
+  const bool copy_c = partial && args->beta != 0 && !backend->clips_c;
   if (!copy_y && !copy_c) return backend->launch(args, gpu, error);
   const CUstream stream = (CUstream)args->stream;
-  bsrg_dense whole = bsrg_whole_dense(&args->y, rows, cols, size);
+  bsrg_dense whole = bsrg_dense_of_lines(rows, cols, false, size); /* which all backends take */
   CUdeviceptr scratch;
   bsrg_status status =
       bsrg_scratch_alloc(gpu.api, gpu.device, bsrg_lines_bytes(&whole, size), stream, &scratch, error);
   if (status != BSRG_OK) return status;
   whole.data = (void *)(uintptr_t)scratch;
   bsrg_matmul_sparse_args of_whole = *args;
-  of_whole.c = whole;
+  if (copy_c) of_whole.c = whole;
   if (copy_y) of_whole.y = whole;
   if (copy_c) status = bsrg_copy(&args->c, &whole, size, gpu, stream, error);
   if (status == BSRG_OK) status = backend->launch(&of_whole, gpu, error);
@@ -92,9 +95,9 @@ static bsrg_status compute(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bs
   if (status == BSRG_OK) status = launch_whole(backend, args, gpu, error);
   /* The portable kernels need less. Not where C is overwritten, of which a launch that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
-  const bool again = args->family == BSRG_AUTO && backend && backend->family == BSRG_SPREAD && repeatable;
-  if (status != BSRG_ERR_MEMORY || !again) return status;
-  return launch_whole(&backends[BACKENDS - 1], args, gpu, error);
+  const struct backend *const last = &backends[BACKENDS - 1];
+  const bool again = args->family == BSRG_AUTO && backend && backend != last && repeatable;
+  return status == BSRG_ERR_MEMORY && again ? launch_whole(last, args, gpu, error) : status;
 }
 
 static bsrg_status multiply(const bsrg_matmul_sparse_args *args, bsrg_error *error) {

@@ -32,7 +32,6 @@ const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, cons
     return "needs masks of which blocks are stored that fit in 64 MiB for each matrix";
   if ((uintptr_t)args->a_values % 16 || (uintptr_t)args->b_values % 16)
     return "needs a.data and b.data to start at multiples of 16 bytes";
-  if (!bsrg_map_can_describe(&args->y)) return "needs out with rows or columns at multiples of 16 bytes";
   const int64_t tiles = bsrg_ceil_div(bsrg_whole_rows(a), BSRG_PAIRS_TILE_M) *
                         bsrg_ceil_div(bsrg_whole_cols(b), BSRG_PAIRS_TILE_N);
   return tiles > INT32_MAX / 2 ? "needs at most 2^30 tiles of 128 rows x 256 columns" : NULL;

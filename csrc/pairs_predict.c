@@ -1,17 +1,22 @@
 /* What products of two block-sparse matrices cost, and which kernels compute them where Hopper's do not. */
 #include "edges.h"
 #include "pairs.h"
+#include "tensor_map.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static double out_bytes(const bsrg_matmul_sparse_args *args) {
+  return (double)bsrg_dtype_size(args->dtype) * (double)args->a->view.rows * (double)args->b->view.cols;
+}
+
 double bsrg_pairs_bytes(const bsrg_matmul_sparse_args *args) {
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
-  return (double)bsrg_dtype_size(args->dtype) *
-         ((double)a->nnzb * (double)(a->block_height * a->block_width) +
-          (double)b->nnzb * (double)(b->block_height * b->block_width) + (double)a->rows * (double)b->cols);
+  return out_bytes(args) + (double)bsrg_dtype_size(args->dtype) *
+                               ((double)a->nnzb * (double)(a->block_height * a->block_width) +
+                                (double)b->nnzb * (double)(b->block_height * b->block_width));
 }
 
 /* ---- what meets -------------------------------------------------------------------------------- */
@@ -101,6 +106,8 @@ static void predict_hopper(const bsrg_matmul_sparse_args *args, double pairs, do
            : output > cores && output > staging ? "the output of its tiles"
            : staging > cores                    ? "loads for blocks that fill few of their tiles"
                                                 : "the tensor cores");
+  if (bsrg_map_can_describe(&args->y)) return;
+  bsrg_copies_predict(1, 2 * out_bytes(args), "a copy of out, whose rows have no vectors", chip, c);
 }
 
 /* ---- portable --------------------------------------------------------------------------------- */
@@ -111,8 +118,7 @@ static void predict_portable(const bsrg_matmul_sparse_args *args, double pairs, 
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
   bsrg_pairs_portable_predict(args, pairs, chip, c);
   if (a->rows == bsrg_whole_rows(a) && b->cols == bsrg_whole_cols(b)) return;
-  const double elements = (double)a->rows * (double)b->cols;
-  bsrg_copies_predict(1, 2 * elements * (double)bsrg_dtype_size(args->dtype), "copies of out", chip, c);
+  bsrg_copies_predict(1, 2 * out_bytes(args), "copies of out for partial blocks", chip, c);
 }
 
 /* ---- the choice --------------------------------------------------------------------------------- */

@@ -82,10 +82,11 @@ static void predict_edges(const bsrg_sampled_args *args, bool turned, const bsrg
   const double lines = (copy_a ? (double)v->rows : 0) + (copy_b ? (double)v->cols : 0);
   const double bytes = 2 * lines * (double)args->a.cols * (double)bsrg_dtype_size(args->dtype);
   bsrg_copies_predict(launches, bytes,
-                      copy_a && copy_b             ? "copies of a and b, and zeros beyond the matrix,"
-                      : (turned ? copy_b : copy_a) ? "copies of a, and zeros beyond the matrix,"
-                      : copy_a || copy_b           ? "copies of b, and zeros beyond the matrix,"
-                                                   : "zeros beyond the matrix",
+                      copy_a && copy_b ? "copies of a and b, and zeros beyond the matrix, for partial blocks"
+                      : (turned ? copy_b : copy_a)
+                          ? "copies of a, and zeros beyond the matrix, for partial blocks"
+                      : copy_a || copy_b ? "copies of b, and zeros beyond the matrix, for partial blocks"
+                                         : "zeros beyond the matrix for partial blocks",
                       chip, c);
 }
 

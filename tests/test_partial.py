@@ -273,6 +273,7 @@ def test_plans_of_two_block_sparse_matrices(rng: np.random.Generator) -> None:
     mask = rng.random((12, 12)) < 0.5
     for dtype, family, cuts in (
         ("float16", "pairs", ((64, 40), (40, 24))),
+        ("float16", "pairs", ((64, 40), (40, 23))),
         ("float32", "portable", ((33, 17), (17, 0))),
         ("float32", "portable", ((0, 17), (17, 0))),
     ):
@@ -284,6 +285,8 @@ def test_plans_of_two_block_sparse_matrices(rng: np.random.Generator) -> None:
         reason = {c["family"]: c["reason"] for c in plan.candidates}[family]
         copies = family == "portable" and cuts[0][0] > 0
         assert ("with copies of out for partial blocks" in reason) == copies
+        rows = family == "pairs" and (q.shape[1] % 8 != 0)
+        assert ("with a copy of out, whose rows have no vectors" in reason) == rows
 
 
 def test_old_gpus_are_refused(rng: np.random.Generator) -> None:

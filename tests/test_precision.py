@@ -120,7 +120,7 @@ def test_plan_of_8_bits(dtype: str) -> None:
     assert plan.choice == "kmajor"
     chosen = next(c for c in plan.candidates if c["family"] == "kmajor")
     # Row-major, the dense operand is copied, and that is counted: read and written once each.
-    assert "transposed copy of the dense operand" in plan.explain()
+    assert "K-major copy of the dense operand" in plan.explain()
     a = matrix((128, 128), dtype)
     k = a.shape[1]
     assert chosen["hbm_bytes"] == a.nnzb * 128 * 128 + 3 * k * 8192 + 2 * a.shape[0] * 8192
@@ -166,7 +166,7 @@ def test_plan_of_low_blocks_of_tf32(blocksize: tuple[int, int]) -> None:
     plan = a.plan(8192, precision="tf32")
     assert plan.choice == "kstream"
     chosen = next(c for c in plan.candidates if c["family"] == "kstream")
-    assert "transposed copy of the dense operand" in chosen["reason"]
+    assert "K-major copy of the dense operand" in chosen["reason"]
     height, width = blocksize
     (stream,) = (
         c

@@ -7,7 +7,7 @@ import numbers
 from typing import Any
 
 from . import _core
-from ._interop import BlockSparse, Library, library_of, stream_handle
+from ._interop import BlockSparse, Library, library_of
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
 from ._matmul import real_number
@@ -179,7 +179,7 @@ def attention(
     if return_lse:
         lse_shape = (*q_shape[: 0 if sequences else 1], q_shape[heads_at], queries)
         lse = library.empty(lse_shape, q, "q", "float32")
-    handle = library.current_stream(q) if stream is None else stream_handle(stream)
+    handle = library.stream_of_work(q, stream)
     _core.attention(
         *arrays,
         target,

@@ -336,7 +336,7 @@ class DynamicPattern:
         if self._device == "cpu":
             self._gather_on_host(given, target, info.dtype)
         else:
-            handle = library.current_stream(dense) if stream is None else stream_handle(stream)
+            handle = library.stream_of_work(dense, stream)
             _core.pattern_gather(self._structure, given, target, handle)
         return library.finished(target, dense) if out is None else out
 

@@ -15,7 +15,6 @@ from ._interop import (
     dtype_name,
     is_scipy_sparse,
     library_of,
-    stream_handle,
 )
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ def matmul(
     which many meet on a GPU, ``b`` is written out as a dense matrix first, up to four times the
     memory of operands and result, and all of ``a`` is multiplied: then an infinity or NaN in ``a``
     reaches its row (of ``A.T @ B.T`` the left one is written out, and one in the other reaches its
-    column). Others need no scratch memory, unless blocks reach beyond the matrices.
+    column). Others need no scratch memory, unless blocks reach beyond the matrices or, with the
+    choice ``'pairs'``, rows of ``out`` begin at other than multiples of 16 bytes.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def product(
     vectors = _Vectors(None, None, None, None)
     if bias is not None or row_scale is not None or col_scale is not None:
         vectors = _vectors(bias, row_scale, col_scale, matrix_shape, right)
-    handle = library.current_stream(dense) if stream is None else stream_handle(stream)
+    handle = library.stream_of_work(dense, stream)
     alpha = real_number(alpha, "alpha")
     result_dtype = _result_dtype(sparse._dtype, out_dtype, out)
     scales = []
@@ -414,7 +414,7 @@ def _sparse_product(
     values = library.importable(a._data, "a.data")
     b_values = library_of(b._data).importable(b._data, "b.data")
     added = None if c is None else _of_shape(c, "c", shape)
-    handle = library.current_stream(a._data) if stream is None else stream_handle(stream)
+    handle = library.stream_of_work(a._data, stream)
     alpha = real_number(alpha, "alpha")
     if out is None:
         result = y = library.empty(shape, a._data, "a.data")

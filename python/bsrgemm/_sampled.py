@@ -17,7 +17,6 @@ from ._interop import (
     Library,
     is_scipy_sparse,
     library_of,
-    stream_handle,
 )
 from ._matmul import real_number
 
@@ -132,7 +131,7 @@ def sampled(
     batch = broadcast(*batches, names="a, b and, with beta, pattern") if any(batches) else ()
     library = libraries[0]
     left, right = library.importable(a, "a"), libraries[1].importable(b, "b")
-    handle = library.current_stream(a) if stream is None else stream_handle(stream)
+    handle = library.stream_of_work(a, stream)
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
         info = _described(left)
@@ -191,7 +190,7 @@ def _at_changing_blocks(
             )
     library = library_of(a)
     left, right = library.importable(a, "a"), library_of(b).importable(b, "b")
-    handle = library.current_stream(a) if stream is None else stream_handle(stream)
+    handle = library.stream_of_work(a, stream)
     info = _described(left)
     if info.device != pattern.device:
         raise TypeError(f"a is on {info.device}; accepted: the pattern's device, {pattern.device}")

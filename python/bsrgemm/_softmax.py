@@ -6,7 +6,7 @@ from typing import Any
 
 from . import _core
 from ._array import bsr_array
-from ._interop import BlockSparse, library_of, stream_handle
+from ._interop import BlockSparse, library_of
 from ._matmul import real_number
 
 
@@ -52,7 +52,7 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
         raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
     library = library_of(a._data)
     values = library.importable(a._data, "a.data")
-    handle = library.current_stream(a._data) if stream is None else stream_handle(stream)
+    handle = library.stream_of_work(a._data, stream)
     # Of a transposed view, the values as they are stored.
     shape = library.shape(a._data, "a.data")
     data = library.empty(shape, a._data, "a.data")

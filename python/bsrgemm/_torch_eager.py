@@ -122,7 +122,7 @@ class RecordedLinear(torch.autograd.Function):
                 of_x = _times_matrix(of_rows, values, structure)
             if wants_values:
                 of_values = torch.empty_like(values)
-                stream = TORCH.current_stream(of_rows)
+                stream = TORCH.stream_of_work(of_rows, None)
                 left, right = of_rows.t(), x_rows.detach()
                 _core.sampled_matmul(structure, left, right, of_values, None, 1.0, 0.0, stream)
         else:

@@ -327,7 +327,9 @@ def sampled_operator(
     structure = structure_of(indices, indptr, shape, (height, width))
     values = a.new_empty((structure.nnzb, height, width))
     left, right = TORCH.importable(a.detach(), "a"), TORCH.importable(b.detach(), "b")
-    _core.sampled_matmul(structure, left, right, values, None, 1.0, 0.0, TORCH.current_stream(a))
+    _core.sampled_matmul(
+        structure, left, right, values, None, 1.0, 0.0, TORCH.stream_of_work(a, None)
+    )
     return values
 
 

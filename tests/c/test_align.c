@@ -122,6 +122,11 @@ static void test_prediction(void) {
   const double more = seconds(&ragged, reason) / seconds(&both, NULL);
   CHECK(more > 0.9 && more < 1.1);
   CHECK(strncmp(reason, "as tall on aligned copies; limited by", 37) == 0);
+  /* Of operands by columns that maps describe but for Y, Y alone is copied: but not before Hopper, by rows. */
+  bsrg_matmul_args y_only = both;
+  y_only.y.data = after(y_only.y.data, 2);
+  CHECK(seconds(&y_only, NULL) < seconds(&both, NULL) - 1e-6);
+  CHECK(seconds_on(80, &y_only, NULL) == seconds_on(80, &both, NULL));
   bsrg_structure_destroy(a);
 }
 

@@ -137,7 +137,7 @@ def test_hopper(
 
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("layout", ["rows", "columns"])
+@pytest.mark.parametrize("layout", ["rows", "columns", "elements"])
 @pytest.mark.parametrize("c_layout", ["rows", "columns", "elements"])
 def test_hopper_layouts(torch: Any, layout: str, c_layout: str, dtype: str, rng: Any) -> None:
     for blocks in HOPPER_BLOCKS[:4]:

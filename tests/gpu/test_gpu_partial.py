@@ -196,8 +196,10 @@ def test_two_block_sparse_matrices(family: str, dtype: str, rng: np.random.Gener
     if family == "pairs" and dtype not in HALVES:
         pytest.skip("those kernels are for 16-bit floats")
     sizes = ((64, 64, 128), (128, 192, 64)) if family == "pairs" else ((5, 9, 7), (32, 64, 16))
-    # Of pairs, rows of out begin at multiples of 16 bytes.
-    cuts = ((33, 17, 40), (33, 0, 0), (0, 0, 40)) if family == "pairs" else ((4, 8, 3), (1, 0, 6))
+    # Of pairs, with rows of out at multiples of 16 bytes and others.
+    cuts = ((4, 8, 3), (1, 0, 6))
+    if family == "pairs":
+        cuts = ((33, 17, 40), (33, 0, 0), (0, 0, 40), (33, 17, 39), (0, 1, 1))
     for height, depth, width in sizes:
         for cut in some(cuts):
             p = problem(rng, rng.random((4, 5)) < 0.6, (height, depth), 0, dtype, cut=cut[:2])
