@@ -27,7 +27,7 @@ static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_struct
   return status;
 }
 
-/* Rows of more elements are shared by all warps of a CTA. */
+/* Rows that are read twice, of more elements, are shared by all warps of a CTA. */
 enum { ELEMENTS_OF_A_WARP = 4096 };
 
 static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
@@ -40,8 +40,25 @@ static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
 typedef struct softmax_launch {
   bsrg_portable_uploads uploads;
   int32_t vector, lanes;
-  int64_t tiles, warps_per_row, ctas;
+  int64_t tiles, warps_per_row, kept_rows, ctas;
 } softmax_launch;
+
+/* How many warps have a row, and how many rows. Several of a short one: what a warp waits for is then waited for once. */
+static void share_rows(const bsrg_structure_view *v, int64_t size, softmax_launch *l) {
+  const int64_t length = v->longest_row * v->block_width;
+  const int64_t vectors = bsrg_ceil_div(length, 32 * 16 / size); /* that a lane has */
+  const bool keeps = l->vector && size < 8 && vectors <= BSRG_SOFTMAX_WARPS * BSRG_SOFTMAX_KEPT;
+  l->warps_per_row = 1;
+  l->kept_rows = 0;
+  if (!keeps) {
+    if (length > ELEMENTS_OF_A_WARP) l->warps_per_row = BSRG_SOFTMAX_WARPS;
+    return;
+  }
+  while (vectors > l->warps_per_row * BSRG_SOFTMAX_KEPT) l->warps_per_row *= 2;
+  l->kept_rows = 1;
+  for (int64_t rows = 2; rows <= 4; rows *= 2)
+    if (vectors * rows <= BSRG_SOFTMAX_KEPT && v->block_height % rows == 0) l->kept_rows = rows;
+}
 
 static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_launch *l,
                            bsrg_error *error) {
@@ -54,10 +71,10 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
   while (l->lanes * rows_of_lane < BSRG_SOFTMAX_TILE && l->lanes * rows_of_lane < v->block_height)
     l->lanes *= 2;
   l->tiles = bsrg_ceil_div(v->block_height, l->lanes * rows_of_lane);
-  const bool long_rows = v->longest_row * v->block_width > ELEMENTS_OF_A_WARP;
-  l->warps_per_row = long_rows ? BSRG_SOFTMAX_WARPS : 1;
+  share_rows(v, size, l);
   l->ctas = v->order ? v->block_rows * l->tiles
-                     : bsrg_ceil_div(bsrg_whole_rows(v) * l->warps_per_row, BSRG_SOFTMAX_WARPS);
+                     : bsrg_ceil_div(bsrg_whole_rows(v) * l->warps_per_row,
+                                     BSRG_SOFTMAX_WARPS * bsrg_max(l->kept_rows, 1));
   /* The margin keeps a step behind a block's last unit in 32 bits. */
   if (l->ctas > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
     return bsrg_fail(
@@ -82,6 +99,7 @@ static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l
                            .block_height = (int32_t)v->block_height,
                            .block_width = (int32_t)v->block_width,
                            .warps_per_row = (int32_t)l->warps_per_row,
+                           .kept_rows = (int32_t)l->kept_rows,
                            .vector = l->vector,
                            .lanes = l->lanes,
                            .tiles = (int32_t)l->tiles,

@@ -5,11 +5,16 @@
 
 #include "params.h"
 
-enum { BSRG_SOFTMAX_THREADS = 256, BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32, BSRG_SOFTMAX_TILE = 32 };
+enum {
+  BSRG_SOFTMAX_THREADS = 256,
+  BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32,
+  BSRG_SOFTMAX_TILE = 32,
+  BSRG_SOFTMAX_KEPT = 4 /* vectors of 16 bytes that a thread keeps in registers, of all its rows */
+};
 
-/* bsr_softmax_rows_*: blocks as they are stored, with one or with all of a CTA's warps to a row. bsr_softmax_columns_*:
- * those of a transposed view, which lie as [block width][block height]; a CTA has up to BSRG_SOFTMAX_TILE
- * rows of a block row, `lanes` times those of 16 bytes, or of one element. */
+/* bsr_softmax_rows_*: blocks as they are stored, with several warps to a row or several rows to a warp.
+ * bsr_softmax_columns_*: those of a transposed view, which lie as [block width][block height]; a CTA has up to
+ * BSRG_SOFTMAX_TILE rows of a block row, `lanes` times those of 16 bytes, or of one element. */
 typedef struct bsrg_softmax_params {
   const void *values;
   void *out;             /* values or memory apart */
@@ -19,7 +24,10 @@ typedef struct bsrg_softmax_params {
   int64_t rows;         /* of rows: how many there are, in elements */
   int64_t block_area;
   int32_t block_height, block_width;
-  int32_t warps_per_row; /* of rows: 1 or BSRG_SOFTMAX_WARPS */
+  int32_t warps_per_row; /* of rows: a power of two */
+  /* Of rows by vectors, how many at a time stay in registers: 1, 2 or 4, of which the latter divide block_height and have
+   * one warp. 0, of float64 always: rows are read twice. */
+  int32_t kept_rows;
   int32_t vector; /* a block's rows, or the columns of the view's, begin and end at multiples of 16 bytes */
   int32_t lanes;  /* of columns: a power of two that divides 32 */
   int32_t tiles;  /* of columns: CTAs of a block row */

@@ -1,12 +1,14 @@
 // Softmax over the elements that the rows of a block-sparse matrix store.
 //
-// Every element is read twice: for the maximum and the sum of its row, which are updated together, and for the result.
-// Which thread has which elements, and the order in which threads' sums are joined, depend on the structure alone.
+// Every element is needed twice: for the maximum and the sum of its row, which are updated together, and for the result. Rows
+// that are short enough stay in registers between, others are read again. Which thread has which elements, and the order in
+// which threads' sums are joined, depend on the structure alone.
 #include <cmath>
 #include <cstdint>
 
 #include "params.h"
 #include "ptx/convert.cuh"
+#include "ptx/load.cuh"
 #include "ptx/math.cuh"
 #include "ptx/sync.cuh"
 
@@ -141,66 +143,191 @@ __device__ __forceinline__ void write(const T *values, T *out, const Walk &first
 
 // ---- blocks as they are stored ---------------------------------------------------------------------
 
-template <typename T, int V>
-__device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_t row) {
-  using Number = typename Arithmetic<T>::Number;
-  __shared__ Number maxima[BSRG_SOFTMAX_WARPS], sums[BSRG_SOFTMAX_WARPS];
-  const int warp = threadIdx.x / 32 % p.warps_per_row, lane = threadIdx.x % 32;
-  const int32_t block_row = p.row_order[row / p.block_height];
-  const int64_t begin = p.indptr[block_row], end = p.indptr[block_row + 1];
-  const int64_t offset = row % p.block_height * p.block_width;
-  const T *values = static_cast<const T *>(p.values) + offset;
-  T *out = static_cast<T *>(p.out) + offset;
-  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
-  const Walk first(begin, warp * 32 + lane, 32 * p.warps_per_row, p.block_width / V);
+// Where a thread is among those that have a row: its warp of these, of which first_warp is the first in the CTA.
+struct Place {
+  int first_warp, warp, lane;
+};
 
-  const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
-  constexpr int kAhead = V == 1 && sizeof(T) < 8 ? 4 : 1;
-  Total<T> total;
-  for (Walk at = first; at.block < end;) {
-    Number scores[kAhead][V];
-    load<kAhead, V>(values, at, end, scale, place, scores);
-    total.add(reinterpret_cast<const Number(&)[kAhead * V]>(scores));
-  }
+// The elements of a row, and of others that follow it in the same blocks, that a thread has.
+template <typename T, int V>
+struct Row {
+  const T *values;
+  T *out;
+  int64_t end;
+  Walk first;
+
+  __device__ __forceinline__ Row(const bsrg_softmax_params &p, int64_t row, int64_t begin, int64_t end,
+                                 Place at)
+      : values(static_cast<const T *>(p.values) + row % p.block_height * p.block_width),
+        out(static_cast<T *>(p.out) + row % p.block_height * p.block_width),
+        end(end),
+        first(begin, at.warp * 32 + at.lane, 32 * p.warps_per_row, p.block_width / V) {}
+};
+
+// Behind the last row a row without elements, whose threads wait where others do.
+template <typename T, int V>
+__device__ __forceinline__ Row<T, V> row_of(const bsrg_softmax_params &p, int64_t row, Place at) {
+  const bool exists = row < p.rows;
+  const int32_t block_row = p.row_order[(exists ? row : 0) / p.block_height];
+  const int64_t begin = p.indptr[block_row];
+  return {p, row, begin, exists ? p.indptr[block_row + 1] : begin, at};
+}
+
+// Totals of rows of those of a warp's lanes, which all of them get.
+template <int kRows, typename T>
+__device__ __forceinline__ void join_warp(Total<T> (&totals)[kRows]) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
-    Total<T> other;
-    other.maximum = __shfl_xor_sync(~0u, total.maximum, distance);
-    other.sum = __shfl_xor_sync(~0u, total.sum, distance);
-    total.add(other);
-  }
-  if (p.warps_per_row > 1) {
-    if (lane == 0) {
-      maxima[warp] = total.maximum;
-      sums[warp] = total.sum;
-    }
-    __syncthreads();
-    total = Total<T>();
-    for (int w = 0; w < BSRG_SOFTMAX_WARPS; ++w) {
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) {
       Total<T> other;
-      other.maximum = maxima[w];
-      other.sum = sums[w];
-      total.add(other);
+      other.maximum = __shfl_xor_sync(~0u, totals[j].maximum, distance);
+      other.sum = __shfl_xor_sync(~0u, totals[j].sum, distance);
+      totals[j].add(other);
     }
-  } else {
-    // Roundings differ between lanes.
-    total.sum = __shfl_sync(~0u, total.sum, 0);
   }
+  // Roundings differ between lanes.
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) totals[j].sum = __shfl_sync(~0u, totals[j].sum, 0);
+}
 
-  const Number base = Total<T>::base(total.maximum), factor = Arithmetic<T>::reciprocal(total.sum);
-  write<kAhead, V>(values, out, first, end, scale, place,
+// The same of all threads that share a row.
+template <typename T>
+__device__ __forceinline__ void join(const bsrg_softmax_params &p, Total<T> (&total)[1], Place at) {
+  using Number = typename Arithmetic<T>::Number;
+  __shared__ Number maxima[BSRG_SOFTMAX_WARPS], sums[BSRG_SOFTMAX_WARPS];
+  join_warp(total);
+  if (p.warps_per_row == 1) return;
+  if (at.lane == 0) {
+    maxima[at.first_warp + at.warp] = total[0].maximum;
+    sums[at.first_warp + at.warp] = total[0].sum;
+  }
+  __syncthreads();
+  total[0] = Total<T>();
+  for (int w = 0; w < p.warps_per_row; ++w) {
+    Total<T> other;
+    other.maximum = maxima[at.first_warp + w];
+    other.sum = sums[at.first_warp + w];
+    total[0].add(other);
+  }
+}
+
+// A row of any length.
+template <typename T, int V>
+__device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_t row, Place at) {
+  using Number = typename Arithmetic<T>::Number;
+  const Row<T, V> r = row_of<T, V>(p, row, at);
+  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
+  const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
+  constexpr int kAhead = V == 1 && sizeof(T) < 8 ? 4 : 1;
+  Total<T> total[1];
+  for (Walk at = r.first; at.block < r.end;) {
+    Number scores[kAhead][V];
+    load<kAhead, V>(r.values, at, r.end, scale, place, scores);
+    total[0].add(reinterpret_cast<const Number(&)[kAhead * V]>(scores));
+  }
+  join(p, total, at);
+  const Number base = Total<T>::base(total[0].maximum), factor = Arithmetic<T>::reciprocal(total[0].sum);
+  write<kAhead, V>(r.values, r.out, r.first, r.end, scale, place,
                    [&](Number score, int) { return Arithmetic<T>::exp(score - base) * factor; });
 }
 
+// A vector as it is loaded. Scores are made of it twice, which takes less than their registers would.
+template <typename T, int V>
+struct Kept {
+  uint4 bits;
+
+  __device__ __forceinline__ void scores(typename Arithmetic<T>::Number scale,
+                                         typename Arithmetic<T>::Number (&scores)[V]) const {
+    const Vector<T, V> v = *reinterpret_cast<const Vector<T, V> *>(&bits);
+#pragma unroll
+    for (int e = 0; e < V; ++e) scores[e] = static_cast<typename Arithmetic<T>::Number>(v.x[e]) * scale;
+  }
+  __device__ __forceinline__ void settle() {
+    bsrg::ptx::settle(bits.x);
+    bsrg::ptx::settle(bits.y);
+    bsrg::ptx::settle(bits.z);
+    bsrg::ptx::settle(bits.w);
+  }
+};
+
+// kRows rows of a block row, of which a thread has up to kVectors vectors each.
+template <typename T, int V, int kRows, int kVectors>
+__device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, int64_t row, Place at) {
+  using Number = typename Arithmetic<T>::Number;
+  const Row<T, V> r = row_of<T, V>(p, row, at);
+  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
+  Kept<T, V> kept[kVectors][kRows];
+  int count = 0;
+  Walk walk = r.first;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i, walk.next()) {
+    const bool exists = walk.block < r.end;
+    count += exists;
+    // Behind the end anything: loads with branches between them would wait for one another.
+    const T *from = r.values + (exists ? walk.block * p.block_area + walk.unit * V : 0);
+#pragma unroll
+    for (int j = 0; j < kRows; ++j)
+      kept[i][j].bits = *reinterpret_cast<const uint4 *>(from + j * p.block_width);
+  }
+  Total<T> totals[kRows];
+#pragma unroll
+  for (int j = 0; j < kRows; ++j)
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      Number scores[V];
+      kept[i][j].scores(scale, scores);
+      kept[i][j].settle();
+      if (i < count) totals[j].add(scores);
+    }
+  if constexpr (kRows == 1)
+    join(p, totals, at);
+  else
+    join_warp(totals);
+  Number bases[kRows], factors[kRows];
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) {
+    bases[j] = Total<T>::base(totals[j].maximum);
+    factors[j] = Arithmetic<T>::reciprocal(totals[j].sum);
+  }
+  walk = r.first;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i, walk.next()) {
+    if (i >= count) break;
+    T *to = r.out + walk.block * p.block_area + walk.unit * V;
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) {
+      Number scores[V];
+      kept[i][j].scores(scale, scores);
+      Vector<T, V> made;
+#pragma unroll
+      for (int e = 0; e < V; ++e)
+        made.x[e] = static_cast<T>(Arithmetic<T>::exp(scores[e] - bases[j]) * factors[j]);
+      *reinterpret_cast<Vector<T, V> *>(to + j * p.block_width) = made;
+    }
+  }
+}
+
+// Of float64, whose exponential needs the registers, nothing is kept.
 template <typename T>
 __device__ __forceinline__ void softmax_rows(const bsrg_softmax_params &p) {
-  const int rows = BSRG_SOFTMAX_WARPS / p.warps_per_row;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * rows + threadIdx.x / 32 / p.warps_per_row;
-  if (row >= p.rows) return;  // only where every warp has its own row
+  constexpr int V = 16 / sizeof(T), kKept = sizeof(T) < 8 ? BSRG_SOFTMAX_KEPT : 0;
+  const int at_once = max(p.kept_rows, 1), group = static_cast<int>(threadIdx.x) / 32 / p.warps_per_row;
+  const int first_warp = group * p.warps_per_row;
+  const Place at = {first_warp, static_cast<int>(threadIdx.x) / 32 - first_warp,
+                    static_cast<int>(threadIdx.x) % 32};
+  const int64_t row =
+      (static_cast<int64_t>(blockIdx.x) * (BSRG_SOFTMAX_WARPS / p.warps_per_row) + group) * at_once;
+  if (row >= p.rows && p.warps_per_row == 1) return;  // nobody waits for others
+  if constexpr (kKept > 0) {
+    if (p.kept_rows == 4) return softmax_kept<T, V, 4, kKept / 4>(p, row, at);
+    if (p.kept_rows == 2) return softmax_kept<T, V, 2, kKept / 2>(p, row, at);
+    if (p.kept_rows == 1) return softmax_kept<T, V, 1, kKept>(p, row, at);
+  }
   if (p.vector)
-    softmax_row<T, 16 / sizeof(T)>(p, row);
+    softmax_row<T, V>(p, row, at);
   else
-    softmax_row<T, 1>(p, row);
+    softmax_row<T, 1>(p, row, at);
 }
 
 // ---- blocks of a transposed view -------------------------------------------------------------------
@@ -273,7 +400,7 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
 
 // Without a number of CTAs ptxas spills a register where it need not.
 #define BSRG_SOFTMAX_KERNELS(NAME, T)                                             \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 4)           \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 3)           \
       bsr_softmax_rows_##NAME(const __grid_constant__ bsrg_softmax_params p) {    \
     bsrg::ptx::follow_grid_before();                                              \
     softmax_rows<T>(p);                                                           \
