@@ -43,16 +43,24 @@ static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args, b
          (size == 2 ? bsrg_map_can_describe(dense) : bsrg_dense_has_vectors(dense, size));
 }
 
+/* By rows a vector of Y ends with the row, which TMA asks for of what it stores. */
+static bool has_vectors_of_y(const bsrg_matmul_args *args, bool by_columns) {
+  if (!by_columns) return has_vectors(&args->y, args, false);
+  const bsrg_dense lines = turned(args->y);
+  return bsrg_map_can_store(&lines, (int64_t)bsrg_dtype_size(args->dtype), args->y_padded);
+}
+
 static aligned_product align(const bsrg_matmul_args *args, bool by_columns) {
   const int64_t n = args->x.cols, size = (int64_t)bsrg_dtype_size(args->dtype);
   const int64_t columns = !by_columns && n % vector_of(args) ? padded(n) : n;
   aligned_product p = {.args = *args, .by_columns = by_columns};
   p.args.family = BSRG_AUTO;
   p.copy_x = !has_vectors(&args->x, args, by_columns);
-  p.copy_y = !has_vectors(&args->y, args, by_columns);
+  p.copy_y = !has_vectors_of_y(args, by_columns);
   p.copy_c = args->beta != 0 && !by_columns && !has_vectors(&args->c, args, false);
   if (p.copy_x) p.args.x = bsrg_dense_of_lines(args->x.rows, columns, by_columns, size);
   if (p.copy_y) p.args.y = bsrg_dense_of_lines(args->y.rows, columns, by_columns, size);
+  p.args.y_padded = p.copy_y || args->y_padded;
   if (p.copy_c) p.args.c = p.args.y; /* C is copied to where the product goes */
   return p;
 }

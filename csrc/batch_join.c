@@ -26,6 +26,7 @@ bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args) {
     all.args.y = bsrg_dense_of_lines(args->y.rows, columns, in_columns, out_size);
   else
     bsrg_batch_extend(&all.args.y, count, batch->y_strides[0]);
+  all.args.y_padded = all.copy_y || args->y_padded;
   if (all.copy_c)
     all.args.c = all.args.y;
   else if (args->beta != 0)

@@ -51,6 +51,7 @@ bsrg_joined bsrg_batch_stack(const bsrg_matmul_args *args, int64_t first) {
                (all.copy_y || !bsrg_batch_follows(args->c.rows, args->c.row_stride, batch->c_strides[0]));
   if (diagonal) extend(&all.args.x, all.count, all.copy_x, args->dtype);
   extend(&all.args.y, all.count, all.copy_y, bsrg_out_dtype(args));
+  all.args.y_padded = all.copy_y || args->y_padded;
   if (all.copy_c)
     all.args.c = all.args.y;
   else

@@ -26,6 +26,7 @@
 #ifndef BSRGEMM_H
 #define BSRGEMM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -236,6 +237,8 @@ typedef struct bsrg_matmul_args {
   bsrg_dense
       c; /* A.rows x N; A on the right: N x A.cols; data may be NULL, and is not read, when beta == 0 */
   bsrg_dense y; /* of c's shape; may be exactly c, must not overlap any other operand */
+  /* Where rows of y, or columns, are contiguous, what follows each up to a multiple of 16 bytes may be written to. */
+  bool y_padded;
   double alpha, beta;
   bsrg_device device; /* where every pointer lives */
   void *stream;       /* CUstream; ignored on the CPU */

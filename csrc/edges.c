@@ -143,6 +143,7 @@ bsrg_whole_product bsrg_whole_product_of(const bsrg_family_ops *ops, const bsrg_
     whole.args.y =
         bsrg_whole_dense(&args->y, rows, args->y.cols, (int64_t)bsrg_dtype_size(bsrg_out_dtype(args)));
   if (whole.copy_c) whole.args.c = whole.args.y;
+  whole.args.y_padded = whole.copy_y || args->y_padded;
   return whole;
 }
 

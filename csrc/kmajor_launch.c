@@ -100,14 +100,15 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
   p->y_order = BSRG_KMAJOR_ELEMENTS;
   if (out == BSRG_F32) {
     const bool fits = y.col_stride == 1 && y.row_stride >= y.cols && y.row_stride < (int64_t)1 << 38 &&
-                      y.row_stride % 4 == 0 && (uintptr_t)y.data % 16 == 0;
+                      y.row_stride % 4 == 0 && (uintptr_t)y.data % 16 == 0 &&
+                      (args->y_padded || y.cols % 4 == 0); /* as bsrg_map_can_store says */
     if (!fits) return BSRG_OK;
     p->y_order = BSRG_KMAJOR_ROWS;
-  } else if (bsrg_map_can_describe(&y)) {
+  } else if (bsrg_map_can_store(&y, 2, args->y_padded)) {
     p->y_order = BSRG_KMAJOR_ROWS;
   } else {
     bsrg_dense_turn(&y);
-    if (!bsrg_map_can_describe(&y)) return BSRG_OK;
+    if (!bsrg_map_can_store(&y, 2, args->y_padded)) return BSRG_OK;
     p->y_order = BSRG_KMAJOR_COLUMNS;
   }
   const bsrg_map_shape shape = {2,

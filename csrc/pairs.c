@@ -3,7 +3,6 @@
 
 #include "copy.h"
 #include "edges.h"
-#include "tensor_map.h"
 
 /* The fastest first. */
 static const struct backend {
@@ -14,7 +13,7 @@ static const struct backend {
   bool clips_y; /* writes nothing where Y ends before the last blocks do; C is read there always */
   bool clips_c; /* nor that */
 } backends[] = {
-    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, bsrg_map_can_describe, true, false},
+    {BSRG_PAIRS, bsrg_pairs_hopper_obstacle, bsrg_pairs_hopper_launch, bsrg_pairs_hopper_takes, true, false},
     {BSRG_SPREAD, bsrg_pairs_spread_obstacle, bsrg_pairs_spread_launch, NULL, true, true},
     {BSRG_PORTABLE, bsrg_pairs_portable_obstacle, bsrg_pairs_portable_launch, NULL, false, false},
 };

@@ -25,6 +25,8 @@ bsrg_status bsrg_pair_index_get(bsrg_structure *structure, const bsrg_pair_index
 
 /* NULL if the Hopper kernels can compute it, else what they need. */
 const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
+/* Whether they can store Y, which is copied otherwise. */
+bool bsrg_pairs_hopper_takes(const bsrg_dense *y);
 bsrg_status bsrg_pairs_hopper_launch(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bsrg_error *error);
 const char *bsrg_pairs_portable_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu);
 /* What every family must bring from device memory at least: both operands and the result (pairs_predict.c). */

@@ -37,6 +37,8 @@ const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, cons
   return tiles > INT32_MAX / 2 ? "needs at most 2^30 tiles of 128 rows x 256 columns" : NULL;
 }
 
+bool bsrg_pairs_hopper_takes(const bsrg_dense *y) { return bsrg_map_can_store(y, 2, false); }
+
 /* Uploads the index of one operand, and says where in it the tiles lie for its side. */
 static bsrg_status upload(bsrg_structure *structure, bool is_a, bsrg_gpu gpu, bsrg_pairs_operand *out,
                           bsrg_error *error) {

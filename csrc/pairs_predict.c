@@ -1,7 +1,6 @@
 /* What products of two block-sparse matrices cost, and which kernels compute them where Hopper's do not. */
 #include "edges.h"
 #include "pairs.h"
-#include "tensor_map.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -106,7 +105,7 @@ static void predict_hopper(const bsrg_matmul_sparse_args *args, double pairs, do
            : output > cores && output > staging ? "the output of its tiles"
            : staging > cores                    ? "loads for blocks that fill few of their tiles"
                                                 : "the tensor cores");
-  if (bsrg_map_can_describe(&args->y)) return;
+  if (bsrg_pairs_hopper_takes(&args->y)) return;
   bsrg_copies_predict(1, 2 * out_bytes(args), "a copy of out, whose rows have no vectors", chip, c);
 }
 

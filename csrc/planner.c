@@ -185,6 +185,7 @@ static void describe(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_c
   memset(key, 0, sizeof(*key)); /* the bytes between members, too */
   key->x = by_alignment(&args->x);
   key->y = by_alignment(&args->y);
+  key->y_padded = args->y_padded;
   key->beta = args->beta != 0;
   if (key->beta) key->c = by_alignment(&args->c);
   key->values = (uintptr_t)args->values % BSRG_CHOICE_ALIGNMENT;

@@ -7,14 +7,17 @@ bool bsrg_map_can_describe(const bsrg_dense *dense) {
          dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
 }
 
-static bool can_describe_turned(bsrg_dense dense) {
-  bsrg_dense_turn(&dense);
-  return bsrg_map_can_describe(&dense);
+bool bsrg_map_can_store(const bsrg_dense *dense, int64_t size, bool padded) {
+  return bsrg_map_can_describe(dense) && (padded || dense->cols * size % 16 == 0);
 }
 
 bool bsrg_map_has_transposed_x(const bsrg_matmul_args *args) {
-  const bool by_rows = bsrg_map_can_describe(&args->x) && bsrg_map_can_describe(&args->y);
-  return !by_rows && can_describe_turned(args->x) && can_describe_turned(args->y);
+  const int64_t size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
+  bsrg_dense x = args->x, y = args->y;
+  if (bsrg_map_can_describe(&x) && bsrg_map_can_store(&y, size, args->y_padded)) return false;
+  bsrg_dense_turn(&x);
+  bsrg_dense_turn(&y);
+  return bsrg_map_can_describe(&x) && bsrg_map_can_store(&y, size, args->y_padded);
 }
 
 const char *bsrg_map_count_obstacle(int64_t n) {

@@ -14,7 +14,10 @@ typedef struct bsrg_map_shape {
 /* Whether a map can describe the matrix: row-major, rows at multiples of 16 bytes that follow one another, a row
  * stride below 2^40 bytes. */
 bool bsrg_map_can_describe(const bsrg_dense *dense);
-/* Whether maps can describe X and Y, but only with the rows of a column adjacent, as products with A on the right have
+/* Whether TMA can also store a matrix of elements of `size` bytes so: it writes whole 16 bytes, whatever the map says of the end
+ * of a row. padded: what follows there belongs to nobody. */
+bool bsrg_map_can_store(const bsrg_dense *dense, int64_t size, bool padded);
+/* Whether TMA can load X and store Y, but only with the rows of a column adjacent, as products with A on the right have
  * them. */
 bool bsrg_map_has_transposed_x(const bsrg_matmul_args *args);
 /* What the families that reach A, X and Y through maps or bulk copies need of n; NULL if it suits. Those that take a

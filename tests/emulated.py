@@ -10,6 +10,7 @@ import numpy as np
 import operations
 import pytest
 import value_batch_cases
+import view_cases
 from cases import problem
 from drawn_calls import Drawn, calls, check
 from drawn_products import Target
@@ -65,6 +66,17 @@ def batches_of_values() -> int:
         _is_emulated(lambda: value_batch_cases.products(LentSpace(), rng, "float16", batch))  # noqa: B023
         for batch in ((3,), (2, 3))
     )
+
+
+def views() -> int:
+    """Checks products of views of larger arrays; how many were computed."""
+    rng = np.random.default_rng()
+    done = 0
+    for p, n, form in view_cases.product_cases(rng, "float16", 40):
+        done += _is_emulated(lambda: view_cases.check_product(LentSpace(), rng, p, n, form))  # noqa: B023
+    for cut in (0, 1, 2):
+        done += _is_emulated(lambda: view_cases.check_pairs(LentSpace(), rng, "float16", 64, cut))  # noqa: B023
+    return done
 
 
 def _is_emulated(call: Any) -> bool:

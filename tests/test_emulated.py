@@ -64,6 +64,12 @@ def test_batches_of_values(kernels: Path, arch: int) -> None:
     assert int(said.splitlines()[-1]) == 2
 
 
+@pytest.mark.parametrize("arch", [80, 90])
+def test_views(kernels: Path, arch: int) -> None:
+    said = fake_cuda.run("import emulated; print(emulated.views())", arch=arch, kernels=kernels)
+    assert int(said.splitlines()[-1]) >= 4
+
+
 # ---- what the emulator finds ---------------------------------------------------------------------
 
 FAULTS = """

@@ -131,9 +131,12 @@ inline void bulk_send(uint32_t destination, uint32_t source, int bytes, uint32_t
   });
 }
 
+// Whole units of 16 bytes are stored, of which the last may end behind the tensor's row.
 inline void store_box(const bsrg_tensor_map &given, uint32_t source, const Place &at) {
   fake_tensor_map map;
   std::memcpy(&map, &given, sizeof map);
+  const uint64_t of_unit = 16 / map.item;
+  map.dims[0] = (map.dims[0] + of_unit - 1) / of_unit * of_unit;
   emulation::store_later([=] {
     for_box(map, source, at, [&](uint32_t address, char *to) {
       if (to) std::memcpy(to, emulation::shared(address), map.item);
