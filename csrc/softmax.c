@@ -46,11 +46,10 @@ typedef struct softmax_launch {
 /* How many warps have a row, and how many rows. Several of a short one: what a warp waits for is then waited for once. */
 static void share_rows(const bsrg_structure_view *v, int64_t size, softmax_launch *l) {
   const int64_t length = v->longest_row * v->block_width;
-  const int64_t vectors = bsrg_ceil_div(length, 32 * 16 / size); /* that a lane has */
-  const bool keeps = l->vector && size < 8 && vectors <= BSRG_SOFTMAX_WARPS * BSRG_SOFTMAX_KEPT;
+  const int64_t vectors = bsrg_ceil_div(length, 32 * 16 / size); /* that a lane would have */
   l->warps_per_row = 1;
   l->kept_rows = 0;
-  if (!keeps) {
+  if (!l->vector || size == 8 || vectors > BSRG_SOFTMAX_WARPS * BSRG_SOFTMAX_KEPT) {
     if (length > ELEMENTS_OF_A_WARP) l->warps_per_row = BSRG_SOFTMAX_WARPS;
     return;
   }

@@ -8,7 +8,6 @@
 
 #include "params.h"
 #include "ptx/convert.cuh"
-#include "ptx/load.cuh"
 #include "ptx/math.cuh"
 #include "ptx/sync.cuh"
 
@@ -173,42 +172,35 @@ __device__ __forceinline__ Row<T, V> row_of(const bsrg_softmax_params &p, int64_
   return {p, row, begin, exists ? p.indptr[block_row + 1] : begin, at};
 }
 
-// Totals of rows of those of a warp's lanes, which all of them get.
-template <int kRows, typename T>
-__device__ __forceinline__ void join_warp(Total<T> (&totals)[kRows]) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-#pragma unroll
-    for (int j = 0; j < kRows; ++j) {
-      Total<T> other;
-      other.maximum = __shfl_xor_sync(~0u, totals[j].maximum, distance);
-      other.sum = __shfl_xor_sync(~0u, totals[j].sum, distance);
-      totals[j].add(other);
-    }
-  }
-  // Roundings differ between lanes.
-#pragma unroll
-  for (int j = 0; j < kRows; ++j) totals[j].sum = __shfl_sync(~0u, totals[j].sum, 0);
+__device__ __forceinline__ float from_lane(float x, int distance) {
+  return __shfl_xor_sync(~0u, x, distance);
+}
+template <typename T>
+__device__ __forceinline__ Total<T> from_lane(const Total<T> &x, int distance) {
+  Total<T> found;
+  found.maximum = __shfl_xor_sync(~0u, x.maximum, distance);
+  found.sum = __shfl_xor_sync(~0u, x.sum, distance);
+  return found;
 }
 
-// The same of all threads that share a row.
-template <typename T>
-__device__ __forceinline__ void join(const bsrg_softmax_params &p, Total<T> (&total)[1], Place at) {
-  using Number = typename Arithmetic<T>::Number;
-  __shared__ Number maxima[BSRG_SOFTMAX_WARPS], sums[BSRG_SOFTMAX_WARPS];
-  join_warp(total);
-  if (p.warps_per_row == 1) return;
-  if (at.lane == 0) {
-    maxima[at.first_warp + at.warp] = total[0].maximum;
-    sums[at.first_warp + at.warp] = total[0].sum;
-  }
-  __syncthreads();
-  total[0] = Total<T>();
-  for (int w = 0; w < p.warps_per_row; ++w) {
-    Total<T> other;
-    other.maximum = maxima[at.first_warp + w];
-    other.sum = sums[at.first_warp + w];
-    total[0].add(other);
+// What all threads of a row have together, which each of them gets: of lane 0 in every warp, since roundings differ.
+// Several rows are a warp's. To be called once for each kind of value.
+template <int kRows, typename Value, typename Combine>
+__device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&values)[kRows], Place at,
+                                     const Combine &combine) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2)
+#pragma unroll
+    for (int j = 0; j < kRows; ++j) values[j] = combine(values[j], from_lane(values[j], distance));
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) values[j] = from_lane(values[j], at.lane);
+  if constexpr (kRows == 1) {
+    if (p.warps_per_row == 1) return;
+    __shared__ Value of_warps[BSRG_SOFTMAX_WARPS];
+    if (at.lane == 0) of_warps[at.first_warp + at.warp] = values[0];
+    __syncthreads();
+    values[0] = of_warps[at.first_warp];
+    for (int w = 1; w < p.warps_per_row; ++w) values[0] = combine(values[0], of_warps[at.first_warp + w]);
   }
 }
 
@@ -226,38 +218,22 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_
     load<kAhead, V>(r.values, at, r.end, scale, place, scores);
     total[0].add(reinterpret_cast<const Number(&)[kAhead * V]>(scores));
   }
-  join(p, total, at);
+  join<1>(p, total, at, [](Total<T> a, const Total<T> &b) {
+    a.add(b);
+    return a;
+  });
   const Number base = Total<T>::base(total[0].maximum), factor = Arithmetic<T>::reciprocal(total[0].sum);
   write<kAhead, V>(r.values, r.out, r.first, r.end, scale, place,
                    [&](Number score, int) { return Arithmetic<T>::exp(score - base) * factor; });
 }
 
-// A vector as it is loaded. Scores are made of it twice, which takes less than their registers would.
-template <typename T, int V>
-struct Kept {
-  uint4 bits;
-
-  __device__ __forceinline__ void scores(typename Arithmetic<T>::Number scale,
-                                         typename Arithmetic<T>::Number (&scores)[V]) const {
-    const Vector<T, V> v = *reinterpret_cast<const Vector<T, V> *>(&bits);
-#pragma unroll
-    for (int e = 0; e < V; ++e) scores[e] = static_cast<typename Arithmetic<T>::Number>(v.x[e]) * scale;
-  }
-  __device__ __forceinline__ void settle() {
-    bsrg::ptx::settle(bits.x);
-    bsrg::ptx::settle(bits.y);
-    bsrg::ptx::settle(bits.z);
-    bsrg::ptx::settle(bits.w);
-  }
-};
-
-// kRows rows of a block row, of which a thread has up to kVectors vectors each.
+// kRows rows of a block row, of which a thread has up to kVectors vectors each: the maxima of all threads, then each
+// exponential once.
 template <typename T, int V, int kRows, int kVectors>
 __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, int64_t row, Place at) {
-  using Number = typename Arithmetic<T>::Number;
   const Row<T, V> r = row_of<T, V>(p, row, at);
-  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
-  Kept<T, V> kept[kVectors][kRows];
+  const float scale = static_cast<float>(p.scale * Arithmetic<T>::kFactor);
+  Vector<T, V> loaded[kVectors][kRows];
   int count = 0;
   Walk walk = r.first;
 #pragma unroll
@@ -268,28 +244,31 @@ __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, int64
     const T *from = r.values + (exists ? walk.block * p.block_area + walk.unit * V : 0);
 #pragma unroll
     for (int j = 0; j < kRows; ++j)
-      kept[i][j].bits = *reinterpret_cast<const uint4 *>(from + j * p.block_width);
+      loaded[i][j] = *reinterpret_cast<const Vector<T, V> *>(from + j * p.block_width);
   }
-  Total<T> totals[kRows];
-#pragma unroll
-  for (int j = 0; j < kRows; ++j)
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      Number scores[V];
-      kept[i][j].scores(scale, scores);
-      kept[i][j].settle();
-      if (i < count) totals[j].add(scores);
-    }
-  if constexpr (kRows == 1)
-    join(p, totals, at);
-  else
-    join_warp(totals);
-  Number bases[kRows], factors[kRows];
+  float kept[kVectors][kRows][V], base[kRows], sum[kRows];
 #pragma unroll
   for (int j = 0; j < kRows; ++j) {
-    bases[j] = Total<T>::base(totals[j].maximum);
-    factors[j] = Arithmetic<T>::reciprocal(totals[j].sum);
+    base[j] = -INFINITY;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+      for (int e = 0; e < V; ++e) {
+        kept[i][j][e] = i < count ? static_cast<float>(loaded[i][j].x[e]) * scale : -INFINITY;
+        base[j] = Total<T>::larger(kept[i][j][e], base[j]);
+      }
   }
+  join<kRows>(p, base, at, [](float a, float b) { return Total<T>::larger(b, a); });
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) {
+    base[j] = Total<T>::base(base[j]);
+    sum[j] = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i)
+#pragma unroll
+      for (int e = 0; e < V; ++e) sum[j] += kept[i][j][e] = Arithmetic<T>::exp(kept[i][j][e] - base[j]);
+  }
+  join<kRows>(p, sum, at, [](float a, float b) { return a + b; });
   walk = r.first;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i, walk.next()) {
@@ -297,12 +276,10 @@ __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, int64
     T *to = r.out + walk.block * p.block_area + walk.unit * V;
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
-      Number scores[V];
-      kept[i][j].scores(scale, scores);
+      const float factor = Arithmetic<T>::reciprocal(sum[j]);
       Vector<T, V> made;
 #pragma unroll
-      for (int e = 0; e < V; ++e)
-        made.x[e] = static_cast<T>(Arithmetic<T>::exp(scores[e] - bases[j]) * factors[j]);
+      for (int e = 0; e < V; ++e) made.x[e] = static_cast<T>(kept[i][j][e] * factor);
       *reinterpret_cast<Vector<T, V> *>(to + j * p.block_width) = made;
     }
   }
