@@ -27,9 +27,6 @@ static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_struct
   return status;
 }
 
-/* Rows that are read twice, of more elements, are shared by all warps of a CTA. */
-enum { ELEMENTS_OF_A_WARP = 4096 };
-
 static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
   const bsrg_gpu_info info = bsrg_question_gpu(question);
   question->family = BSRG_PORTABLE;
@@ -40,23 +37,32 @@ static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
 typedef struct softmax_launch {
   bsrg_portable_uploads uploads;
   int32_t vector, lanes;
-  int64_t tiles, warps_per_row, kept_rows, ctas;
+  int64_t tiles, warps_per_row, rows_at_once, ctas;
+  bool skewed;
 } softmax_launch;
 
-/* How many warps have a row, and how many rows. Several of a short one: what a warp waits for is then waited for once. */
-static void share_rows(const bsrg_structure_view *v, int64_t size, softmax_launch *l) {
-  const int64_t length = v->longest_row * v->block_width;
-  const int64_t vectors = bsrg_ceil_div(length, 32 * 16 / size); /* that a lane would have */
+/* Elements of rows that go one by one; longer ones are shared by all warps of a CTA. */
+enum { ELEMENTS_OF_A_WARP = 4096 };
+/* CTAs that an SM holds about. */
+enum { CTAS_OF_AN_SM = 4 };
+
+/* How many warps have a row, and how many rows a warp. Several of those that are mostly short: what a warp waits for is then
+ * waited for once. Two and four warps have rows that fit into what they keep alone. */
+static void share_rows(const bsrg_structure_view *v, int64_t size, int sm_count, softmax_launch *l) {
+  const int64_t length = v->longest_row * v->block_width, of_warp = 32 * 16 / size * BSRG_SOFTMAX_KEPT;
   l->warps_per_row = 1;
-  l->kept_rows = 0;
-  if (!l->vector || size == 8 || vectors > BSRG_SOFTMAX_WARPS * BSRG_SOFTMAX_KEPT) {
+  l->rows_at_once = 1;
+  if (!l->vector) {
     if (length > ELEMENTS_OF_A_WARP) l->warps_per_row = BSRG_SOFTMAX_WARPS;
     return;
   }
-  while (vectors > l->warps_per_row * BSRG_SOFTMAX_KEPT) l->warps_per_row *= 2;
-  l->kept_rows = 1;
-  for (int64_t rows = 2; rows <= 4; rows *= 2)
-    if (vectors * rows <= BSRG_SOFTMAX_KEPT && v->block_height % rows == 0) l->kept_rows = rows;
+  while (l->warps_per_row < BSRG_SOFTMAX_WARPS && length > l->warps_per_row * of_warp) l->warps_per_row *= 2;
+  if (l->warps_per_row > 1) return;
+  const double mean = (double)v->nnzb * (double)v->block_width / (double)v->block_rows;
+  const int64_t rows = bsrg_whole_rows(v), least = (int64_t)sm_count * CTAS_OF_AN_SM * BSRG_SOFTMAX_WARPS;
+  for (int64_t n = 2; n <= 4; n *= 2)
+    if ((double)n * mean <= (double)of_warp && v->block_height % n == 0 && rows >= n * least)
+      l->rows_at_once = n;
 }
 
 static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_launch *l,
@@ -70,10 +76,11 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
   while (l->lanes * rows_of_lane < BSRG_SOFTMAX_TILE && l->lanes * rows_of_lane < v->block_height)
     l->lanes *= 2;
   l->tiles = bsrg_ceil_div(v->block_height, l->lanes * rows_of_lane);
-  share_rows(v, size, l);
-  l->ctas = v->order ? v->block_rows * l->tiles
-                     : bsrg_ceil_div(bsrg_whole_rows(v) * l->warps_per_row,
-                                     BSRG_SOFTMAX_WARPS * bsrg_max(l->kept_rows, 1));
+  l->skewed = (double)v->longest_row * (double)v->block_rows > 2 * (double)v->nnzb;
+  share_rows(v, size, gpu.device->info.sm_count, l);
+  l->ctas = v->order
+                ? v->block_rows * l->tiles
+                : bsrg_ceil_div(bsrg_whole_rows(v) * l->warps_per_row, BSRG_SOFTMAX_WARPS * l->rows_at_once);
   /* The margin keeps a step behind a block's last unit in 32 bits. */
   if (l->ctas > INT32_MAX || v->block_height > INT32_MAX - 256 || v->block_width > INT32_MAX - 256)
     return bsrg_fail(
@@ -91,14 +98,14 @@ static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l
   bsrg_softmax_params p = {.values = args->values,
                            .out = args->out,
                            .indptr = l->uploads.indptr,
-                           .row_order = l->uploads.row_order,
+                           .row_order = l->skewed ? l->uploads.row_order : NULL,
                            .order = l->uploads.order,
                            .rows = bsrg_whole_rows(v),
                            .block_area = v->block_height * v->block_width,
                            .block_height = (int32_t)v->block_height,
                            .block_width = (int32_t)v->block_width,
                            .warps_per_row = (int32_t)l->warps_per_row,
-                           .kept_rows = (int32_t)l->kept_rows,
+                           .rows_at_once = (int32_t)l->rows_at_once,
                            .vector = l->vector,
                            .lanes = l->lanes,
                            .tiles = (int32_t)l->tiles,

@@ -9,7 +9,7 @@ enum {
   BSRG_SOFTMAX_THREADS = 256,
   BSRG_SOFTMAX_WARPS = BSRG_SOFTMAX_THREADS / 32,
   BSRG_SOFTMAX_TILE = 32,
-  BSRG_SOFTMAX_KEPT = 4 /* vectors of 16 bytes that a thread keeps in registers, of all its rows */
+  BSRG_SOFTMAX_KEPT = 8 /* vectors of 16 bytes that a thread has in shared memory, of all its rows */
 };
 
 /* bsr_softmax_rows_*: blocks as they are stored, with several warps to a row or several rows to a warp.
@@ -17,17 +17,15 @@ enum {
  * BSRG_SOFTMAX_TILE rows of a block row, `lanes` times those of 16 bytes, or of one element. */
 typedef struct bsrg_softmax_params {
   const void *values;
-  void *out;             /* values or memory apart */
-  const int64_t *indptr; /* [block_rows + 1] */
-  const int32_t *row_order;
-  const int64_t *order; /* of columns: block b of the view is block order[b] of values */
-  int64_t rows;         /* of rows: how many there are, in elements */
+  void *out;                /* values or memory apart */
+  const int64_t *indptr;    /* [block_rows + 1] */
+  const int32_t *row_order; /* or NULL: as they come */
+  const int64_t *order;     /* of columns: block b of the view is block order[b] of values */
+  int64_t rows;             /* of rows: how many there are, in elements */
   int64_t block_area;
   int32_t block_height, block_width;
   int32_t warps_per_row; /* of rows: a power of two */
-  /* Of rows by vectors, how many at a time stay in registers: 1, 2 or 4, of which the latter divide block_height and have
-   * one warp. 0, of float64 always: rows are read twice. */
-  int32_t kept_rows;
+  int32_t rows_at_once;  /* of a warp: 1, or 2 or 4 neighbours in a block row, which one warp has */
   int32_t vector; /* a block's rows, or the columns of the view's, begin and end at multiples of 16 bytes */
   int32_t lanes;  /* of columns: a power of two that divides 32 */
   int32_t tiles;  /* of columns: CTAs of a block row */

@@ -1,13 +1,14 @@
 // Softmax over the elements that the rows of a block-sparse matrix store.
 //
-// Every element is needed twice: for the maximum and the sum of its row, which are updated together, and for the result. Rows
-// that are short enough stay in registers between, others are read again. Which thread has which elements, and the order in
-// which threads' sums are joined, depend on the structure alone.
+// Every element is needed twice: for the maximum and the sum of its row, and for the result. Rows that are short enough stay
+// in shared memory between, others are read again. Which thread has which elements, and the order in which threads' sums are
+// joined, depend on the structure alone.
 #include <cmath>
 #include <cstdint>
 
 #include "params.h"
 #include "ptx/convert.cuh"
+#include "ptx/cp_async.cuh"
 #include "ptx/math.cuh"
 #include "ptx/sync.cuh"
 
@@ -147,7 +148,7 @@ struct Place {
   int first_warp, warp, lane;
 };
 
-// The elements of a row, and of others that follow it in the same blocks, that a thread has.
+// A row of a block row, or the first of some, and a thread's part of it.
 template <typename T, int V>
 struct Row {
   const T *values;
@@ -163,28 +164,22 @@ struct Row {
         first(begin, at.warp * 32 + at.lane, 32 * p.warps_per_row, p.block_width / V) {}
 };
 
-// Behind the last row a row without elements, whose threads wait where others do.
-template <typename T, int V>
-__device__ __forceinline__ Row<T, V> row_of(const bsrg_softmax_params &p, int64_t row, Place at) {
-  const bool exists = row < p.rows;
-  const int32_t block_row = p.row_order[(exists ? row : 0) / p.block_height];
-  const int64_t begin = p.indptr[block_row];
-  return {p, row, begin, exists ? p.indptr[block_row + 1] : begin, at};
-}
-
 __device__ __forceinline__ float from_lane(float x, int distance) {
+  return __shfl_xor_sync(~0u, x, distance);
+}
+__device__ __forceinline__ double from_lane(double x, int distance) {
   return __shfl_xor_sync(~0u, x, distance);
 }
 template <typename T>
 __device__ __forceinline__ Total<T> from_lane(const Total<T> &x, int distance) {
   Total<T> found;
-  found.maximum = __shfl_xor_sync(~0u, x.maximum, distance);
-  found.sum = __shfl_xor_sync(~0u, x.sum, distance);
+  found.maximum = from_lane(x.maximum, distance);
+  found.sum = from_lane(x.sum, distance);
   return found;
 }
 
 // What all threads of a row have together, which each of them gets: of lane 0 in every warp, since roundings differ.
-// Several rows are a warp's. To be called once for each kind of value.
+// Several rows are a warp's. Where rows have several warps, to be called once for each kind of value.
 template <int kRows, typename Value, typename Combine>
 __device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&values)[kRows], Place at,
                                      const Combine &combine) {
@@ -204,11 +199,10 @@ __device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&value
   }
 }
 
-// A row of any length.
+// A row of any length, which is read twice.
 template <typename T, int V>
-__device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_t row, Place at) {
+__device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, const Row<T, V> &r, Place at) {
   using Number = typename Arithmetic<T>::Number;
-  const Row<T, V> r = row_of<T, V>(p, row, at);
   const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
   const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
   constexpr int kAhead = V == 1 && sizeof(T) < 8 ? 4 : 1;
@@ -227,84 +221,108 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, int64_
                    [&](Number score, int) { return Arithmetic<T>::exp(score - base) * factor; });
 }
 
-// kRows rows of a block row, of which a thread has up to kVectors vectors each: the maxima of all threads, then each
-// exponential once.
-template <typename T, int V, int kRows, int kVectors>
-__device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, int64_t row, Place at) {
-  const Row<T, V> r = row_of<T, V>(p, row, at);
-  const float scale = static_cast<float>(p.scale * Arithmetic<T>::kFactor);
-  Vector<T, V> loaded[kVectors][kRows];
+// kRows rows by way of shared memory, where each thread has up to BSRG_SOFTMAX_KEPT vectors of its own: all loads are under
+// way at once, and take no registers.
+template <typename T, int V, int kRows>
+__device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const Row<T, V> &r, Place at,
+                                             Vector<T, V> *kept) {
+  using Number = typename Arithmetic<T>::Number;
+  constexpr bool kKeepsExponentials = sizeof(Number) == sizeof(T);
+  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
+  const auto slot = [&](int i, int j) -> Vector<T, V> & {
+    return kept[(i * kRows + j) * BSRG_SOFTMAX_THREADS + threadIdx.x];
+  };
+  const auto score = [&](const Vector<T, V> &v, int e) { return static_cast<Number>(v.x[e]) * scale; };
   int count = 0;
-  Walk walk = r.first;
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i, walk.next()) {
-    const bool exists = walk.block < r.end;
-    count += exists;
-    // Behind the end anything: loads with branches between them would wait for one another.
-    const T *from = r.values + (exists ? walk.block * p.block_area + walk.unit * V : 0);
+  for (Walk walk = r.first; walk.block < r.end; walk.next(), ++count) {
+    const T *from = r.values + walk.block * p.block_area + walk.unit * V;
 #pragma unroll
     for (int j = 0; j < kRows; ++j)
-      loaded[i][j] = *reinterpret_cast<const Vector<T, V> *>(from + j * p.block_width);
+      bsrg::ptx::cp_async<16>(bsrg::ptx::shared_address(&slot(count, j)), from + j * p.block_width, true);
   }
-  float kept[kVectors][kRows][V], base[kRows], sum[kRows];
+  bsrg::ptx::cp_async_commit();
+  bsrg::ptx::cp_async_wait<0>();  // of this thread's, which nobody else reads
+  Number base[kRows], sum[kRows];
 #pragma unroll
-  for (int j = 0; j < kRows; ++j) {
-    base[j] = -INFINITY;
+  for (int j = 0; j < kRows; ++j) base[j] = -INFINITY;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i)
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i)
+    for (int j = 0; j < kRows; ++j) {
+      const Vector<T, V> v = slot(i, j);
 #pragma unroll
-      for (int e = 0; e < V; ++e) {
-        kept[i][j][e] = i < count ? static_cast<float>(loaded[i][j].x[e]) * scale : -INFINITY;
-        base[j] = Total<T>::larger(kept[i][j][e], base[j]);
-      }
-  }
-  join<kRows>(p, base, at, [](float a, float b) { return Total<T>::larger(b, a); });
+      for (int e = 0; e < V; ++e) base[j] = Total<T>::larger(score(v, e), base[j]);
+    }
+  join<kRows>(p, base, at, [](Number a, Number b) { return Total<T>::larger(b, a); });
 #pragma unroll
   for (int j = 0; j < kRows; ++j) {
     base[j] = Total<T>::base(base[j]);
     sum[j] = 0;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i)
-#pragma unroll
-      for (int e = 0; e < V; ++e) sum[j] += kept[i][j][e] = Arithmetic<T>::exp(kept[i][j][e] - base[j]);
   }
-  join<kRows>(p, sum, at, [](float a, float b) { return a + b; });
-  walk = r.first;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i)
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i, walk.next()) {
-    if (i >= count) break;
+    for (int j = 0; j < kRows; ++j) {
+      Vector<T, V> v = slot(i, j);
+#pragma unroll
+      for (int e = 0; e < V; ++e) {
+        const Number exponential = Arithmetic<T>::exp(score(v, e) - base[j]);
+        sum[j] += exponential;
+        if constexpr (kKeepsExponentials) v.x[e] = exponential;
+      }
+      if constexpr (kKeepsExponentials) slot(i, j) = v;
+    }
+  join<kRows>(p, sum, at, [](Number a, Number b) { return a + b; });
+#pragma unroll
+  for (int j = 0; j < kRows; ++j) sum[j] = Arithmetic<T>::reciprocal(sum[j]);
+  Walk walk = r.first;
+#pragma unroll 1
+  for (int i = 0; i < count; ++i, walk.next()) {
     T *to = r.out + walk.block * p.block_area + walk.unit * V;
 #pragma unroll
     for (int j = 0; j < kRows; ++j) {
-      const float factor = Arithmetic<T>::reciprocal(sum[j]);
-      Vector<T, V> made;
+      Vector<T, V> v = slot(i, j);
 #pragma unroll
-      for (int e = 0; e < V; ++e) made.x[e] = static_cast<T>(kept[i][j][e] * factor);
-      *reinterpret_cast<Vector<T, V> *>(to + j * p.block_width) = made;
+      for (int e = 0; e < V; ++e) {
+        const Number exponential =
+            kKeepsExponentials ? static_cast<Number>(v.x[e]) : Arithmetic<T>::exp(score(v, e) - base[j]);
+        v.x[e] = static_cast<T>(exponential * sum[j]);
+      }
+      *reinterpret_cast<Vector<T, V> *>(to + j * p.block_width) = v;
     }
   }
 }
 
-// Of float64, whose exponential needs the registers, nothing is kept.
 template <typename T>
 __device__ __forceinline__ void softmax_rows(const bsrg_softmax_params &p) {
-  constexpr int V = 16 / sizeof(T), kKept = sizeof(T) < 8 ? BSRG_SOFTMAX_KEPT : 0;
-  const int at_once = max(p.kept_rows, 1), group = static_cast<int>(threadIdx.x) / 32 / p.warps_per_row;
+  constexpr int V = 16 / sizeof(T);
+  __shared__ Vector<T, V> kept[BSRG_SOFTMAX_KEPT * BSRG_SOFTMAX_THREADS];
+  const int group = static_cast<int>(threadIdx.x) / 32 / p.warps_per_row;
   const int first_warp = group * p.warps_per_row;
   const Place at = {first_warp, static_cast<int>(threadIdx.x) / 32 - first_warp,
                     static_cast<int>(threadIdx.x) % 32};
   const int64_t row =
-      (static_cast<int64_t>(blockIdx.x) * (BSRG_SOFTMAX_WARPS / p.warps_per_row) + group) * at_once;
-  if (row >= p.rows && p.warps_per_row == 1) return;  // nobody waits for others
-  if constexpr (kKept > 0) {
-    if (p.kept_rows == 4) return softmax_kept<T, V, 4, kKept / 4>(p, row, at);
-    if (p.kept_rows == 2) return softmax_kept<T, V, 2, kKept / 2>(p, row, at);
-    if (p.kept_rows == 1) return softmax_kept<T, V, 1, kKept>(p, row, at);
+      (static_cast<int64_t>(blockIdx.x) * (BSRG_SOFTMAX_WARPS / p.warps_per_row) + group) * p.rows_at_once;
+  // Who has no row waits where others do, as for one without elements.
+  const bool exists = row < p.rows;
+  if (!exists && p.warps_per_row == 1) return;
+  const int64_t number = exists ? row / p.block_height : 0;
+  const int64_t block_row = p.row_order ? p.row_order[number] : number;
+  const int64_t begin = p.indptr[block_row], end = exists ? p.indptr[block_row + 1] : begin;
+  if (!p.vector) return softmax_row<T, 1>(p, {p, row, begin, end, at}, at);
+  const int64_t vectors = (end - begin) * (p.block_width / V), share = 32 * p.warps_per_row;
+  const bool fits = vectors <= BSRG_SOFTMAX_KEPT * share;
+  if (p.rows_at_once == 4 && 4 * vectors <= BSRG_SOFTMAX_KEPT * share)
+    return softmax_kept<T, V, 4>(p, {p, row, begin, end, at}, at, kept);
+  if (p.rows_at_once == 2 && 2 * vectors <= BSRG_SOFTMAX_KEPT * share)
+    return softmax_kept<T, V, 2>(p, {p, row, begin, end, at}, at, kept);
+  for (int i = 0; i < p.rows_at_once; ++i) {
+    const Row<T, V> r(p, row + i, begin, end, at);
+    if (fits)
+      softmax_kept<T, V, 1>(p, r, at, kept);
+    else
+      softmax_row<T, V>(p, r, at);
   }
-  if (p.vector)
-    softmax_row<T, V>(p, row, at);
-  else
-    softmax_row<T, 1>(p, row, at);
 }
 
 // ---- blocks of a transposed view -------------------------------------------------------------------
@@ -316,7 +334,7 @@ __device__ __forceinline__ void softmax_columns_of(const bsrg_softmax_params &p)
   constexpr int kAhead = V == 1 ? 8 : 4;
   __shared__ Total<T> parts[BSRG_SOFTMAX_WARPS][BSRG_SOFTMAX_TILE];
   const int row_in_tile = threadIdx.x % p.lanes * V, row = blockIdx.x % p.tiles * (p.lanes * V) + row_in_tile;
-  const int32_t block_row = p.row_order[blockIdx.x / p.tiles];
+  const int number = blockIdx.x / p.tiles, block_row = p.row_order ? p.row_order[number] : number;
   const int64_t begin = p.indptr[block_row];
   const int64_t end = row < p.block_height ? p.indptr[block_row + 1] : begin;
   const T *values = static_cast<const T *>(p.values) + row;
@@ -375,9 +393,9 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
 
 }  // namespace
 
-// Without a number of CTAs ptxas spills a register where it need not.
-#define BSRG_SOFTMAX_KERNELS(NAME, T)                                             \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 3)           \
+// CTAs: of rows, that registers leave room for on an SM. Without a number ptxas spills one where it need not.
+#define BSRG_SOFTMAX_KERNELS(NAME, T, CTAS)                                       \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, CTAS)        \
       bsr_softmax_rows_##NAME(const __grid_constant__ bsrg_softmax_params p) {    \
     bsrg::ptx::follow_grid_before();                                              \
     softmax_rows<T>(p);                                                           \
@@ -387,7 +405,7 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
     bsrg::ptx::follow_grid_before();                                              \
     softmax_columns<T>(p);                                                        \
   }
-BSRG_SOFTMAX_KERNELS(f16, __half)
-BSRG_SOFTMAX_KERNELS(bf16, __nv_bfloat16)
-BSRG_SOFTMAX_KERNELS(f32, float)
-BSRG_SOFTMAX_KERNELS(f64, double)
+BSRG_SOFTMAX_KERNELS(f16, __half, 5)
+BSRG_SOFTMAX_KERNELS(bf16, __nv_bfloat16, 5)
+BSRG_SOFTMAX_KERNELS(f32, float, 5)
+BSRG_SOFTMAX_KERNELS(f64, double, 3)  // its exponential takes registers

@@ -147,7 +147,7 @@ struct State {
   std::mt19937 random{1};
 } state;
 
-unsigned char a_static;  // beside which the others lie
+alignas(128) unsigned char a_static;  // beside which the others lie
 
 void progress() { state.idle = 0; }
 
