@@ -27,7 +27,7 @@ from spaces import Space
 from test_fused import ACTIVATIONS
 
 FORMS = ("A @ X", "A.T @ X", "X @ A", "X @ A.T")
-LAYOUTS = ("rows", "columns", "strided", "padded")
+LAYOUTS = ("rows", "columns", "strided", "padded", "aligned")
 BATCHES = ((), (), (), (2,), (3, 1), (2, 2), (0,), (1, 2, 1))
 
 
@@ -52,8 +52,10 @@ def place(space: Space, x: np.ndarray, layout: str) -> Placed:
     if layout == "columns" and x.ndim > 1:
         memory = space.array(np.ascontiguousarray(x.swapaxes(-1, -2)))
         return Placed(memory, memory.swapaxes(-1, -2))
-    first, step, behind = (1, 2, 2) if layout == "strided" else (3, 1, 2)
+    # Aligned rows begin at multiples of 16 bytes and end anywhere.
+    first, step = {"strided": (1, 2), "aligned": (16, 1)}.get(layout, (3, 1))
     last = first + step * x.shape[-1]
+    behind = 2 if layout != "aligned" else -last % 16 or 16
     wide = np.full((*x.shape[:-1], last + behind), np.nan, x.dtype)
     wide[..., first:last:step] = x
     memory = space.array(wide)

@@ -15,7 +15,8 @@ from cases import problem
 from drawn_calls import Drawn, calls, check
 from drawn_products import Target
 from hypothesis import given
-from spaces import LentSpace, OwnDevice, import_torch
+from hypothesis import strategies as st
+from spaces import LentSpace, OwnDevice, Space, import_torch
 from strategies import GPU_COLUMNS, GPU_SIDES, profile
 
 NO_SUCH_KERNEL = "CUDA_ERROR_500"  # what tests/c/fake_cuda.c says of those that were not compiled
@@ -29,10 +30,10 @@ def any_calls(count: int) -> int:
     done = 0
 
     @profile(count)
-    @given(calls(GPU_SIDES, GPU_SIDES, GPU_COLUMNS))
-    def run(drawn: Drawn) -> None:
+    @given(calls(GPU_SIDES, GPU_SIDES, GPU_COLUMNS), st.sampled_from((OwnDevice(), LentSpace())))
+    def run(drawn: Drawn, space: Space) -> None:
         nonlocal done
-        if _is_emulated(lambda: check(drawn, OwnDevice(), target)):
+        if _is_emulated(lambda: check(drawn, space, target)):
             done += 1
 
     run()
