@@ -164,6 +164,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const void *kmajor, bs
                           .block_height = (int32_t)v->block_height,
                           .steps = (int32_t)steps,
                           .tail_steps = (int32_t)(tail / BSRG_KMAJOR_STEP_BYTES),
+                          .rows = (int32_t)args->y.rows,
                           .n = (int32_t)n,
                           .keep_a = v->nnzb * v->block_height * v->block_width * item <= BSRG_TALL_KEPT_BYTES,
                           .out = bsrg_kmajor_out(args),
@@ -233,4 +234,5 @@ const bsrg_family_ops bsrg_kmajor_family = {.family = BSRG_KMAJOR,
                                             .free_plan = bsrg_kmajor_free_plan,
                                             .predict = bsrg_kmajor_predict,
                                             .clips_x = true,
+                                            .clips_y = true,
                                             .launch = launch};

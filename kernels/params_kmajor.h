@@ -50,7 +50,7 @@ typedef struct bsrg_kmajor_params {
   int32_t block_height;
   int32_t steps;      /* stages per block */
   int32_t tail_steps; /* instructions along k in a block's last stage */
-  int32_t n;
+  int32_t rows, n;
   int32_t keep_a;  /* as in bsrg_tall_params */
   int32_t out;     /* BSRG_KMAJOR_F16, ... */
   int32_t y_order; /* BSRG_KMAJOR_ELEMENTS, ... */

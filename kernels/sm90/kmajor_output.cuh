@@ -155,18 +155,21 @@ struct Output {
     for (int i = 0; i < kTileN / 2; ++i) d[i] *= factor;
   }
 
-  // Pointers step from one fragment of eight columns to the next here and below, since addresses that ptxas has worked out
-  // beforehand do not fit in the registers.
+  // Pointers step from one fragment of eight columns to the next here and below, and what exists is compared with ends that
+  // are settled, since addresses and predicates that ptxas has worked out beforehand do not fit in the registers.
   template <typename T>
   __device__ void add(float (&d)[kTileN / 2], int row, int column) const {
     row += warp * 16 + (lane >> 2);
     column += 2 * (lane & 3);
     const T *c = static_cast<const T *>(p.c) + row * p.c_row_stride + column * p.c_col_stride;
+    int end[] = {row < p.rows ? p.n - column : 0, row + 8 < p.rows ? p.n - column : 0};
+    ptx::settle(end[0]);
+    ptx::settle(end[1]);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 4, c += 8 * p.c_col_stride) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (column + 2 * i + e % 2 < p.n)
+        if (2 * i + e % 2 < end[e / 2])
           d[i + e] = fmaf(p.beta, static_cast<float>(c[e / 2 * 8 * p.c_row_stride + e % 2 * p.c_col_stride]),
                           d[i + e]);
     }
@@ -178,11 +181,14 @@ struct Output {
     row += warp * 16 + (lane >> 2);
     column += 2 * (lane & 3);
     T *y = static_cast<T *>(p.y) + row * p.y_row_stride + column * p.y_col_stride;
+    int end[] = {row < p.rows ? p.n - column : 0, row + 8 < p.rows ? p.n - column : 0};
+    ptx::settle(end[0]);
+    ptx::settle(end[1]);
 #pragma unroll
     for (int i = 0; i < kTileN / 2; i += 4, y += 8 * p.y_col_stride) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        if (column + 2 * i + e % 2 < p.n)
+        if (2 * i + e % 2 < end[e / 2])
           y[e / 2 * 8 * p.y_row_stride + e % 2 * p.y_col_stride] = static_cast<T>(d[i + e]);
     }
   }
