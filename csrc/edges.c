@@ -24,12 +24,10 @@ double bsrg_stored_elements(const bsrg_structure_view *v) {
 
 int64_t bsrg_clear_launches(const bsrg_structure_view *v) { return v->nnzb > 0 && is_partial(v); }
 
-/* Sets what blocks have beyond the last column, or row, or both, to a value. */
-static bsrg_status fill(bsrg_structure *structure, bool columns, bool rows, uint64_t value, void *values,
-                        bsrg_dtype dtype, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+bsrg_status bsrg_gpu_clear_edges(bsrg_structure *structure, void *values, bsrg_dtype dtype, bsrg_gpu gpu,
+                                 CUstream stream, bsrg_error *error) {
   const bsrg_structure_view *v = &structure->view;
-  columns = columns && v->cols != bsrg_whole_cols(v);
-  rows = rows && v->rows != bsrg_whole_rows(v);
+  const bool columns = v->cols != bsrg_whole_cols(v), rows = v->rows != bsrg_whole_rows(v);
   if (v->nnzb == 0 || (!columns && !rows)) return BSRG_OK;
   const int64_t ctas = bsrg_ceil_div(v->nnzb, BSRG_EDGES_THREADS);
   int64_t area;
@@ -51,29 +49,12 @@ static bsrg_status fill(bsrg_structure *structure, bool columns, bool rows, uint
                          .block_height = (int32_t)v->block_height,
                          .block_width = (int32_t)v->block_width,
                          .rows = (int32_t)bsrg_rows_of(v, last_row),
-                         .cols = (int32_t)bsrg_cols_of(v, last_column),
-                         .value = value};
+                         .cols = (int32_t)bsrg_cols_of(v, last_column)};
   const size_t size = bsrg_dtype_size(dtype);
   const bsrg_kernel_id kernel = size == 2   ? BSRG_KERNEL_EDGES_2
                                 : size == 4 ? BSRG_KERNEL_EDGES_4
                                             : BSRG_KERNEL_EDGES_8;
   return bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, stream, &p, error);
-}
-
-bsrg_status bsrg_gpu_clear_edges(bsrg_structure *structure, void *values, bsrg_dtype dtype, bsrg_gpu gpu,
-                                 CUstream stream, bsrg_error *error) {
-  return fill(structure, true, true, 0, values, dtype, gpu, stream, error);
-}
-
-bsrg_status bsrg_gpu_extend_rows(bsrg_structure *structure, bool of_transpose, bool negative, void *values,
-                                 bsrg_dtype dtype, bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
-  static const uint64_t infinity[] = {[BSRG_F16] = 0x7c00,
-                                      [BSRG_BF16] = 0x7f80,
-                                      [BSRG_F32] = 0x7f800000,
-                                      [BSRG_F64] = (uint64_t)0x7ff00000 << 32};
-  const uint64_t sign = (uint64_t)1 << (8 * bsrg_dtype_size(dtype) - 1);
-  return fill(structure, !of_transpose, of_transpose, infinity[dtype] | (negative ? sign : 0), values, dtype,
-              gpu, stream, error);
 }
 
 /* ---- dense operands --------------------------------------------------------------------------- */

@@ -20,10 +20,6 @@ bsrg_status bsrg_gpu_clear_edges(bsrg_structure *structure, void *values, bsrg_d
                                  CUstream stream, bsrg_error *error);
 /* How many launches that takes: 1, or 0 without partial blocks. */
 int64_t bsrg_clear_launches(const bsrg_structure_view *v);
-/* Those that continue rows (of the matrix as it is stored, or of its transpose, to which they belong) become infinite, of
- * the sign given. */
-bsrg_status bsrg_gpu_extend_rows(bsrg_structure *structure, bool of_transpose, bool negative, void *values,
-                                 bsrg_dtype dtype, bsrg_gpu gpu, CUstream stream, bsrg_error *error);
 
 /* ---- dense operands --------------------------------------------------------------------------- */
 

@@ -1,6 +1,4 @@
 /* Softmax over the stored elements of each row: checks, and the launch on a GPU. */
-#include "copy.h"
-#include "edges.h"
 #include "portable.h"
 #include "views.h"
 
@@ -33,7 +31,7 @@ static bsrg_status answer(bsrg_question *question, bsrg_error *error) {
   return bsrg_check_arch(&info, error);
 }
 
-/* What can fail before anything is written. */
+/* How the work is shared. */
 typedef struct softmax_launch {
   bsrg_portable_uploads uploads;
   int32_t vector, lanes;
@@ -91,61 +89,39 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
   return bsrg_portable_upload(args->a, gpu, &l->uploads, error);
 }
 
-static bsrg_status launch(const bsrg_softmax_args *args, const softmax_launch *l, bsrg_gpu gpu,
-                          bsrg_error *error) {
+static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const bool columns = v->order != NULL;
+  softmax_launch l;
+  const bsrg_status status = prepare(args, gpu, &l, error);
+  if (status != BSRG_OK) return status;
+  const bool columns = v->order != NULL, is_cut = v->cols != bsrg_whole_cols(v);
+  const int64_t last_row = v->block_rows - 1, last_column = v->block_cols - 1;
   bsrg_softmax_params p = {.values = args->values,
                            .out = args->out,
-                           .indptr = l->uploads.indptr,
-                           .row_order = l->skewed ? l->uploads.row_order : NULL,
-                           .order = l->uploads.order,
+                           .indptr = l.uploads.indptr,
+                           .row_order = l.skewed ? l.uploads.row_order : NULL,
+                           .indices = l.uploads.indices,
+                           .order = l.uploads.order,
                            .rows = bsrg_whole_rows(v),
                            .block_area = v->block_height * v->block_width,
                            .block_height = (int32_t)v->block_height,
                            .block_width = (int32_t)v->block_width,
-                           .warps_per_row = (int32_t)l->warps_per_row,
-                           .rows_at_once = (int32_t)l->rows_at_once,
-                           .vector = l->vector,
-                           .lanes = l->lanes,
-                           .tiles = (int32_t)l->tiles,
+                           .last_column = is_cut ? (int32_t)last_column : -1,
+                           .last_cols = (int32_t)bsrg_cols_of(v, last_column),
+                           .last_row = (int32_t)last_row,
+                           .last_rows = (int32_t)bsrg_rows_of(v, last_row),
+                           .warps_per_row = (int32_t)l.warps_per_row,
+                           .rows_at_once = (int32_t)l.rows_at_once,
+                           .vector = l.vector,
+                           .lanes = l.lanes,
+                           .tiles = (int32_t)l.tiles,
                            .scale = args->scale};
+  /* Of 0 times infinity, which is what hides elements beyond the matrix, there is no softmax; the least of numbers makes the
+   * others as equal. */
+  if (is_cut && args->scale == 0) p.scale = args->dtype == BSRG_F64 ? DBL_TRUE_MIN : FLT_TRUE_MIN;
   const int first = columns ? BSRG_KERNEL_SOFTMAX_COLUMNS_F16 : BSRG_KERNEL_SOFTMAX_ROWS_F16;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), l->ctas, 1,
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), l.ctas, 1,
                      (CUstream)args->stream, &p, error);
-}
-
-/* The kernels take whole blocks, for the partial block row may come anywhere in the order of rows: elements beyond the end of a
- * row become -infinity first, which adds nothing to it, and all that lies beyond zeros afterwards. */
-static bsrg_status launch_whole(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_error *error) {
-  const bsrg_structure_view *v = &args->a->view;
-  softmax_launch prepared;
-  bsrg_status status = prepare(args, gpu, &prepared, error);
-  if (status != BSRG_OK) return status;
-  if (v->rows == bsrg_whole_rows(v) && v->cols == bsrg_whole_cols(v))
-    return launch(args, &prepared, gpu, error);
-  bsrg_structure *stored = v->order ? args->a->original : args->a;
-  const CUstream stream = (CUstream)args->stream;
-  bsrg_softmax_args whole = *args;
-  if (v->cols != bsrg_whole_cols(v)) {
-    whole.values = args->out;
-    /* Of 0 times infinity there is no softmax; the least of numbers makes the others as equal. */
-    if (args->scale == 0) whole.scale = args->dtype == BSRG_F64 ? DBL_TRUE_MIN : FLT_TRUE_MIN;
-    if (args->out != args->values) {
-      const int64_t area = v->block_height * v->block_width;
-      const bsrg_dense from = {(void *)args->values, v->nnzb, area, area, 1},
-                       to = {args->out, v->nnzb, area, area, 1};
-      status = bsrg_copy(&from, &to, (int64_t)bsrg_dtype_size(args->dtype), gpu, stream, error);
-    }
-    if (status == BSRG_OK)
-      status = bsrg_gpu_extend_rows(stored, v->order != NULL, whole.scale > 0, args->out, args->dtype, gpu,
-                                    stream, error);
-  }
-  if (status == BSRG_OK) status = launch(&whole, &prepared, gpu, error);
-  /* After a failure, too: out may be the values themselves, which are to stay what they were. */
-  const bsrg_status cleared =
-      bsrg_gpu_clear_edges(stored, args->out, args->dtype, gpu, stream, status == BSRG_OK ? error : NULL);
-  return status == BSRG_OK ? cleared : status;
 }
 
 /* Matrices from `first` on, which are one of pattern a. */
@@ -170,7 +146,7 @@ static bsrg_status launch_all(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_
   for (int64_t first = 0, count; status == BSRG_OK && first < all; first += count) {
     bsrg_structure *a = bsrg_structure_stack(args->a, whole ? all - first : 1, v.order != NULL, &count);
     const bsrg_softmax_args part = part_of(args, a, first);
-    status = launch_whole(&part, gpu, error);
+    status = launch(&part, gpu, error);
   }
   return status;
 }

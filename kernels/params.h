@@ -419,7 +419,7 @@ typedef struct bsrg_tensor_copy_params {
 
 enum { BSRG_EDGES_THREADS = 256 }; /* a CTA looks at as many blocks */
 
-/* Elements of stored blocks beyond the matrix become the value, of which they have the lower bytes. */
+/* Elements of stored blocks beyond the matrix become zeros. */
 typedef struct bsrg_edges_params {
   void *values;
   const int32_t *indices;
@@ -428,7 +428,6 @@ typedef struct bsrg_edges_params {
   int32_t last_column; /* a partial one; -1: there is none */
   int32_t block_height, block_width;
   int32_t rows, cols; /* that the last ones have within the matrix */
-  uint64_t value;
 } bsrg_edges_params;
 
 /* ---- sm90/probe.cu --------------------------------------------------------------------------- */

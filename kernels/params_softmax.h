@@ -20,10 +20,14 @@ typedef struct bsrg_softmax_params {
   void *out;                /* values or memory apart */
   const int64_t *indptr;    /* [block_rows + 1] */
   const int32_t *row_order; /* or NULL: as they come */
-  const int64_t *order;     /* of columns: block b of the view is block order[b] of values */
-  int64_t rows;             /* of rows: how many there are, in elements */
+  const int32_t *indices;
+  const int64_t *order; /* of columns: block b of the view is block order[b] of values */
+  int64_t rows;         /* of rows: how many there are, in elements, of whole blocks */
   int64_t block_area;
   int32_t block_height, block_width;
+  /* A partial last block column, or -1, whose blocks are the last of rows, and row, and what they have within the matrix. */
+  int32_t last_column, last_cols;
+  int32_t last_row, last_rows;
   int32_t warps_per_row; /* of rows: a power of two */
   int32_t rows_at_once;  /* of a warp: 1, or 2 or 4 neighbours in a block row, which one warp has */
   int32_t vector; /* a block's rows, or the columns of the view's, begin and end at multiples of 16 bytes */

@@ -99,43 +99,65 @@ struct Walk {
   }
 };
 
-// The next scores of a walk, in kAhead vectors of V, -infinity behind its end, which has not come yet. place(at): where a vector is.
-template <int kAhead, int V, typename T, typename Place>
+// The blocks of a block row, of which those from `cut` on reach beyond the matrix.
+struct Blocks {
+  int64_t begin, cut, end;
+  int cols;  // the matrix's, of one that does
+  int rows;  // the matrix's
+
+  // exists: otherwise as one without blocks.
+  __device__ __forceinline__ Blocks(const bsrg_softmax_params &p, int64_t number, bool exists = true) {
+    const int64_t block_row = p.row_order ? p.row_order[number] : number;
+    begin = p.indptr[block_row];
+    cut = end = exists ? p.indptr[block_row + 1] : begin;
+    cols = p.last_cols;
+    rows = block_row == p.last_row ? p.last_rows : p.block_height;
+    if (p.last_column < 0) return;
+    while (cut > begin && p.indices[cut - 1] == p.last_column) --cut;  // it may be stored more than once
+  }
+};
+
+// The next scores of a walk, in kAhead vectors of V, -infinity behind its end, which has not come yet. place(at): where a vector is;
+// valid(at): how many of its elements are the matrix's.
+template <int kAhead, int V, typename T, typename Place, typename Valid>
 __device__ __forceinline__ void load(const T *values, Walk &at, int64_t end,
                                      typename Arithmetic<T>::Number scale, const Place &place,
+                                     const Valid &valid,
                                      typename Arithmetic<T>::Number (&scores)[kAhead][V]) {
   using Number = typename Arithmetic<T>::Number;
   // Behind the end the first one again: loads with branches between them would wait for one another.
   const Walk begin = at;
   Vector<T, V> loaded[kAhead];
-  bool exists[kAhead];
+  int count[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i, at.next()) {
-    exists[i] = at.block < end;
+    const bool exists = at.block < end;
+    count[i] = exists ? valid(at) : 0;
     // Not through the read-only cache: the result may go where the values are.
-    loaded[i] = *reinterpret_cast<const Vector<T, V> *>(values + place(exists[i] ? at : begin));
+    loaded[i] = *reinterpret_cast<const Vector<T, V> *>(values + place(exists ? at : begin));
   }
 #pragma unroll
   for (int i = 0; i < kAhead; ++i)
 #pragma unroll
     for (int e = 0; e < V; ++e)
-      scores[i][e] = exists[i] ? static_cast<Number>(loaded[i].x[e]) * scale : -INFINITY;
+      scores[i][e] = e < count[i] ? static_cast<Number>(loaded[i].x[e]) * scale : -INFINITY;
 }
 
-// result(score, e): of element e of a vector.
-template <int kAhead, int V, typename T, typename Place, typename Result>
+// result(score, e): of element e of a vector; zeros beyond the matrix.
+template <int kAhead, int V, typename T, typename Place, typename Valid, typename Result>
 __device__ __forceinline__ void write(const T *values, T *out, const Walk &first, int64_t end,
                                       typename Arithmetic<T>::Number scale, const Place &place,
-                                      const Result &result) {
+                                      const Valid &valid, const Result &result) {
   for (Walk at = first; at.block < end;) {
     Walk to = at;
     typename Arithmetic<T>::Number scores[kAhead][V];
-    load<kAhead, V>(values, at, end, scale, place, scores);
+    load<kAhead, V>(values, at, end, scale, place, valid, scores);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i, to.next()) {
+      const int count = valid(to);
       Vector<T, V> made;
 #pragma unroll
-      for (int e = 0; e < V; ++e) made.x[e] = static_cast<T>(result(scores[i][e], e));
+      for (int e = 0; e < V; ++e) made.x[e] = static_cast<T>(e < count ? result(scores[i][e], e) : 0);
       if (to.block < end) *reinterpret_cast<Vector<T, V> *>(out + place(to)) = made;
     }
   }
@@ -151,17 +173,24 @@ struct Place {
 // A row of a block row, or the first of some, and a thread's part of it.
 template <typename T, int V>
 struct Row {
+  const Blocks &blocks;
   const T *values;
   T *out;
-  int64_t end;
+  int rows;  // up to the matrix's last one
   Walk first;
 
-  __device__ __forceinline__ Row(const bsrg_softmax_params &p, int64_t row, int64_t begin, int64_t end,
-                                 Place at)
-      : values(static_cast<const T *>(p.values) + row % p.block_height * p.block_width),
-        out(static_cast<T *>(p.out) + row % p.block_height * p.block_width),
-        end(end),
-        first(begin, at.warp * 32 + at.lane, 32 * p.warps_per_row, p.block_width / V) {}
+  // row: in the block row.
+  __device__ __forceinline__ Row(const bsrg_softmax_params &p, const Blocks &blocks, int row, Place at)
+      : blocks(blocks),
+        values(static_cast<const T *>(p.values) + static_cast<int64_t>(row) * p.block_width),
+        out(static_cast<T *>(p.out) + static_cast<int64_t>(row) * p.block_width),
+        rows(blocks.rows - row),
+        first(blocks.begin, at.warp * 32 + at.lane, 32 * p.warps_per_row, p.block_width / V) {}
+
+  // How many elements of a vector are the matrix's.
+  __device__ __forceinline__ int valid(const Walk &at) const {
+    return at.block < blocks.cut ? V : min(max(blocks.cols - at.unit * V, 0), V);
+  }
 };
 
 __device__ __forceinline__ float from_lane(float x, int distance) {
@@ -205,11 +234,13 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, const 
   using Number = typename Arithmetic<T>::Number;
   const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
   const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
+  const auto valid = [&r](const Walk &at) { return r.valid(at); };
+  const int64_t end = r.blocks.end;
   constexpr int kAhead = V == 1 && sizeof(T) < 8 ? 4 : 1;
   Total<T> total[1];
-  for (Walk at = r.first; at.block < r.end;) {
+  for (Walk at = r.first; at.block < end;) {
     Number scores[kAhead][V];
-    load<kAhead, V>(r.values, at, r.end, scale, place, scores);
+    load<kAhead, V>(r.values, at, end, scale, place, valid, scores);
     total[0].add(reinterpret_cast<const Number(&)[kAhead * V]>(scores));
   }
   join<1>(p, total, at, [](Total<T> a, const Total<T> &b) {
@@ -217,8 +248,35 @@ __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, const 
     return a;
   });
   const Number base = Total<T>::base(total[0].maximum), factor = Arithmetic<T>::reciprocal(total[0].sum);
-  write<kAhead, V>(r.values, r.out, r.first, r.end, scale, place,
+  const auto kept = [&r](const Walk &at) { return r.rows > 0 ? r.valid(at) : 0; };
+  write<kAhead, V>(r.values, r.out, r.first, end, scale, place, kept,
                    [&](Number score, int) { return Arithmetic<T>::exp(score - base) * factor; });
+}
+
+// Scores beyond the matrix become those of infinite numbers: `value` times the scale is -infinity.
+template <typename T, int V, int kRows, typename Slot>
+__device__ __forceinline__ void hide_beyond(const Row<T, V> &r, const Slot &slot, float value) {
+  Walk walk = r.first;
+  for (int i = 0; walk.block < r.blocks.end; ++i, walk.next()) {
+    const int elements = r.valid(walk);
+    for (int j = 0; j < kRows && elements < V; ++j) {
+      Vector<T, V> v = slot(i, j);
+#pragma unroll
+      for (int e = 0; e < V; ++e)
+        if (e >= elements) v.x[e] = static_cast<T>(value);
+      slot(i, j) = v;
+    }
+  }
+}
+
+// What the thread has written there, of NaN in some rows, becomes zeros.
+template <typename T, int V, int kRows>
+__device__ __forceinline__ void clear_beyond(const bsrg_softmax_params &p, const Row<T, V> &r) {
+  for (Walk walk = r.first; walk.block < r.blocks.end; walk.next()) {
+    T *to = r.out + walk.block * p.block_area + walk.unit * V;
+    for (int j = 0; j < kRows; ++j, to += p.block_width)
+      for (int e = j < r.rows ? r.valid(walk) : 0; e < V; ++e) to[e] = static_cast<T>(0);
+  }
 }
 
 // kRows rows by way of shared memory, where each thread has up to BSRG_SOFTMAX_KEPT vectors of its own: all loads are under
@@ -234,7 +292,7 @@ __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const
   };
   const auto score = [&](const Vector<T, V> &v, int e) { return static_cast<Number>(v.x[e]) * scale; };
   int count = 0;
-  for (Walk walk = r.first; walk.block < r.end; walk.next(), ++count) {
+  for (Walk walk = r.first; walk.block < r.blocks.end; walk.next(), ++count) {
     const T *from = r.values + walk.block * p.block_area + walk.unit * V;
 #pragma unroll
     for (int j = 0; j < kRows; ++j)
@@ -242,6 +300,7 @@ __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const
   }
   bsrg::ptx::cp_async_commit();
   bsrg::ptx::cp_async_wait<0>();  // of this thread's, which nobody else reads
+  if (r.blocks.cut < r.blocks.end) hide_beyond<T, V, kRows>(r, slot, scale < 0 ? INFINITY : -INFINITY);
   Number base[kRows], sum[kRows];
 #pragma unroll
   for (int j = 0; j < kRows; ++j) base[j] = -INFINITY;
@@ -291,6 +350,7 @@ __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const
       *reinterpret_cast<Vector<T, V> *>(to + j * p.block_width) = v;
     }
   }
+  if (r.blocks.cut < r.blocks.end || r.rows < kRows) clear_beyond<T, V, kRows>(p, r);
 }
 
 template <typename T>
@@ -306,18 +366,17 @@ __device__ __forceinline__ void softmax_rows(const bsrg_softmax_params &p) {
   // Who has no row waits where others do, as for one without elements.
   const bool exists = row < p.rows;
   if (!exists && p.warps_per_row == 1) return;
-  const int64_t number = exists ? row / p.block_height : 0;
-  const int64_t block_row = p.row_order ? p.row_order[number] : number;
-  const int64_t begin = p.indptr[block_row], end = exists ? p.indptr[block_row + 1] : begin;
-  if (!p.vector) return softmax_row<T, 1>(p, {p, row, begin, end, at}, at);
-  const int64_t vectors = (end - begin) * (p.block_width / V), share = 32 * p.warps_per_row;
+  const Blocks blocks(p, exists ? row / p.block_height : 0, exists);
+  const int in_block = static_cast<int>(row % p.block_height);
+  if (!p.vector) return softmax_row<T, 1>(p, {p, blocks, in_block, at}, at);
+  const int64_t vectors = (blocks.end - blocks.begin) * (p.block_width / V), share = 32 * p.warps_per_row;
   const bool fits = vectors <= BSRG_SOFTMAX_KEPT * share;
   if (p.rows_at_once == 4 && 4 * vectors <= BSRG_SOFTMAX_KEPT * share)
-    return softmax_kept<T, V, 4>(p, {p, row, begin, end, at}, at, kept);
+    return softmax_kept<T, V, 4>(p, {p, blocks, in_block, at}, at, kept);
   if (p.rows_at_once == 2 && 2 * vectors <= BSRG_SOFTMAX_KEPT * share)
-    return softmax_kept<T, V, 2>(p, {p, row, begin, end, at}, at, kept);
+    return softmax_kept<T, V, 2>(p, {p, blocks, in_block, at}, at, kept);
   for (int i = 0; i < p.rows_at_once; ++i) {
-    const Row<T, V> r(p, row + i, begin, end, at);
+    const Row<T, V> r(p, blocks, in_block + i, at);
     if (fits)
       softmax_kept<T, V, 1>(p, r, at, kept);
     else
@@ -334,21 +393,23 @@ __device__ __forceinline__ void softmax_columns_of(const bsrg_softmax_params &p)
   constexpr int kAhead = V == 1 ? 8 : 4;
   __shared__ Total<T> parts[BSRG_SOFTMAX_WARPS][BSRG_SOFTMAX_TILE];
   const int row_in_tile = threadIdx.x % p.lanes * V, row = blockIdx.x % p.tiles * (p.lanes * V) + row_in_tile;
-  const int number = blockIdx.x / p.tiles, block_row = p.row_order ? p.row_order[number] : number;
-  const int64_t begin = p.indptr[block_row];
-  const int64_t end = row < p.block_height ? p.indptr[block_row + 1] : begin;
+  const Blocks blocks(p, blockIdx.x / p.tiles, row < p.block_height);
+  const int64_t end = blocks.end;
   const T *values = static_cast<const T *>(p.values) + row;
   T *out = static_cast<T *>(p.out) + row;
   const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
-  const Walk first(begin, threadIdx.x / p.lanes, BSRG_SOFTMAX_THREADS / p.lanes, p.block_width);
+  const Walk first(blocks.begin, threadIdx.x / p.lanes, BSRG_SOFTMAX_THREADS / p.lanes, p.block_width);
   const auto place = [&p](const Walk &at) {
     return p.order[at.block] * p.block_area + static_cast<int64_t>(at.unit) * p.block_height;
+  };
+  const auto valid = [&blocks](const Walk &at) {
+    return at.block < blocks.cut || at.unit < blocks.cols ? V : 0;
   };
 
   Total<T> totals[V];
   for (Walk at = first; at.block < end;) {
     Number scores[kAhead][V];
-    load<kAhead, V>(values, at, end, scale, place, scores);
+    load<kAhead, V>(values, at, end, scale, place, valid, scores);
 #pragma unroll
     for (int e = 0; e < V; ++e) {
       Number of_row[kAhead];
@@ -379,8 +440,13 @@ __device__ __forceinline__ void softmax_columns_of(const bsrg_softmax_params &p)
     bases[e] = Total<T>::base(total.maximum);
     factors[e] = Arithmetic<T>::reciprocal(total.sum);
   }
-  write<kAhead, V>(values, out, first, end, scale, place,
-                   [&](Number score, int e) { return Arithmetic<T>::exp(score - bases[e]) * factors[e]; });
+  const auto result = [&](Number score, int e) { return Arithmetic<T>::exp(score - bases[e]) * factors[e]; };
+  const int rows = blocks.rows - row;
+  if (rows >= V)
+    write<kAhead, V>(values, out, first, end, scale, place, valid, result);
+  else
+    write<kAhead, V>(values, out, first, end, scale, place, valid,
+                     [&](Number score, int e) { return e < rows ? result(score, e) : 0; });
 }
 
 template <typename T>
@@ -393,19 +459,25 @@ __device__ __forceinline__ void softmax_columns(const bsrg_softmax_params &p) {
 
 }  // namespace
 
-// CTAs: of rows, that registers leave room for on an SM. Without a number ptxas spills one where it need not.
-#define BSRG_SOFTMAX_KERNELS(NAME, T, CTAS)                                       \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, CTAS)        \
+// Of how many CTAs an SM's registers are to have room, of rows and of columns. Without a number ptxas spills one where it need
+// not. Of rows Hopper's shared memory holds seven, that of others four.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int kOfRows = 4;
+#else
+constexpr int kOfRows = 5;
+#endif
+#define BSRG_SOFTMAX_KERNELS(NAME, T, ROWS, COLUMNS)                              \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, ROWS)        \
       bsr_softmax_rows_##NAME(const __grid_constant__ bsrg_softmax_params p) {    \
     bsrg::ptx::follow_grid_before();                                              \
     softmax_rows<T>(p);                                                           \
   }                                                                               \
-  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, 2)           \
+  extern "C" __global__ void __launch_bounds__(BSRG_SOFTMAX_THREADS, COLUMNS)     \
       bsr_softmax_columns_##NAME(const __grid_constant__ bsrg_softmax_params p) { \
     bsrg::ptx::follow_grid_before();                                              \
     softmax_columns<T>(p);                                                        \
   }
-BSRG_SOFTMAX_KERNELS(f16, __half, 5)
-BSRG_SOFTMAX_KERNELS(bf16, __nv_bfloat16, 5)
-BSRG_SOFTMAX_KERNELS(f32, float, 5)
-BSRG_SOFTMAX_KERNELS(f64, double, 3)  // its exponential takes registers
+BSRG_SOFTMAX_KERNELS(f16, __half, kOfRows, 2)
+BSRG_SOFTMAX_KERNELS(bf16, __nv_bfloat16, kOfRows, 2)
+BSRG_SOFTMAX_KERNELS(f32, float, kOfRows, 3)
+BSRG_SOFTMAX_KERNELS(f64, double, 3, 2)  // its exponential takes registers

@@ -35,9 +35,8 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
         With the pattern of ``a``, which it shares, and values of its dtype, library and device. A
         transposed view's is one. 16-bit floats are summed in float32. A row that holds NaN or
         +infinity, or nothing but -infinity, becomes NaN. The result has the same bits every time.
-        On a GPU the call does not wait, allocates nothing but the result (in stream order, and 8
-        bytes where blocks reach beyond the matrix) and, after the first one of a matrix, can be
-        captured in CUDA graphs.
+        On a GPU the call does not wait, allocates nothing but the result and, after the first one
+        of a matrix, can be captured in CUDA graphs.
 
     Raises
     ------
