@@ -105,6 +105,9 @@ static const double eight_bit_rate = 2, tf32_rate = 0.5;
 /* Shares of L2's rate, fitted on an H200 to 128x128 blocks at densities .05 to .25 and to 64x64 ones: predictions are
  * within 13%, of tf32 within 20%. */
 static const double eight_bit_l2_share = 0.71, tf32_l2_share = 0.8;
+/* Parts of these times that the longest tile takes, the last one under way, when few take from L2 and the chip's power: of tf32,
+ * fitted on an H200 to up to 1,000 columns. */
+static const double longest_l2 = 0.35, longest_mma = 0.72;
 /* What a CTA does between two tiles: of tf32 that of the tall kernels. */
 static const double eight_bit_tile_seconds = 1.2e-6, tf32_tile_seconds = 2.2e-6;
 /* What copies read and write goes at this share of the memory's rate, which is not fitted; and what each takes in any case,
@@ -146,7 +149,8 @@ void bsrg_kmajor_predict(const bsrg_matmul_args *args, const void *plan, const b
   const double tile_seconds = eight ? eight_bit_tile_seconds : tf32_tile_seconds;
   const double memory = (c->hbm_bytes - copied) / chip->hbm_bytes_per_s;
   const double waves = ceil((double)tall->tile_count * columns / chip->sm_count);
-  const double entry = entries > 0 ? fmax(mma, l2) * chip->sm_count / (entries * columns) : 0;
+  const double in_longest = eight ? fmax(mma, l2) : fmax(longest_mma * mma, longest_l2 * l2);
+  const double entry = entries > 0 ? in_longest * chip->sm_count / (entries * columns) : 0;
   const double longest = entry * tall->longest_tile + tile_seconds;
   c->seconds = BSRG_LAUNCH_SECONDS + bsrg_kmajor_copy_seconds(copies, copied, chip) +
                fmax(fmax(fmax(mma, l2) + waves * tile_seconds, longest), memory);

@@ -53,7 +53,7 @@ static const tile_list f16_tiles = {
 static const tile_list bf16_tiles = {
     mma_shape, mma_cost, COUNT(mma_shape), BSRG_KERNEL_PORTABLE_BF16_M16N64, 64, 0.50, 8, 8};
 static const tile_list f32_tiles = {
-    f32_shape, f32_cost, COUNT(f32_shape), BSRG_KERNEL_SIMT_F32_M32N32, 32, 0.057, 1.7, 2.1};
+    f32_shape, f32_cost, COUNT(f32_shape), BSRG_KERNEL_SIMT_F32_M32N32, 32, 0.052, 1.7, 2.1};
 static const tile_list tf32_tiles = {
     tf32_shape, tf32_cost, COUNT(tf32_shape), BSRG_KERNEL_SIMT_TF32_M32N32, 32, 0.145, 1.7, 3.3};
 static const tile_list f64_tiles = {
@@ -118,13 +118,16 @@ static const double unhidden_memory = 0.3;
 /* Others: what memory takes for a stage, fitted on an H100 to up to FEW columns, where a CTA waits for one after the other: it
  * has one less under way than it has room for. */
 static const double stage_seconds = 1.4e-6;
+/* For more columns, but of float64, fitted on an H200; and what elements that go one by one make of either at most. */
+static const double wide_stage_seconds = 1.75e-6, elements_stage_cost = 2;
 /* The work of a tile for up to FEW columns, which reads A more often, of 16 bits fitted to blocks from 16x16 to 128x128 as they
  * are stored. Not of others: against them the tall kernels, which are predicted too fast for so few, would be taken. */
 enum { FEW = 64, FEW_HEIGHT = 16 };
 static const double few_cost = 1.35, few_wide_cost = 1.1;
 
-/* 16 bit, up to FEW columns: where A goes element by element, fitted on an H100 to blocks of 12x12. */
-static const double few_elements_of_a_cost = 7;
+/* 16 bit, where A goes element by element: up to FEW columns, fitted on an H100 to blocks of 12x12, and more, on an H200 to
+ * 12x20. */
+static const double few_elements_of_a_cost = 7, elements_of_a_cost = 2;
 
 /* What the work of a tile takes beside that of many columns that vectors copy. */
 static double layout_cost(const bsrg_matmul_args *args) {
@@ -134,7 +137,9 @@ static double layout_cost(const bsrg_matmul_args *args) {
                           : args->x.cols <= FEW ? list->few_elements_cost
                                                 : list->elements_cost;
   if (!is_half(args->dtype)) return (args->x.cols <= FEW ? few_wide_cost : 1) * elements;
-  if (args->x.cols <= FEW && !has_whole_chunks(v, 2)) return few_elements_of_a_cost;
+  if (!has_whole_chunks(v, 2))
+    return args->x.cols <= FEW ? few_elements_of_a_cost * (has_vectors(args) ? 1 : elements_of_a_cost)
+                               : elements_of_a_cost * elements;
   if (!has_vectors(args)) return elements;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
 }
@@ -164,7 +169,9 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   const double starts =
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
   const double in_row = ceil((double)v->longest_row * (double)v->block_width / (double)tile.stage_k);
-  const double waiting = is_half(dtype) ? 0 : in_row * stage_seconds / (double)(tile.stages - 1);
+  const double of_stage = (n > FEW && dtype == BSRG_F32 ? wide_stage_seconds : stage_seconds) *
+                          (has_vectors(args) ? 1 : fmin(layout_cost(args), elements_stage_cost));
+  const double waiting = is_half(dtype) ? 0 : in_row * of_stage / (double)(tile.stages - 1);
   const double unhidden = is_half(dtype) ? unhidden_memory * memory : 0;
   c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts + unhidden, memory), fmax(longest, waiting));
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");

@@ -155,7 +155,8 @@ def test_gpu_suite_measures_and_records_errors(tmp_path: Path) -> None:
     assert ours["nnzb"] == 8 and ours["density"] == 0.25 and ours["block"] == [64, 64]
     useful = 2 * 8 * 64 * 64 * 128
     assert ours["tflops"] == pytest.approx(useful / ours["us"] / 1e6, rel=1e-3)
-    assert 0 < ours["rel_err"] < 1e-6 and ours["predicted_us"] > 0 and ours["family"] == "narrow"
+    assert 0 < ours["rel_err"] < 1e-6 and ours["predicted_us"] > 0
+    assert ours["family"] in ("narrow", "portable")
     # Once for both float32 cases, which need the same dense products, and once for the other.
     assert len(by_who["cublas_dense"]) == len(by_who["cublas_equal_flop"]) == 4
     assert all(row["rel_err"] < 1e-3 and row["us"] > 0 for row in by_who["cublas_dense"])

@@ -43,7 +43,7 @@ def test_zeros_are_counted(rng: np.random.Generator, blocksize: tuple[int, int])
     assert found["supported"] and choice in ("regroup", "stream")
     assert "% zeros; " in found["reason"]
     useful = 2 * 0.5 * 2048 * 2048 * 4096
-    assert 1.0 < found["mma_flops"] / useful < 2.2
+    assert 0.8 < found["mma_flops"] / useful < 2.2  # about half of the blocks are stored
 
 
 @pytest.mark.parametrize("blocksize", [(8, 8), (8, 24), (20, 20), (36, 24)])
