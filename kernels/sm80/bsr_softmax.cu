@@ -166,7 +166,7 @@ __device__ __forceinline__ void write(const T *values, T *out, const Walk &first
 // ---- blocks as they are stored ---------------------------------------------------------------------
 
 // Where a thread is among those that have a row: its warp of these, of which first_warp is the first in the CTA.
-struct Place {
+struct Thread {
   int first_warp, warp, lane;
 };
 
@@ -180,7 +180,7 @@ struct Row {
   Walk first;
 
   // row: in the block row.
-  __device__ __forceinline__ Row(const bsrg_softmax_params &p, const Blocks &blocks, int row, Place at)
+  __device__ __forceinline__ Row(const bsrg_softmax_params &p, const Blocks &blocks, int row, Thread at)
       : blocks(blocks),
         values(static_cast<const T *>(p.values) + static_cast<int64_t>(row) * p.block_width),
         out(static_cast<T *>(p.out) + static_cast<int64_t>(row) * p.block_width),
@@ -193,6 +193,7 @@ struct Row {
   }
 };
 
+// Of the lane whose number differs in these bits.
 __device__ __forceinline__ float from_lane(float x, int distance) {
   return __shfl_xor_sync(~0u, x, distance);
 }
@@ -210,7 +211,7 @@ __device__ __forceinline__ Total<T> from_lane(const Total<T> &x, int distance) {
 // What all threads of a row have together, which each of them gets: of lane 0 in every warp, since roundings differ.
 // Several rows are a warp's. Where rows have several warps, to be called once for each kind of value.
 template <int kRows, typename Value, typename Combine>
-__device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&values)[kRows], Place at,
+__device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&values)[kRows], Thread at,
                                      const Combine &combine) {
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2)
@@ -230,7 +231,7 @@ __device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&value
 
 // A row of any length, which is read twice.
 template <typename T, int V>
-__device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, const Row<T, V> &r, Place at) {
+__device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, const Row<T, V> &r, Thread at) {
   using Number = typename Arithmetic<T>::Number;
   const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
   const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
@@ -282,7 +283,7 @@ __device__ __forceinline__ void clear_beyond(const bsrg_softmax_params &p, const
 // kRows rows by way of shared memory, where each thread has up to BSRG_SOFTMAX_KEPT vectors of its own: all loads are under
 // way at once, and take no registers.
 template <typename T, int V, int kRows>
-__device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const Row<T, V> &r, Place at,
+__device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const Row<T, V> &r, Thread at,
                                              Vector<T, V> *kept) {
   using Number = typename Arithmetic<T>::Number;
   constexpr bool kKeepsExponentials = sizeof(Number) == sizeof(T);
@@ -359,8 +360,8 @@ __device__ __forceinline__ void softmax_rows(const bsrg_softmax_params &p) {
   __shared__ Vector<T, V> kept[BSRG_SOFTMAX_KEPT * BSRG_SOFTMAX_THREADS];
   const int group = static_cast<int>(threadIdx.x) / 32 / p.warps_per_row;
   const int first_warp = group * p.warps_per_row;
-  const Place at = {first_warp, static_cast<int>(threadIdx.x) / 32 - first_warp,
-                    static_cast<int>(threadIdx.x) % 32};
+  const Thread at = {first_warp, static_cast<int>(threadIdx.x) / 32 - first_warp,
+                     static_cast<int>(threadIdx.x) % 32};
   const int64_t row =
       (static_cast<int64_t>(blockIdx.x) * (BSRG_SOFTMAX_WARPS / p.warps_per_row) + group) * p.rows_at_once;
   // Who has no row waits where others do, as for one without elements.
