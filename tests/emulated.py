@@ -73,7 +73,7 @@ def views() -> int:
     """Checks products of views of larger arrays; how many were computed."""
     rng = np.random.default_rng()
     done = 0
-    for p, n, form in view_cases.product_cases(rng, "float16", 40):
+    for p, n, form in view_cases.product_cases(rng, "float16", 20):
         done += _is_emulated(lambda: view_cases.check_product(LentSpace(), rng, p, n, form))  # noqa: B023
     for cut in (0, 1, 2):
         done += _is_emulated(lambda: view_cases.check_pairs(LentSpace(), rng, "float16", 64, cut))  # noqa: B023

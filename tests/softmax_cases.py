@@ -21,9 +21,6 @@ SHAPES = {
     "rows of two warps": (cases.uniform(0.5), 3, 48, (5, 64)),
     "rows of four warps": (cases.uniform(0.5), 3, 96, (3, 64)),
     "long rows": (cases.uniform(0.9), 2, 90, (33, 64)),
-    "longer rows": (cases.uniform(0.9), 2, 300, (3, 64)),
-    "many short rows": (cases.one_long_row, 270, 40, (64, 16)),
-    "many shorter rows": (cases.uniform(0.5), 1500, 2, (6, 16)),
     "empty rows": (cases.empty_rows, 5, 6, (16, 32)),
     "one block": (cases.one_block, 6, 7, (5, 9)),
     "all blocks": (cases.uniform(1.1), 4, 5, (64, 16)),
@@ -36,6 +33,13 @@ SHAPES = {
     "partial, long last row": (cases.long_last_row, 6, 9, (16, 24), 3, 10),
     "no rows": (cases.uniform(1.0), 0, 3, (4, 4)),
     "no columns": (cases.uniform(1.0), 3, 0, (4, 4)),
+}
+# Which GPU kernels share out in ways of their own.
+GPU_SHAPES = {
+    "longer rows": (cases.uniform(0.9), 2, 300, (3, 64)),
+    "many short rows": (cases.one_long_row, 270, 40, (64, 16)),
+    "many shorter rows": (cases.uniform(0.5), 1500, 2, (6, 16)),
+    "partial, many short rows": (cases.one_long_row, 270, 40, (64, 16), 63, 5),
 }
 
 

@@ -16,13 +16,15 @@ from spaces import GPU_SPACES, Space
 
 pytestmark = pytest.mark.gpu
 
+SHAPES = {**softmax_cases.SHAPES, **softmax_cases.GPU_SHAPES}
+
 
 @pytest.mark.parametrize("space", GPU_SPACES, ids=repr)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", softmax_cases.SHAPES)
+@pytest.mark.parametrize("name", SHAPES)
 def test_shapes(space: Space, dtype: str, name: str, rng: np.random.Generator) -> None:
     space.check()
-    pattern, rows, cols, blocksize, *cut = softmax_cases.SHAPES[name]
+    pattern, rows, cols, blocksize, *cut = SHAPES[name]
     p = problem(rng, pattern(rng, rows, cols), blocksize, 1, dtype, cut=tuple(cut or (0, 0)))
     for scale in (1.0, -0.75, 0.0):
         softmax_cases.check(space, p, scale)
