@@ -31,23 +31,11 @@ static bsrg_dense turned(bsrg_dense dense) {
   return dense;
 }
 
-/* Whether every row can be read and written by vectors and, of 16 bits, by TMA. By columns TMA alone needs that, and C may
- * be any. */
-static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args, bool by_columns) {
+/* Whether every row can be read and written by vectors and, of 16 bits, by TMA. */
+static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args) {
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  if (by_columns) {
-    const bsrg_dense lines = turned(*dense);
-    return bsrg_map_can_describe(&lines);
-  }
   return args->x.cols % vector_of(args) == 0 &&
          (size == 2 ? bsrg_map_can_describe(dense) : bsrg_dense_has_vectors(dense, size));
-}
-
-/* By rows a vector of Y ends with the row, which TMA asks for of what it stores. */
-static bool has_vectors_of_y(const bsrg_matmul_args *args, bool by_columns) {
-  if (!by_columns) return has_vectors(&args->y, args, false);
-  const bsrg_dense lines = turned(args->y);
-  return bsrg_map_can_store(&lines, (int64_t)bsrg_dtype_size(args->dtype), args->y_padded);
 }
 
 static aligned_product align(const bsrg_matmul_args *args, bool by_columns) {
@@ -55,9 +43,15 @@ static aligned_product align(const bsrg_matmul_args *args, bool by_columns) {
   const int64_t columns = !by_columns && n % vector_of(args) ? padded(n) : n;
   aligned_product p = {.args = *args, .by_columns = by_columns};
   p.args.family = BSRG_AUTO;
-  p.copy_x = !has_vectors(&args->x, args, by_columns);
-  p.copy_y = !has_vectors_of_y(args, by_columns);
-  p.copy_c = args->beta != 0 && !by_columns && !has_vectors(&args->c, args, false);
+  if (by_columns) { /* of 16 bits, for TMA; C may be any */
+    const bsrg_dense x = turned(args->x), y = turned(args->y);
+    p.copy_x = !bsrg_map_can_describe(&x);
+    p.copy_y = !bsrg_map_can_store(&y, size, args->y_padded);
+  } else {
+    p.copy_x = !has_vectors(&args->x, args);
+    p.copy_y = !has_vectors(&args->y, args);
+    p.copy_c = args->beta != 0 && !has_vectors(&args->c, args);
+  }
   if (p.copy_x) p.args.x = bsrg_dense_of_lines(args->x.rows, columns, by_columns, size);
   if (p.copy_y) p.args.y = bsrg_dense_of_lines(args->y.rows, columns, by_columns, size);
   p.args.y_padded = p.copy_y || args->y_padded;

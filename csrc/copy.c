@@ -79,6 +79,16 @@ static bsrg_status copy_tiles(const bsrg_dense *source, const bsrg_dense *target
                      bsrg_min(bsrg_ceil_div(p.cols, BSRG_COPY_TILE_SIDE), most_y), stream, &p, error);
 }
 
+static bsrg_tensor tensor_of(const bsrg_dense *d) {
+  return (bsrg_tensor){d->data, 1, 1, d->rows, d->cols, 0, 0, d->row_stride, d->col_stride};
+}
+
+static bsrg_status copy_bytes(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
+                              CUstream stream, bsrg_error *error) {
+  const bsrg_tensor from = tensor_of(source), to = tensor_of(target);
+  return bsrg_copy_tensor(&from, &to, 1, gpu, stream, error);
+}
+
 bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
                       CUstream stream, bsrg_error *error) {
   const int64_t parts = size / 2;
@@ -89,6 +99,7 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
     from = turned(&from);
     to = turned(&to);
   }
+  if (size == 1) return copy_bytes(&from, &to, gpu, stream, error);
   if (parts == 1) return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
   if (from.col_stride == 1 && to.col_stride == 1) {
     from = in_parts(&from, parts);

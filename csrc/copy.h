@@ -10,7 +10,7 @@ bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target,
 /* 16-bit elements onto rows of few, whole vectors of 16 bytes, in which anything comes behind the source's. */
 bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
                                  CUstream stream, bsrg_error *error);
-/* Elements of 2, 4 or 8 bytes, as many rows and columns as both have. */
+/* Elements of 1, 2, 4 or 8 bytes, as many rows and columns as both have. */
 bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_t size, bsrg_gpu gpu,
                       CUstream stream, bsrg_error *error);
 static inline bsrg_tensor_operand bsrg_tensor_operand_of(const bsrg_tensor *t) {

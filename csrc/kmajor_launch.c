@@ -50,21 +50,13 @@ int64_t bsrg_kmajor_pitch(const bsrg_matmul_args *args) {
   return args->x.cols == 1 ? column_bytes(args) / (int64_t)bsrg_dtype_size(args->dtype) : args->x.col_stride;
 }
 
-/* Columns of adjacent elements, which the kernels for transposes would read one element of each at a time. */
-static bsrg_status copy_columns(const bsrg_dense *x, const bsrg_dense *target, int64_t item, bsrg_gpu gpu,
-                                CUstream stream, bsrg_error *error) {
-  if (item > 1) return bsrg_copy(x, target, item, gpu, stream, error);
-  const bsrg_tensor from = {x->data, 1, 1, x->cols, x->rows, 0, 0, x->col_stride, 1};
-  const bsrg_tensor to = {target->data, 1, 1, x->cols, x->rows, 0, 0, target->col_stride, 1};
-  return bsrg_copy_tensor(&from, &to, 1, gpu, stream, error);
-}
-
 bsrg_status bsrg_kmajor_copy_x(const bsrg_matmul_args *args, CUdeviceptr target, bsrg_gpu gpu, bsrg_dense *x,
                                bsrg_error *error) {
   const int64_t item = (int64_t)bsrg_dtype_size(args->dtype), pitch = column_bytes(args) / item;
   *x = (bsrg_dense){(void *)(uintptr_t)target, args->x.rows, args->x.cols, 1, pitch};
   if (args->x.rows == 0) return BSRG_OK;
-  if (args->x.row_stride == 1) return copy_columns(&args->x, x, item, gpu, (CUstream)args->stream, error);
+  /* Columns of adjacent elements: the kernels for transposes would read one element of each at a time. */
+  if (args->x.row_stride == 1) return bsrg_copy(&args->x, x, item, gpu, (CUstream)args->stream, error);
   const bsrg_turn_params p = {.source = args->x.data,
                               .target = x->data,
                               .rows = args->x.rows,
@@ -99,10 +91,7 @@ static bsrg_status describe_y(const bsrg_matmul_args *args, bsrg_kmajor_params *
   bsrg_dense y = args->y;
   p->y_order = BSRG_KMAJOR_ELEMENTS;
   if (out == BSRG_F32) {
-    const bool fits = y.col_stride == 1 && y.row_stride >= y.cols && y.row_stride < (int64_t)1 << 38 &&
-                      y.row_stride % 4 == 0 && (uintptr_t)y.data % 16 == 0 &&
-                      (args->y_padded || y.cols % 4 == 0); /* as bsrg_map_can_store says */
-    if (!fits) return BSRG_OK;
+    if (!bsrg_map_can_store(&y, 4, args->y_padded)) return BSRG_OK;
     p->y_order = BSRG_KMAJOR_ROWS;
   } else if (bsrg_map_can_store(&y, 2, args->y_padded)) {
     p->y_order = BSRG_KMAJOR_ROWS;

@@ -2,22 +2,24 @@
 
 #include "dense.h"
 
-bool bsrg_map_can_describe(const bsrg_dense *dense) {
-  return dense->col_stride == 1 && dense->row_stride >= dense->cols && dense->row_stride < (int64_t)1 << 39 &&
-         dense->row_stride % 8 == 0 && (uintptr_t)dense->data % 16 == 0;
+static bool can_describe(const bsrg_dense *dense, int64_t size) {
+  return dense->col_stride == 1 && dense->row_stride >= dense->cols &&
+         dense->row_stride < ((int64_t)1 << 40) / size && dense->row_stride * size % 16 == 0 &&
+         (uintptr_t)dense->data % 16 == 0;
 }
 
+bool bsrg_map_can_describe(const bsrg_dense *dense) { return can_describe(dense, 2); }
+
 bool bsrg_map_can_store(const bsrg_dense *dense, int64_t size, bool padded) {
-  return bsrg_map_can_describe(dense) && (padded || dense->cols * size % 16 == 0);
+  return can_describe(dense, size) && (padded || dense->cols * size % 16 == 0);
 }
 
 bool bsrg_map_has_transposed_x(const bsrg_matmul_args *args) {
-  const int64_t size = (int64_t)bsrg_dtype_size(bsrg_out_dtype(args));
   bsrg_dense x = args->x, y = args->y;
-  if (bsrg_map_can_describe(&x) && bsrg_map_can_store(&y, size, args->y_padded)) return false;
+  if (bsrg_map_can_describe(&x) && bsrg_map_can_store(&y, 2, args->y_padded)) return false;
   bsrg_dense_turn(&x);
   bsrg_dense_turn(&y);
-  return bsrg_map_can_describe(&x) && bsrg_map_can_store(&y, size, args->y_padded);
+  return bsrg_map_can_describe(&x) && bsrg_map_can_store(&y, 2, args->y_padded);
 }
 
 const char *bsrg_map_count_obstacle(int64_t n) {

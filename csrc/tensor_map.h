@@ -11,8 +11,8 @@ typedef struct bsrg_map_shape {
   int swizzle;
 } bsrg_map_shape;
 
-/* Whether a map can describe the matrix: row-major, rows at multiples of 16 bytes that follow one another, a row
- * stride below 2^40 bytes. */
+/* Whether a map can describe the matrix of 16-bit elements: row-major, rows at multiples of 16 bytes that follow one another, a
+ * row stride below 2^40 bytes. */
 bool bsrg_map_can_describe(const bsrg_dense *dense);
 /* Whether TMA can also store a matrix of elements of `size` bytes so: it writes whole 16 bytes, whatever the map says of the end
  * of a row. padded: what follows there belongs to nobody. */

@@ -79,7 +79,7 @@ def matmul(
     memory of operands and result, and all of ``a`` is multiplied: then an infinity or NaN in ``a``
     reaches its row (of ``A.T @ B.T`` the left one is written out, and one in the other reaches its
     column). Others need no scratch memory, unless blocks reach beyond the matrices or, with the
-    choice ``'pairs'``, rows of ``out`` begin at other than multiples of 16 bytes.
+    choice ``'pairs'``, rows of ``out`` do not begin and end at multiples of 16 bytes.
 
     Parameters
     ----------
