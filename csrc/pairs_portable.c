@@ -53,12 +53,15 @@ static bool in_chunks(const void *data, int64_t row_stride, int64_t size) {
   return row_stride * size % 16 == 0 && (uintptr_t)data % 16 == 0;
 }
 
-/* Whether blocks of B, and Y and C, go 16 bytes at a time: not blocks of a transposed view. */
-static bool has_vectors(const bsrg_matmul_sparse_args *args) {
+/* Whether blocks of B go 16 bytes at a time: not those of a transposed view. */
+static bool b_has_vectors(const bsrg_matmul_sparse_args *args) {
   const bsrg_structure_view *b = &args->b->view;
+  return !b->order && in_chunks(args->b_values, b->block_width, (int64_t)bsrg_dtype_size(args->dtype));
+}
+/* Whether Y and C do, from a multiple of the blocks' width on. */
+static bool y_has_vectors(const bsrg_matmul_sparse_args *args) {
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  return !b->order && in_chunks(args->b_values, b->block_width, size) &&
-         bsrg_dense_has_vectors(&args->y, size) &&
+  return args->b->view.block_width * size % 16 == 0 && bsrg_dense_has_vectors(&args->y, size) &&
          (args->beta == 0 || bsrg_dense_has_vectors(&args->c, size));
 }
 
@@ -66,10 +69,10 @@ static bool has_vectors(const bsrg_matmul_sparse_args *args) {
 
 /* Fitted on an H200 to 32x32 blocks of float16 at three densities: what the list of blocks that meet takes beside the
  * products of dense operands, whose shares of the chip's rate these are, and the time of a tile without any. */
-static const double meeting_cost = 1.39, tile_seconds = 2e-6;
+static const double meeting_cost = 1.39, tile_seconds = 2e-6, f32_tile_seconds = 2.35e-6;
 static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.042;
-/* The work where elements go one by one, as of dense operands: 32x32 blocks of float16 took 210 us, others 66. */
-static const double half_elements_cost = 8, elements_cost = 2;
+/* The work where elements of B go one by one, fitted on an H200 to blocks from 12x12 to 128x128 at densities from .02 to .9. */
+static const double half_elements_cost = 6.5, elements_cost = 1.4;
 
 void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
                                  bsrg_candidate *c) {
@@ -88,12 +91,14 @@ void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pai
       size * pairs * (double)a->block_width * (row_tiles * (double)width + column_tiles * (double)height);
   c->hbm_bytes = bsrg_pairs_bytes(args);
   const double share = half ? half_share : args->dtype == BSRG_F32 ? f32_share : f64_share;
-  const double layout = has_vectors(args) ? 1 : half ? half_elements_cost : elements_cost;
+  const double layout = b_has_vectors(args) ? 1 : half ? half_elements_cost : elements_cost;
   const double work = c->mma_flops * cost * meeting_cost * layout / (chip->mma_flops_per_s * share);
   const double tiles = (double)a->block_rows * row_tiles * (double)b->block_cols * column_tiles;
-  const double starts = tile_seconds * tiles / (double)(chip->sm_count * shape[2]);
+  const double of_tile = args->dtype == BSRG_F32 ? f32_tile_seconds : tile_seconds;
+  const double starts = of_tile * tiles / (double)(chip->sm_count * shape[2]);
+  const double storing = bsrg_portable_storing_seconds(&args->y, y_has_vectors(args));
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
-  c->seconds = BSRG_LAUNCH_SECONDS + fmax(work + starts, memory);
+  c->seconds = BSRG_LAUNCH_SECONDS + storing + fmax(work + starts, memory);
   snprintf(c->reason, sizeof(c->reason), "limited by %s",
            memory > work + starts ? "memory"
            : starts > work        ? "finding the blocks that meet"
@@ -143,7 +148,8 @@ bsrg_status bsrg_pairs_portable_launch(const bsrg_matmul_sparse_args *args, bsrg
                                               .block_height = (int32_t)height,
                                               .block_width = (int32_t)depth,
                                               .tiles_per_block_row = (int32_t)tiles_per_block_row,
-                                              .vector_x = has_vectors(args),
+                                              .vector_x = b_has_vectors(args),
+                                              .vector_y = y_has_vectors(args),
                                               .vector_a = in_chunks(args->a_values, depth, size) &&
                                                           (!a->order || height * size % 16 == 0),
                                               .alpha = args->alpha,

@@ -115,8 +115,13 @@ static void predict_hopper(const bsrg_matmul_sparse_args *args, double pairs, do
 static void predict_portable(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
                              bsrg_candidate *c) {
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
-  bsrg_pairs_portable_predict(args, pairs, chip, c);
-  if (a->rows == bsrg_whole_rows(a) && b->cols == bsrg_whole_cols(b)) return;
+  const int64_t rows = bsrg_whole_rows(a), cols = bsrg_whole_cols(b);
+  bsrg_matmul_sparse_args whole = *args;
+  const bool partial = a->rows != rows || b->cols != cols;
+  if (partial)
+    whole.c = whole.y = bsrg_dense_of_lines(rows, cols, false, (int64_t)bsrg_dtype_size(args->dtype));
+  bsrg_pairs_portable_predict(&whole, pairs, chip, c);
+  if (!partial) return;
   bsrg_copies_predict(1, 2 * out_bytes(args), "copies of out for partial blocks", chip, c);
 }
 

@@ -124,12 +124,14 @@ static bsrg_status spread(const bsrg_matmul_sparse_args *args, const bsrg_dense 
                           .col_stride = turned ? v->block_height : 1,
                           .block_height = (int32_t)v->block_height,
                           .block_width = (int32_t)(v->block_width / of_chunk)};
+  p.part_rows = (int32_t)bsrg_min(v->block_height, bsrg_max(1, BSRG_SPREAD_PART / p.block_width));
+  p.parts = (int32_t)bsrg_ceil_div(v->block_height, p.part_rows);
   const bsrg_kernel_id kernel = chunks      ? BSRG_KERNEL_SPREAD_16
                                 : item == 2 ? BSRG_KERNEL_SPREAD_2
                                 : item == 4 ? BSRG_KERNEL_SPREAD_4
                                             : BSRG_KERNEL_SPREAD_8;
-  const int64_t warps = BSRG_SPREAD_THREADS / 32;
-  const int64_t ctas = bsrg_max(1, bsrg_min(bsrg_ceil_div(v->longest_row, warps), BSRG_SPREAD_MOST_CTAS));
+  const int64_t warps = BSRG_SPREAD_THREADS / 32, parts = v->longest_row * p.parts;
+  const int64_t ctas = bsrg_max(1, bsrg_min(bsrg_ceil_div(parts, warps), BSRG_SPREAD_MOST_CTAS));
   return bsrg_launch(gpu.api, gpu.device, kernel, v->block_rows, ctas, stream, &p, error);
 }
 

@@ -45,7 +45,7 @@ typedef struct tile_list {
   int count, first; /* kernels of transposed views follow the others */
   int64_t narrow;   /* tiles of no more columns are for few */
   double share;     /* of mma_flops_per_s, that the best tile reaches */
-  /* The work of a tile where X, C or Y go element by element, for up to FEW columns and for more: of 16 bits 4.5 to 11. */
+  /* The work of a tile where X goes element by element, for up to FEW columns and for more: of 16 bits 4.5 to 11. */
   double few_elements_cost, elements_cost;
 } tile_list;
 static const tile_list f16_tiles = {
@@ -97,10 +97,13 @@ static portable_tile choose_tile(const bsrg_matmul_args *args) {
 
 /* ---- layout ----------------------------------------------------------------------------------- */
 
-/* Whether X, C and Y can be copied 16 bytes at a time. */
-static bool has_vectors(const bsrg_matmul_args *args) {
+/* Whether X, or C and Y, can be copied 16 bytes at a time. */
+static bool x_has_vectors(const bsrg_matmul_args *args) {
+  return bsrg_dense_has_vectors(&args->x, (int64_t)bsrg_dtype_size(args->dtype));
+}
+static bool y_has_vectors(const bsrg_matmul_args *args) {
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
-  return bsrg_dense_has_vectors(&args->x, size) && bsrg_dense_has_vectors(&args->y, size) &&
+  return bsrg_dense_has_vectors(&args->y, size) &&
          (args->beta == 0 || bsrg_dense_has_vectors(&args->c, size));
 }
 
@@ -128,19 +131,25 @@ static const double few_cost = 1.35, few_wide_cost = 1.1;
 /* 16 bit, where A goes element by element: up to FEW columns, fitted on an H100 to blocks of 12x12, and more, on an H200 to
  * 12x20. */
 static const double few_elements_of_a_cost = 7, elements_of_a_cost = 2;
+/* An element of Y that is stored for itself. */
+static const double y_element_seconds = 2.3e-12;
+
+double bsrg_portable_storing_seconds(const bsrg_dense *y, bool vectors) {
+  return vectors ? 0 : y_element_seconds * (double)y->rows * (double)y->cols;
+}
 
 /* What the work of a tile takes beside that of many columns that vectors copy. */
 static double layout_cost(const bsrg_matmul_args *args) {
   const bsrg_structure_view *v = &args->a->view;
   const tile_list *list = tiles_of(args);
-  const double elements = has_vectors(args)     ? 1
+  const double elements = x_has_vectors(args)   ? 1
                           : args->x.cols <= FEW ? list->few_elements_cost
                                                 : list->elements_cost;
   if (!is_half(args->dtype)) return (args->x.cols <= FEW ? few_wide_cost : 1) * elements;
   if (!has_whole_chunks(v, 2))
-    return args->x.cols <= FEW ? few_elements_of_a_cost * (has_vectors(args) ? 1 : elements_of_a_cost)
+    return args->x.cols <= FEW ? few_elements_of_a_cost * (x_has_vectors(args) ? 1 : elements_of_a_cost)
                                : elements_of_a_cost * elements;
-  if (!has_vectors(args)) return elements;
+  if (!x_has_vectors(args)) return elements;
   return args->x.cols <= FEW && v->block_height >= FEW_HEIGHT && !v->order ? few_cost : 1;
 }
 
@@ -159,6 +168,7 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   c->hbm_bytes = bsrg_compulsory_bytes(v, dtype, n);
   const double work =
       c->mma_flops * tile.cost * layout_cost(args) / (chip->mma_flops_per_s * tiles_of(args)->share);
+  const double storing = bsrg_portable_storing_seconds(&args->y, y_has_vectors(args));
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
   /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. Those of 16 bits are fitted as if
    * there were always as many as an SM holds. */
@@ -170,10 +180,11 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
       tile_seconds * (double)v->block_rows * row_tiles * column_tiles / (double)(chip->sm_count * tile.ctas);
   const double in_row = ceil((double)v->longest_row * (double)v->block_width / (double)tile.stage_k);
   const double of_stage = (n > FEW && dtype == BSRG_F32 ? wide_stage_seconds : stage_seconds) *
-                          (has_vectors(args) ? 1 : fmin(layout_cost(args), elements_stage_cost));
+                          (x_has_vectors(args) ? 1 : fmin(layout_cost(args), elements_stage_cost));
   const double waiting = is_half(dtype) ? 0 : in_row * of_stage / (double)(tile.stages - 1);
   const double unhidden = is_half(dtype) ? unhidden_memory * memory : 0;
-  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work + starts + unhidden, memory), fmax(longest, waiting));
+  c->seconds =
+      BSRG_LAUNCH_SECONDS + storing + fmax(fmax(work + starts + unhidden, memory), fmax(longest, waiting));
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");
 }
 
@@ -273,7 +284,8 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
       .block_height = (int32_t)v->block_height,
       .block_width = (int32_t)v->block_width,
       .tiles_per_block_row = (int32_t)tiles_per_block_row,
-      .vector_x = has_vectors(args),
+      .vector_x = x_has_vectors(args),
+      .vector_y = y_has_vectors(args),
       .vector_a = has_whole_chunks(v, size) && (uintptr_t)args->values % 16 == 0,
       .alpha = args->alpha,
       .beta = args->beta,

@@ -14,6 +14,9 @@ typedef struct bsrg_portable_uploads {
 bsrg_status bsrg_portable_upload(bsrg_structure *structure, bsrg_gpu gpu, bsrg_portable_uploads *out,
                                  bsrg_error *error);
 
+/* What storing Y element by element takes beside vectors. */
+double bsrg_portable_storing_seconds(const bsrg_dense *y, bool vectors);
+
 /* portable_few.c: products of up to BSRG_FEW_MAX_N columns, of which A is read for a few at a time, of fewer than 2^31 rows and
  * blocks, with sides of at most BSRG_FEW_MAX_SIDE. */
 enum { BSRG_FEW_MAX_SIDE = 1 << 30 };

@@ -180,8 +180,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_portable_pa
                          .a_block_stride = v->block_height * v->block_width,
                          .a_row_stride = v->block_width,
                          .a_chunk_stride = CHUNK,
-                         .chunks = (int32_t)chunks_of_block(v),
-                         .vector_y = writes_runs(args)};
+                         .chunks = (int32_t)chunks_of_block(v)};
+  p.portable.vector_y = writes_runs(args);
   if (values) {
     p.portable.values = (const void *)(uintptr_t)values;
     p.a_block_stride = v->block_height * CHUNK;

@@ -118,9 +118,22 @@ double bsrg_sampled_seconds(const bsrg_sampled_args *args, const bsrg_chip *chip
 /* What tiles of so many strips cost the tensor cores, relative to two. */
 double bsrg_sampled_strip_overhead(int32_t strips);
 
-/* Which of the portable kernels' tiles such blocks get, of the list of their dtype, and the rows that it has. */
+/* Which of the portable kernels' tiles such blocks get, of the list of their dtype, the rows that it has and how many of its
+ * CTAs an SM takes. */
 enum { BSRG_SAMPLED_TILES = 3 };
-int bsrg_sampled_choose_tile(const bsrg_structure_view *view, bsrg_dtype dtype, const bsrg_sampled_plan *plan,
-                             int64_t *tile_rows);
+typedef struct bsrg_sampled_shape {
+  int index;
+  int64_t rows, ctas;
+} bsrg_sampled_shape;
+bsrg_sampled_shape bsrg_sampled_choose_tile(const bsrg_structure_view *view, bsrg_dtype dtype,
+                                            const bsrg_sampled_plan *plan);
+
+/* How the portable kernels read A and B: of 16 bits along m or n where these have neighbours, else along k, the others always
+ * in one order; 16 bytes at a time, or element by element. */
+typedef struct bsrg_sampled_loads {
+  bool along_m, along_k;
+  bool vector_a, vector_b;
+} bsrg_sampled_loads;
+bsrg_sampled_loads bsrg_sampled_choose_loads(const bsrg_sampled_args *args);
 
 #endif

@@ -128,31 +128,27 @@ bsrg_status bsrg_sampled_launch_hopper(const bsrg_sampled_args *args, const bsrg
 
 /* ---- portable --------------------------------------------------------------------------------- */
 
-#define TILE_ROWS(rows, columns, warps_m, warps_n, k, stages, ctas) rows,
-static const int64_t mma_rows[] = {BSRG_SAMPLED_MMA_TILES(TILE_ROWS)};
-static const int64_t f32_rows[] = {BSRG_SAMPLED_F32_TILES(TILE_ROWS)};
-static const int64_t f64_rows[] = {BSRG_SAMPLED_F64_TILES(TILE_ROWS)};
-#undef TILE_ROWS
 enum { TILE_FEW, TILE_LOW, TILE_HIGH };
 enum { TILE_COUNT = BSRG_SAMPLED_TILES };
-_Static_assert(sizeof(mma_rows) == TILE_COUNT * sizeof(*mma_rows) && sizeof(f32_rows) == sizeof(mma_rows) &&
-                   sizeof(f64_rows) == sizeof(mma_rows),
+#define SHAPE(rows, columns, warps_m, warps_n, k, stages, ctas) {rows, ctas},
+static const int64_t mma_tiles[][2] = {BSRG_SAMPLED_MMA_TILES(SHAPE)};
+static const int64_t f32_tiles[][2] = {BSRG_SAMPLED_F32_TILES(SHAPE)};
+static const int64_t f64_tiles[][2] = {BSRG_SAMPLED_F64_TILES(SHAPE)};
+#undef SHAPE
+_Static_assert(sizeof(mma_tiles) == TILE_COUNT * sizeof(*mma_tiles) &&
+                   sizeof(f32_tiles) == sizeof(mma_tiles) && sizeof(f64_tiles) == sizeof(mma_tiles),
                "lists of one order");
 
-/* High tiles read B less often, and are worth up to half of their rows left empty. */
-static int choose_tile(int64_t block_height, int32_t item_columns, const int64_t *rows) {
-  if (item_columns == BSRG_SAMPLED_FEW) return TILE_FEW;
-  const int64_t high = bsrg_ceil_div(block_height, rows[TILE_HIGH]) * rows[TILE_HIGH];
-  const int64_t low = bsrg_ceil_div(block_height, rows[TILE_LOW]) * rows[TILE_LOW];
-  return 2 * high <= 3 * low ? TILE_HIGH : TILE_LOW;
-}
-
-int bsrg_sampled_choose_tile(const bsrg_structure_view *v, bsrg_dtype dtype, const bsrg_sampled_plan *plan,
-                             int64_t *tile_rows) {
-  const int64_t *rows = is_half(dtype) ? mma_rows : dtype == BSRG_F32 ? f32_rows : f64_rows;
-  const int tile = choose_tile(v->block_height, plan->item_columns, rows);
-  *tile_rows = rows[tile];
-  return tile;
+bsrg_sampled_shape bsrg_sampled_choose_tile(const bsrg_structure_view *v, bsrg_dtype dtype,
+                                            const bsrg_sampled_plan *plan) {
+  const int64_t (*tiles)[2] = is_half(dtype) ? mma_tiles : dtype == BSRG_F32 ? f32_tiles : f64_tiles;
+  const int64_t high = bsrg_ceil_div(v->block_height, tiles[TILE_HIGH][0]) * tiles[TILE_HIGH][0];
+  const int64_t low = bsrg_ceil_div(v->block_height, tiles[TILE_LOW][0]) * tiles[TILE_LOW][0];
+  /* High tiles read B less often, and are worth up to half of their rows left empty. */
+  const int index = plan->item_columns == BSRG_SAMPLED_FEW ? TILE_FEW
+                    : 2 * high <= 3 * low                  ? TILE_HIGH
+                                                           : TILE_LOW;
+  return (bsrg_sampled_shape){index, tiles[index][0], tiles[index][1]};
 }
 
 /* The operand's rows, or columns, begin at multiples of 16 bytes; `stride` leads from one to the next. */
@@ -160,15 +156,27 @@ static bool has_aligned_lines(const bsrg_dense *dense, int64_t stride, int64_t s
   return is_aligned(dense->data) && stride * size % 16 == 0;
 }
 
+bsrg_sampled_loads bsrg_sampled_choose_loads(const bsrg_sampled_args *args) {
+  const bsrg_structure_view *v = &args->pattern->view;
+  const bsrg_dense *a = &args->a, *b = &args->b;
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), chunk = 16 / size;
+  const bool half = is_half(args->dtype);
+  bsrg_sampled_loads loads = {.along_m = half && a->col_stride != 1 && a->row_stride == 1,
+                              .along_k = half && b->col_stride != 1 && b->row_stride == 1};
+  loads.vector_a = loads.along_m ? has_aligned_lines(a, a->col_stride, size) && v->block_height % chunk == 0
+                                 : a->col_stride == 1 && has_aligned_lines(a, a->row_stride, size);
+  loads.vector_b = loads.along_k ? has_aligned_lines(b, b->col_stride, size)
+                                 : b->col_stride == 1 && has_aligned_lines(b, b->row_stride, size) &&
+                                       v->block_width % chunk == 0;
+  return loads;
+}
+
 static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, bsrg_gpu gpu,
                                    bsrg_error *error) {
   const bsrg_structure_view *v = &args->pattern->view;
   const bsrg_dense *a = &args->a, *b = &args->b;
-  const bool half = is_half(args->dtype);
-  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), chunk = 16 / size;
-  int64_t rows;
-  const int tile = bsrg_sampled_choose_tile(v, args->dtype, plan, &rows);
-  const int64_t row_tiles = bsrg_ceil_div(v->block_height, rows);
+  const bsrg_sampled_shape tile = bsrg_sampled_choose_tile(v, args->dtype, plan);
+  const int64_t row_tiles = bsrg_ceil_div(v->block_height, tile.rows);
   int64_t ctas;
   /* The margin keeps rounding up to a tile in range. */
   if (!bsrg_mul_ok(row_tiles, plan->item_count, &ctas) || ctas > INT32_MAX ||
@@ -182,39 +190,34 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
   bsrg_status status = place(args, plan, BSRG_PORTABLE, gpu, &arrays, error);
   if (status != BSRG_OK) return status;
 
-  /* Which kernel, of those for 16 bits: the others have one order and copy anything into it. */
-  const bool along_m = half && a->col_stride != 1 && a->row_stride == 1;
-  const bool along_k = half && b->col_stride != 1 && b->row_stride == 1;
-  bsrg_sampled_portable_params p = {
-      .items = arrays.items,
-      .indices = arrays.indices,
-      .a = a->data,
-      .b = b->data,
-      .values = args->values,
-      .out = args->out,
-      .a_row_stride = a->row_stride,
-      .a_col_stride = a->col_stride,
-      .b_row_stride = b->row_stride,
-      .b_col_stride = b->col_stride,
-      .k = a->cols,
-      .block_height = (int32_t)v->block_height,
-      .block_width = (int32_t)v->block_width,
-      .row_tiles = (int32_t)row_tiles,
-      .vector_a = along_m ? has_aligned_lines(a, a->col_stride, size) && v->block_height % chunk == 0
-                          : a->col_stride == 1 && has_aligned_lines(a, a->row_stride, size),
-      .vector_b = along_k ? has_aligned_lines(b, b->col_stride, size)
-                          : b->col_stride == 1 && has_aligned_lines(b, b->row_stride, size) &&
-                                v->block_width % chunk == 0,
-      .vector_out = has_aligned_blocks(args) && v->block_width % chunk == 0,
-      .alpha = args->alpha,
-      .beta = args->beta};
+  const bsrg_sampled_loads loads = bsrg_sampled_choose_loads(args);
+  const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
+  bsrg_sampled_portable_params p = {.items = arrays.items,
+                                    .indices = arrays.indices,
+                                    .a = a->data,
+                                    .b = b->data,
+                                    .values = args->values,
+                                    .out = args->out,
+                                    .a_row_stride = a->row_stride,
+                                    .a_col_stride = a->col_stride,
+                                    .b_row_stride = b->row_stride,
+                                    .b_col_stride = b->col_stride,
+                                    .k = a->cols,
+                                    .block_height = (int32_t)v->block_height,
+                                    .block_width = (int32_t)v->block_width,
+                                    .row_tiles = (int32_t)row_tiles,
+                                    .vector_a = loads.vector_a,
+                                    .vector_b = loads.vector_b,
+                                    .vector_out = has_aligned_blocks(args) && v->block_width * size % 16 == 0,
+                                    .alpha = args->alpha,
+                                    .beta = args->beta};
   const int first = args->dtype == BSRG_F16    ? BSRG_KERNEL_SAMPLED_PORTABLE_F16_M16N32_KN
                     : args->dtype == BSRG_BF16 ? BSRG_KERNEL_SAMPLED_PORTABLE_BF16_M16N32_KN
                     : args->dtype == BSRG_F32  ? BSRG_KERNEL_SAMPLED_F32_M16N32
                                                : BSRG_KERNEL_SAMPLED_F64_M16N32;
-  const int order = half ? 2 * along_m + along_k : 0;
-  status = bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + order * TILE_COUNT + tile), ctas, 1,
-                       (CUstream)args->stream, &p, error);
+  const int order = 2 * loads.along_m + loads.along_k;
+  const bsrg_kernel_id kernel = (bsrg_kernel_id)(first + order * TILE_COUNT + tile.index);
+  status = bsrg_launch(gpu.api, gpu.device, kernel, ctas, 1, (CUstream)args->stream, &p, error);
   return release(args, &arrays, gpu, status, error);
 }
 

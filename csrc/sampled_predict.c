@@ -41,30 +41,46 @@ static void predict_hopper(const bsrg_sampled_args *args, const bsrg_sampled_pla
 
 /* ---- portable --------------------------------------------------------------------------------- */
 
-/* Time for a product of a tile against a full one of the portable products with dense operands. 16 bit: the middle one
- * fitted on an H200 to 32x32 blocks; the others, and those of the other dtypes, not fitted. */
-static const double half_cost[BSRG_SAMPLED_TILES] = {5.5, 5, 2};
+/* Time for a product of a tile against a full one of the portable products with dense operands. 16 bit: fitted on an H200 to
+ * 192 products of blocks from 8x8 to 64x16 at k from 32 to 2,048; those of the other dtypes not. */
+static const double half_cost[BSRG_SAMPLED_TILES] = {7.5, 5.2, 2.4};
 static const double simt_cost[BSRG_SAMPLED_TILES] = {2, 1.5, 1.1};
-/* Of blocks less than 16 wide, whose columns are looked up one by one: 1.6 to 2.2 of 8 x 8 on an H100. */
-static const double narrow_cost = 1.7;
+/* Of blocks less than 16 wide, whose columns are looked up one by one. */
+static const double narrow_cost = 1.2;
 static const double half_share = 0.50, f32_share = 0.057, f64_share = 0.042;
+/* The rest fitted to the same products: a tile, for an SM that has as many as it can, its way along k alone, per element of that,
+ * and an element of A or B that is read for itself, of 16 bits. */
+static const double portable_tile_seconds = 2e-6, k_seconds = 23e-9, gather_seconds = 2.2e-12,
+                    gather_k_seconds = 130e-9;
 
 static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                              const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->pattern->view;
   const bool half = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
-  int64_t rows;
-  const int tile = bsrg_sampled_choose_tile(v, args->dtype, plan, &rows);
-  const double tiles = (double)plan->item_count * (double)bsrg_ceil_div(v->block_height, rows);
-  const double k = (double)args->a.cols;
-  c->mma_flops = 2 * tiles * (double)rows * (double)plan->item_columns * k;
-  c->l2_bytes = (double)bsrg_dtype_size(args->dtype) * tiles * k * (double)(rows + plan->item_columns);
+  const bsrg_sampled_shape tile = bsrg_sampled_choose_tile(v, args->dtype, plan);
+  const double tiles = (double)plan->item_count * (double)bsrg_ceil_div(v->block_height, tile.rows);
+  const double k = (double)args->a.cols, columns = (double)plan->item_columns;
+  c->mma_flops = 2 * tiles * (double)tile.rows * columns * k;
+  c->l2_bytes = (double)bsrg_dtype_size(args->dtype) * tiles * k * ((double)tile.rows + columns);
   const double share = half ? half_share : args->dtype == BSRG_F32 ? f32_share : f64_share;
-  const double cost = (half ? half_cost[tile] : simt_cost[tile]) * (v->block_width < 16 ? narrow_cost : 1);
-  const double work = c->mma_flops * cost / (chip->mma_flops_per_s * share);
+  const double cost = (half ? half_cost : simt_cost)[tile.index] * (v->block_width < 16 ? narrow_cost : 1);
+  /* SMs have one tile more than others. */
+  const double most = ceil(tiles / chip->sm_count) * chip->sm_count / tiles;
+  double work = c->mma_flops * cost * most / (chip->mma_flops_per_s * share) +
+                portable_tile_seconds * tiles / (double)(chip->sm_count * tile.ctas);
+  double alone = portable_tile_seconds;
+  if (half) {
+    const bsrg_sampled_loads loads = bsrg_sampled_choose_loads(args);
+    const double gathered = (loads.vector_a ? 0 : (double)tile.rows) + (loads.vector_b ? 0 : columns);
+    work += tiles * gathered * k * gather_seconds;
+    alone += k * (gathered > 0 ? gather_k_seconds : k_seconds);
+  }
   const double memory = c->hbm_bytes / chip->hbm_bytes_per_s;
-  c->seconds = BSRG_LAUNCH_SECONDS + fmax(work, memory);
-  snprintf(c->reason, sizeof(c->reason), "limited by %s", memory > work ? "memory" : "its tiles");
+  c->seconds = BSRG_LAUNCH_SECONDS + fmax(fmax(work, alone), memory);
+  snprintf(c->reason, sizeof(c->reason), "limited by %s",
+           memory > fmax(work, alone) ? "memory"
+           : alone > work             ? "the length of k, which a tile goes through alone"
+                                      : "its tiles");
 }
 
 /* ---- partial blocks --------------------------------------------------------------------------- */

@@ -87,8 +87,13 @@ typedef struct bsrg_spread_params {
   int64_t rows, cols, target_row_stride; /* of the matrix, in which the last blocks may be partial */
   int64_t row_stride, col_stride;        /* in a stored block */
   int32_t block_height, block_width;
+  int32_t parts, part_rows; /* of a block, of a part: what a warp copies at a time */
 } bsrg_spread_params;
 
-enum { BSRG_SPREAD_THREADS = 256, BSRG_SPREAD_MOST_CTAS = 16 /* of a block row */ };
+enum {
+  BSRG_SPREAD_THREADS = 256,
+  BSRG_SPREAD_MOST_CTAS = 16, /* of a block row */
+  BSRG_SPREAD_PART = 512      /* chunks of a part of several rows, at most */
+};
 
 #endif

@@ -23,7 +23,10 @@ typedef struct bsrg_portable_params {
   int64_t row_tiles; /* block_rows * tiles_per_block_row: blockIdx.x */
   int32_t block_height, block_width;
   int32_t tiles_per_block_row; /* ceil(bh / tile rows) */
-  int32_t vector_x;            /* X, C and Y: unit column stride, 16-byte aligned rows */
+  int32_t vector_x;            /* unit column stride, 16-byte aligned rows */
+  /* C and Y likewise. Of the kernels for 8 bits: runs of four neighbours, of a row or else of a column, lie at multiples of
+   * their size. */
+  int32_t vector_y;
   int32_t vector_a;   /* bw (of transposed views bh too) counts whole 16 bytes, values are aligned to 16 */
   double alpha, beta; /* beta == 0: c is not read */
   const int64_t *order;
@@ -105,7 +108,6 @@ typedef struct bsrg_eight_params {
   bsrg_scaling scaling;
   int64_t a_block_stride, a_row_stride, a_chunk_stride; /* in bytes */
   int32_t chunks;                                       /* of 16 k of a block's row */
-  int32_t vector_y; /* four neighbours of Y, which start at multiples of four, may be stored at once */
 } bsrg_eight_params;
 
 /* ---- sm80/panels.cu -------------------------------------------------------------------------- */

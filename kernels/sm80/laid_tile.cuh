@@ -23,14 +23,12 @@ class LaidTile {
   };
   static constexpr int kBytes = kTileM * kPitch * 4 + sizeof(Vectors);
 
-  // vector_y: runs of Y, of a row or else of a column, lie at multiples of their size.
   __device__ __forceinline__ LaidTile(const bsrg_portable_params &p, const RowTile &tile, int64_t column,
-                                      bool vector_y, unsigned char *shared)
+                                      unsigned char *shared)
       : p_(p),
         tile_(tile),
         column_(column),
         columns_(static_cast<int>(min(p.n - column, int64_t{kTileN}))),
-        vector_y_(vector_y),
         sums_(reinterpret_cast<float *>(shared)),
         vectors_(reinterpret_cast<Vectors *>(sums_ + kTileM * kPitch)) {}
 
@@ -171,7 +169,7 @@ class LaidTile {
   __device__ __forceinline__ void write(const Run &run, const float (&value)[kRun]) const {
     Out *const y = static_cast<Out *>(p_.y) + (tile_.y_row + run.row) * p_.y_row_stride +
                    (column_ + run.column) * p_.y_col_stride;
-    if (vector_y_ && run.left == kRun) {
+    if (p_.vector_y && run.left == kRun) {
       write_vector(y, value);
       return;
     }
@@ -202,7 +200,6 @@ class LaidTile {
   const RowTile &tile_;
   const int64_t column_;
   const int columns_;  // of the tile that exist
-  const bool vector_y_;
   float *const sums_;
   Vectors *const vectors_;
 };

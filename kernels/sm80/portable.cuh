@@ -45,7 +45,7 @@ class Kernel {
         accumulate<true>(sums, tile_);
       else
         accumulate<false>(sums, tile_);
-      if (p_.vector_x && !p_.output.given)
+      if (p_.vector_y && !p_.output.given)
         store_vectors(sums);
       else
         store_laid(sums);
@@ -63,7 +63,7 @@ class Kernel {
       else
         accumulate<false>(sums, meetings.tile());
     }
-    if (p_.vector_x)
+    if (p_.vector_y)
       store_vectors(sums);
     else
       store_elements(sums);
@@ -329,7 +329,7 @@ class Kernel {
 
   // Fused output, and what goes element by element.
   __device__ __forceinline__ void store_laid(const float (&sums)[kFragmentsM][kFragmentsN][4]) const {
-    const Laid laid(p_, tile_, column_, p_.vector_x, shared_);
+    const Laid laid(p_, tile_, column_, shared_);
     __syncthreads();  // all have read their stages; the next ones come behind a barrier
     laid.put(sums, warp_ / kWarpsN * kWarpM, warp_ % kWarpsN * kWarpN, lane_);
     laid.template put_vectors<T>();

@@ -97,7 +97,7 @@ class Kernel {
       else
         accumulate<true>(sums);
       __syncthreads();  // all have read their stages
-      const Laid laid(of_, tile_, column_, p_.vector_y, shared_);
+      const Laid laid(of_, tile_, column_, shared_);
       laid.put(sums, warp_ / kWarpsN * kWarpM, warp_ % kWarpsN * kWarpN, lane_);
       if (p_.scaling.out == BSRG_KMAJOR_F32)
         store<float>(laid);

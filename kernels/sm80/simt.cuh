@@ -217,7 +217,7 @@ class Kernel : Threads<T, kTileM, kTileN, kWarpsM, kWarpsN, kStageK, kTf32, kTra
 #pragma unroll
       for (int j = 0; j < kColumns; j += kRun) {
         const int64_t column = column_ + first_column_ + j / kRun * kRunStep;
-        if (p_.vector_x && column + kRun <= p_.n) {
+        if (p_.vector_y && column + kRun <= p_.n) {
           Run y, c = {};
           if (beta != 0) c = *reinterpret_cast<const Run *>(c_row + column);
 #pragma unroll

@@ -214,6 +214,16 @@ def relative_error(torch: Any, found: Any, expected: Any) -> float:
     return error / norm
 
 
+def product_cancellation(expected: Any, left: Any, right: Any, addend: Any = None) -> float:
+    """``cancellation`` of a product's sums; of many sums hardly all are small."""
+    if expected.numel() > 1000:
+        return 1.0
+    terms = left.abs() @ right.abs()
+    if addend is not None:
+        terms += addend.abs()
+    return cancellation(expected, terms, left.shape[1])
+
+
 def extent(where: Any) -> str:
     """How many elements a mask has, and between which indices of each axis they lie."""
     places = where.nonzero()
@@ -248,11 +258,8 @@ def check(
         expected += beta * c.double()
         same += beta * c.to(wide)
     lost = relative_error(torch, same.to(dtype), expected)
-    cancelled = 1.0
-    if expected.numel() <= 1000:  # of many sums hardly all are small
-        terms = abs(alpha) * (p.dense.abs() @ x.double().abs())
-        terms += 0.0 if c is None else abs(beta) * c.double().abs()
-        cancelled = cancellation(expected, terms, k)
+    addend = None if c is None else beta * c.double()
+    cancelled = product_cancellation(expected, p.dense, alpha * x.double(), addend)
     allowed = max(2.0 * lost, least_error(name, k, cancelled))
     outside = torch.cat([memory[: GUARD * 8], memory[m + GUARD * 8 :]])
     what = f"{p.matrix!r} n={n} alpha={alpha} beta={beta} family={family}"

@@ -72,7 +72,6 @@ def test_float32_follows_torch(torch: Any, rng: np.random.Generator, block: int)
     x = torch.randn(640, 512, device="cuda").requires_grad_()
     expected = torch.relu(x.double() @ dense.T + layer.bias.double())
     wanted = torch.randn(640, 640, device="cuda")
-    of_x = (wanted.double() * (expected > 0)) @ dense
     setting = torch.backends.cuda.matmul
     torch._dynamo.reset()
     compiled = torch.compile(layer)
@@ -82,6 +81,7 @@ def test_float32_follows_torch(torch: Any, rng: np.random.Generator, block: int)
         (gradient,) = torch.autograd.grad(y, x, wanted)
         with torch.no_grad():
             found = (layer(x), compiled(x), y)
+        of_x = (wanted.double() * (y > 0)) @ dense  # by its own signs: some sums are all but zero
         found_errors = [relative_error(torch, z, expected) for z in found]
         return *found_errors, relative_error(torch, gradient, of_x)
 
@@ -89,8 +89,7 @@ def test_float32_follows_torch(torch: Any, rng: np.random.Generator, block: int)
     saved = setting.allow_tf32
     setting.allow_tf32 = True
     try:
-        assert all(2.0**-16 < error <= TF32_ERROR for error in errors()[:3])
-        assert 2.0**-16 < errors()[3] < 3e-2  # ReLU decides otherwise for some
+        assert all(2.0**-16 < error <= TF32_ERROR for error in errors())
     finally:
         setting.allow_tf32 = saved
     assert max(errors()) < 1e-5
