@@ -16,7 +16,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import numpy as np
 import pytest
-from bsrgemm import _matmul
+from bsrgemm import _matmul, _sampled
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +59,7 @@ def short_only(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("the general way was taken")
 
     monkeypatch.setattr(_matmul, "product", fail)
+    monkeypatch.setattr(_sampled, "sampled", fail)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 import bsrgemm
 import numpy as np
 import pytest
-from bsrgemm import _core, _matmul
+from bsrgemm import _core, _matmul, _sampled
 from spaces import import_torch
 
 torch = import_torch()
@@ -132,6 +132,68 @@ def variants(rng: np.random.Generator) -> list[tuple[Any, ...]]:
         (a.T, normal(rng, (M, 6), a.data)),
     ]
     return calls
+
+
+def sampled_operands(a: Any, shape: Any, rng: np.random.Generator) -> tuple[Any, Any]:
+    return normal(rng, (shape[0], 5), a.data), normal(rng, (5, shape[1]), a.data)
+
+
+@pytest.mark.usefixtures("short_only")
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_usual_sampled_products(library: str, turned: bool, rng: np.random.Generator) -> None:
+    a = make(rng, library=library)
+    pattern = a.T if turned else a
+    x, y = sampled_operands(a, pattern.shape, rng)
+    expected = (host(x) @ host(y)) * (host(pattern) != 0)
+    found = bsrgemm.sampled_matmul(x, y, pattern)
+    assert type(found) is bsrgemm.bsr_array
+    assert type((found.T if turned else found).data) is type(x)
+    assert found.dtype == a.dtype and found.shape == pattern.shape
+    close(found, expected)
+    close(found.T, expected.T)
+    close(
+        bsrgemm.sampled_matmul(x, y, pattern, alpha=-2, beta=0.5),
+        -2 * expected + 0.5 * host(pattern),
+    )
+    filled = bsrgemm.sampled_matmul(x, y, pattern * float("nan"))  # which is not read
+    close(filled, expected)
+
+
+def test_sampled_products_that_are_not_usual(rng: np.random.Generator) -> None:
+    """The general way takes them, or says what is wrong."""
+    a = make(rng)
+    x, y = sampled_operands(a, a.shape, rng)
+    expected = (host(x) @ host(y)) * (host(a) != 0)
+    other_dtype = bsrgemm.bsr_array((a.data.float(), a.indices, a.indptr), a.shape)
+    found = bsrgemm.sampled_matmul(x, y, other_dtype)
+    assert found.dtype == x.dtype
+    close(found, expected)
+    batch = bsrgemm.sampled_matmul(torch.stack([x, -x]), y, a)
+    assert batch.shape == (2, *a.shape)
+    close(batch.data[1], -host(found.data))
+    wanted = x.clone().requires_grad_()
+    wrong: list[tuple[Any, Any, Any, dict[str, Any]]] = [
+        (x[1:], y, a, {}),
+        (x, y[1:], a, {}),
+        (x, y.float(), a, {}),
+        (wanted, y, a, {}),
+        (x, wanted[:, :5].T, a, {}),
+        (x[0], y, a, {}),
+        (x, y, a, {"alpha": "1"}),
+        (x.float(), y.float(), a, {"beta": 1.0}),
+        (x, y.to("meta"), a, {}),
+        (x, y, x, {}),
+        (x, None, a, {}),
+    ]
+    for left, right, pattern, options in wrong:
+        close(bsrgemm.sampled_matmul(x, y, a), expected)
+        call = (left, right, pattern)
+        error = outcome(lambda c=call, o=options: _sampled.sampled(*c, **o))
+        assert error is not None, (left, right, options)
+        assert outcome(lambda c=call, o=options: bsrgemm.sampled_matmul(*c, **o)) == error
+    with torch.no_grad():
+        close(bsrgemm.sampled_matmul(wanted, y, a), expected)
 
 
 def test_calls_in_any_order(rng: np.random.Generator) -> None:
@@ -331,11 +393,12 @@ def test_more_types_with_exchange_tables_than_are_remembered(rng: np.random.Gene
 
 
 def test_arguments_of_the_extension() -> None:
-    for function in (_core.try_matmul, _core.try_linear):
+    for function in (_core.try_matmul, _core.try_linear, _core.try_sampled):
         with pytest.raises(TypeError, match="arguments"):
             function(1, 2)
     assert _core.try_matmul(*[None] * 13) is NotImplemented
     assert _core.try_linear(*[None] * 5) is NotImplemented
+    assert _core.try_sampled(*[None] * 8) is NotImplemented
 
 
 def test_torch_without_an_exchange_table() -> None:
@@ -352,6 +415,8 @@ assert _core.try_linear(*arguments, None, None) is NotImplemented
 assert _core.try_matmul(*arguments, True, *[None] * 9) is NotImplemented
 options = None, 1.0, None, None, None, None, None, None, "ieee"
 assert _core.try_matmul(*arguments, True, *options) is NotImplemented
+of_pattern = a._data, 1.0, 0.0, "float32", "cpu"
+assert _core.try_sampled(a._structure, x, x.T, *of_pattern) is NotImplemented
 layer = bsrgemm.torch.BSRLinear(a, torch.zeros(2), activation="relu")
 x.requires_grad_()
 layer(x).sum().backward()

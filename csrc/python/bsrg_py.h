@@ -158,6 +158,7 @@ PyObject *bsrg_device_name(bsrg_device device);
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_try_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *bsrg_py_try_linear(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *bsrg_py_try_sampled(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames);
 PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -165,8 +166,9 @@ PyObject *bsrg_py_attention(PyObject *module, PyObject *const *args, Py_ssize_t 
 PyObject *bsrg_py_topk(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
-extern const char bsrg_matmul_doc[], bsrg_try_matmul_doc[], bsrg_try_linear_doc[], bsrg_matmul_sparse_doc[],
-    bsrg_sampled_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[], bsrg_softmax_doc[], bsrg_describe_doc[];
+extern const char bsrg_matmul_doc[], bsrg_try_matmul_doc[], bsrg_try_linear_doc[], bsrg_try_sampled_doc[],
+    bsrg_matmul_sparse_doc[], bsrg_sampled_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[],
+    bsrg_softmax_doc[], bsrg_describe_doc[];
 extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
 
 PyTypeObject *bsrg_make_structure_type(PyObject *module);

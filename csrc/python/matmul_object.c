@@ -241,13 +241,7 @@ bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_
     if (call->transposed) status = bsrg_structure_transposed(args->a, &args->a, &error);
     if (status == BSRG_OK) status = bsrg_matmul(args, &error);
     Py_END_ALLOW_THREADS;
-    if (status == BSRG_OK) {
-      outcome = BSRG_DONE;
-    } else {
-      bsrg_raise(state, status, &error);
-      /* Arguments are judged before the first launch. */
-      outcome = status == BSRG_ERR_VALUE || status == BSRG_ERR_TYPE ? BSRG_REFUSED : BSRG_FAILED;
-    }
+    outcome = bsrg_outcome_of(state, status, &error);
   }
   bsrg_release_operands(state, operands, OPERANDS, outcome == BSRG_DONE, &call->work);
   return outcome;

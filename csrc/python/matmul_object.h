@@ -22,12 +22,6 @@ int bsrg_import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, b
 /* A vector of the epilogue, along dimension 0 or 1 of two. None and NULL stand for none. */
 int bsrg_import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand, bsrg_work *work);
 
-typedef enum bsrg_outcome {
-  BSRG_DONE,
-  BSRG_REFUSED, /* with an exception, before anything was put on a stream or written */
-  BSRG_FAILED   /* with an exception */
-} bsrg_outcome;
-
 /* Imports those of objects[0 .. OPERANDS) that have not been given yet (the dense operand first: a call that names no
  * stream takes that of its library), multiplies, and releases the operands. NULL and None stand for none. */
 bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_matmul_call *call);

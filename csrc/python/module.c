@@ -102,6 +102,7 @@ static PyMethodDef methods[] = {
     {"matmul", (PyCFunction)(void (*)(void))bsrg_py_matmul, METH_FASTCALL | METH_KEYWORDS, bsrg_matmul_doc},
     {"try_matmul", (PyCFunction)(void (*)(void))bsrg_py_try_matmul, METH_FASTCALL, bsrg_try_matmul_doc},
     {"try_linear", (PyCFunction)(void (*)(void))bsrg_py_try_linear, METH_FASTCALL, bsrg_try_linear_doc},
+    {"try_sampled", (PyCFunction)(void (*)(void))bsrg_py_try_sampled, METH_FASTCALL, bsrg_try_sampled_doc},
     {"sampled_matmul", (PyCFunction)(void (*)(void))bsrg_py_sampled_matmul, METH_FASTCALL | METH_KEYWORDS,
      bsrg_sampled_matmul_doc},
     {"matmul_sparse", (PyCFunction)(void (*)(void))bsrg_py_matmul_sparse, METH_FASTCALL | METH_KEYWORDS,

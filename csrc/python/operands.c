@@ -4,6 +4,13 @@
 
 #include <string.h>
 
+bsrg_outcome bsrg_outcome_of(bsrg_state *state, bsrg_status status, const bsrg_error *error) {
+  if (status == BSRG_OK) return BSRG_DONE;
+  bsrg_raise(state, status, error);
+  /* Arguments are judged before the first launch. */
+  return status == BSRG_ERR_VALUE || status == BSRG_ERR_TYPE ? BSRG_REFUSED : BSRG_FAILED;
+}
+
 int bsrg_parse_work(PyObject *obj, bsrg_work *work) {
   *work = (bsrg_work){BSRG_ON_STREAM, NULL};
   if (obj == Py_None) work->mode = BSRG_ADOPT_STREAM;

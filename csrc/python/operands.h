@@ -11,6 +11,14 @@ typedef struct bsrg_operand {
   bool given;                  /* needs releasing, also after a failure */
 } bsrg_operand;
 
+typedef enum bsrg_outcome {
+  BSRG_DONE,
+  BSRG_REFUSED, /* with an exception, before anything was put on a stream or written */
+  BSRG_FAILED   /* with an exception */
+} bsrg_outcome;
+/* Of a call of the core that was made, raising what went wrong. */
+bsrg_outcome bsrg_outcome_of(bsrg_state *state, bsrg_status status, const bsrg_error *error);
+
 /* The stream argument of a call: None adopts the stream of the first operand's library. */
 int bsrg_parse_work(PyObject *obj, bsrg_work *work);
 

@@ -1,21 +1,38 @@
-/* sampled_matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
+/* sampled_matmul(): imports the operands, checks that they belong together, and calls the core without the GIL; and
+ * try_sampled(), the short way to it, as try_matmul() is one. */
 #include "dynamic_object.h"
 #include "operands.h"
+#include "usual.h"
 
 enum { A, B, OUT, VALUES, OPERANDS };
 
-/* Imports the operands in place; those marked given need releasing, also after a failure. */
-static int import_operands(bsrg_state *state, PyObject *const *found, const bsrg_structure_view *pattern,
+/* A product on its way to the core. Operands that have been given need releasing, also after a failure. */
+typedef struct sampled_call {
+  bsrg_sampled_args args;             /* at first but pattern, factors and family */
+  const bsrg_chip_question *question; /* NULL: none */
+  bsrg_work work;
+  bsrg_operand operands[OPERANDS];
+} sampled_call;
+
+static void name_operands(bsrg_operand *operands) {
+  operands[A].name = "a";
+  operands[B].name = "b";
+  operands[OUT].name = "out.data";
+  operands[VALUES].name = "pattern.data";
+}
+
+/* Those of the objects that have not been given yet. NULL and None stand for no values. */
+static int import_operands(bsrg_state *state, PyObject *const *objects, const bsrg_structure_view *pattern,
                            bsrg_work *work, bsrg_operand *operands) {
   /* a first: a call that names no stream takes that of its library. */
   for (int i = A; i <= OUT; ++i)
-    if (bsrg_import_operand(state, found[1 + i], &operands[i], work) < 0) return -1;
-  if (found[4] == found[3]) {
+    if (!operands[i].given && bsrg_import_operand(state, objects[i], &operands[i], work) < 0) return -1;
+  if (objects[VALUES] == objects[OUT]) {
     operands[VALUES] = operands[OUT];
     operands[VALUES].name = "pattern.data";
     Py_INCREF(operands[VALUES].array.owner);
-  } else if (found[4] != NULL && found[4] != Py_None &&
-             bsrg_import_operand(state, found[4], &operands[VALUES], work) < 0) {
+  } else if (objects[VALUES] != NULL && objects[VALUES] != Py_None &&
+             bsrg_import_operand(state, objects[VALUES], &operands[VALUES], work) < 0) {
     return -1;
   }
   for (int i = B; i < OPERANDS; ++i)
@@ -59,13 +76,46 @@ static int set_batch(const bsrg_operand *operands, bsrg_sampled_batch *batch) {
   return 0;
 }
 
-static int parse_scalars(PyObject *const *found, bsrg_sampled_args *args, bsrg_work *work) {
+/* The product, after which the operands are released. */
+static bsrg_outcome compute(bsrg_state *state, PyObject *const *objects, sampled_call *call) {
+  bsrg_sampled_args *args = &call->args;
+  bsrg_operand *operands = call->operands;
+  bsrg_outcome outcome = BSRG_REFUSED;
+  const bsrg_structure_view view = bsrg_structure_get(args->pattern);
+  if (import_operands(state, objects, &view, &call->work, operands) == 0 &&
+      set_batch(operands, &args->batch) == 0) {
+    args->dtype = (bsrg_dtype)operands[A].array.element->dtype;
+    args->device = operands[A].array.device;
+    if (call->question) {
+      args->device = bsrg_device_of_question(call->question, args->device);
+      args->question = call->question->asked;
+    }
+    args->a = bsrg_operand_dense(&operands[A]);
+    args->b = bsrg_operand_dense(&operands[B]);
+    if (operands[VALUES].given) args->values = operands[VALUES].array.data;
+    args->out = operands[OUT].array.data;
+    args->stream = call->work.stream;
+    bsrg_error error;
+    bsrg_status status;
+    Py_BEGIN_ALLOW_THREADS;
+    status = bsrg_sampled_matmul(args, &error);
+    Py_END_ALLOW_THREADS;
+    outcome = bsrg_outcome_of(state, status, &error);
+  }
+  bsrg_release_operands(state, operands, OPERANDS, outcome == BSRG_DONE, &call->work);
+  return outcome;
+}
+
+/* ---- sampled_matmul() ------------------------------------------------------------------------------- */
+
+static int parse_scalars(PyObject *const *found, sampled_call *call) {
+  bsrg_sampled_args *args = &call->args;
   args->alpha = 1.0;
   args->beta = 0.0;
   args->family = BSRG_AUTO;
   if (found[5] != NULL && bsrg_parse_real(found[5], "alpha", &args->alpha) < 0) return -1;
   if (found[6] != NULL && bsrg_parse_real(found[6], "beta", &args->beta) < 0) return -1;
-  if (bsrg_parse_work(found[7], work) < 0) return -1;
+  if (bsrg_parse_work(found[7], &call->work) < 0) return -1;
   return found[8] == NULL ? 0 : bsrg_parse_family(found[8], &args->family);
 }
 
@@ -78,36 +128,73 @@ PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssi
   bsrg_state *state = PyModule_GetState(module);
   PyObject *found[10];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
-  bsrg_sampled_args call = {.pattern = bsrg_matrix_structure(state, found[0])};
-  if (call.pattern == NULL) return NULL;
-  bsrg_work work;
   bsrg_chip_question question;
-  if (parse_scalars(found, &call, &work) < 0 || bsrg_parse_question(found[9], &question) < 0) return NULL;
-
-  bsrg_operand operands[OPERANDS] = {[A] = {.name = "a"},
-                                     [B] = {.name = "b"},
-                                     [OUT] = {.name = "out.data"},
-                                     [VALUES] = {.name = "pattern.data"}};
-  PyObject *result = NULL;
-  const bsrg_structure_view view = bsrg_structure_get(call.pattern);
-  if (import_operands(state, found, &view, &work, operands) == 0 && set_batch(operands, &call.batch) == 0) {
-    call.dtype = (bsrg_dtype)operands[A].array.element->dtype;
-    call.device = bsrg_device_of_question(&question, operands[A].array.device);
-    call.question = question.asked;
-    call.a = bsrg_operand_dense(&operands[A]);
-    call.b = bsrg_operand_dense(&operands[B]);
-    if (operands[VALUES].given) call.values = operands[VALUES].array.data;
-    call.out = operands[OUT].array.data;
-    call.stream = work.stream;
-    bsrg_error error;
-    bsrg_status status;
-    Py_BEGIN_ALLOW_THREADS;
-    status = bsrg_sampled_matmul(&call, &error);
-    Py_END_ALLOW_THREADS;
-    result = status == BSRG_OK ? bsrg_answer(&question) : bsrg_raise(state, status, &error);
+  sampled_call call = {.args.pattern = bsrg_matrix_structure(state, found[0]), .question = &question};
+  if (call.args.pattern == NULL || parse_scalars(found, &call) < 0 ||
+      bsrg_parse_question(found[9], &question) < 0) {
+    return NULL;
   }
-  bsrg_release_operands(state, operands, OPERANDS, result != NULL, &work);
-  return result;
+  name_operands(call.operands);
+  PyObject *const objects[OPERANDS] = {[A] = found[1], [B] = found[2], [OUT] = found[3], [VALUES] = found[4]};
+  return compute(state, objects, &call) == BSRG_DONE ? bsrg_answer(&question) : NULL;
+}
+
+/* ---- try_sampled() ---------------------------------------------------------------------------------- */
+
+/* Whether the operand has elements of that name and is on the device of that name. */
+static bool is_like(const bsrg_operand *operand, PyObject *dtype, PyObject *device) {
+  const bsrg_device where = operand->array.device;
+  if (!PyUnicode_Check(dtype) || !PyUnicode_Check(device) ||
+      PyUnicode_CompareWithASCIIString(dtype, operand->array.element->name) != 0)
+    return false;
+  if (where.kind == BSRG_CPU) return PyUnicode_CompareWithASCIIString(device, "cpu") == 0;
+  PyObject *name = bsrg_device_name(where);
+  const bool same = name != NULL && PyUnicode_Compare(name, device) == 0;
+  Py_XDECREF(name);
+  return same;
+}
+
+/* a and b, two matrices, and values for the product. */
+static bool begin(bsrg_state *state, PyObject **objects, PyObject *dtype, PyObject *device,
+                  sampled_call *call) {
+  bsrg_operand *operands = call->operands;
+  name_operands(operands);
+  call->work = (bsrg_work){BSRG_ADOPT_STREAM, NULL};
+  for (int i = A; i <= B; ++i)
+    if (bsrg_import_operand(state, objects[i], &operands[i], &call->work) < 0 || operands[i].array.ndim != 2)
+      return false;
+  if (!is_like(&operands[A], dtype, device)) return false;
+  const bsrg_structure_view v = bsrg_structure_get(call->args.pattern);
+  const bool turned = v.order != NULL;
+  const int64_t shape[3] = {v.nnzb, turned ? v.block_width : v.block_height,
+                            turned ? v.block_height : v.block_width};
+  objects[OUT] = bsrg_new_usual(state, objects[A], operands[A].array.element, 3, shape);
+  return objects[OUT] != NULL;
+}
+
+PyObject *bsrg_py_try_sampled(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+  enum { COUNT = 8 };
+  bsrg_state *state = PyModule_GetState(module);
+  if (nargs != COUNT) return PyErr_Format(PyExc_TypeError, "try_sampled() takes %d arguments", COUNT);
+  PyObject *objects[OPERANDS] = {[A] = args[1], [B] = args[2], [VALUES] = args[3]};
+  bsrg_recording recorded = BSRG_RECORDING_UNKNOWN;
+  for (int i = A; i <= B; ++i)
+    if (!bsrg_is_usual(state, objects[i], false, &recorded)) return bsrg_give_up();
+  if (!Py_IS_TYPE(args[0], state->structure_type)) return bsrg_not_implemented();
+  sampled_call call = {.args.pattern = bsrg_structure_of(args[0])};
+  if (!bsrg_parse_factor(args[4], &call.args.alpha) || !bsrg_parse_factor(args[5], &call.args.beta))
+    return bsrg_give_up();
+  if (call.args.beta == 0) objects[VALUES] = NULL; /* not read: of any kind, and anywhere */
+  if (objects[VALUES] != NULL && !bsrg_is_usual(state, objects[VALUES], true, &recorded))
+    return bsrg_give_up();
+  bsrg_outcome outcome = BSRG_REFUSED;
+  if (begin(state, objects, args[6], args[7], &call))
+    outcome = compute(state, objects, &call);
+  else
+    bsrg_release_operands(state, call.operands, OPERANDS, false, &call.work);
+  if (outcome == BSRG_DONE) return objects[OUT];
+  Py_XDECREF(objects[OUT]);
+  return outcome == BSRG_FAILED ? NULL : bsrg_give_up();
 }
 
 const char bsrg_sampled_matmul_doc[] =
@@ -134,3 +221,11 @@ const char bsrg_sampled_matmul_doc[] =
     "out.data.\n\n"
     "Raises TypeError (no array, dtype, device), ValueError (shapes, strides, memory), MemoryError,\n"
     "DeviceUnavailableError, RuntimeError (CUDA).";
+
+const char bsrg_try_sampled_doc[] =
+    "try_sampled(structure, a, b, values, alpha, beta, dtype, device, /)\n"
+    "--\n\n"
+    "The values of what bsrgemm.sampled_matmul returns for two matrices, or NotImplemented where that has to "
+    "find\n"
+    "out what is asked for.\n\n"
+    "Structure, values, dtype and device are those of the pattern, of which the last two must be a's.";

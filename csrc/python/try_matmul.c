@@ -2,112 +2,11 @@
  * Whatever is not usual, and whatever is wrong, gives NotImplemented: the package then goes the general way, which takes
  * more kinds and has the error messages. Nothing is remembered between calls but types, so a call cannot be mistaken for
  * an earlier one. */
-#include "device_array.h"
 #include "dynamic_object.h"
 #include "matmul_object.h"
-
-static PyObject *not_implemented(void) {
-  PyErr_Clear();
-  return Py_NewRef(Py_NotImplemented);
-}
-
-/* The exception stays where it is none of the argument's, such as KeyboardInterrupt. */
-static PyObject *give_up(void) {
-  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
-  return not_implemented();
-}
-
-/* ---- which arrays are usual ----------------------------------------------------------------------- */
-
-/* Looks for PyTorch among what has been imported. Without an exchange table (before 2.10) nothing here could tell its
- * current stream. */
-static void find_tensor_types(bsrg_state *state) {
-  PyObject *torch = PyImport_GetModule(state->names[BSRG_NAME_torch]);
-  PyObject *nn = torch == NULL ? NULL : PyObject_GetAttrString(torch, "nn");
-  PyObject *tensor = nn == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
-  PyObject *parameter = tensor == NULL ? NULL : PyObject_GetAttrString(nn, "Parameter");
-  PyObject *is_grad_enabled = parameter == NULL ? NULL : PyObject_GetAttrString(torch, "is_grad_enabled");
-  if (is_grad_enabled != NULL && bsrg_has_exchange(state, tensor)) {
-    state->tensor_type = tensor;
-    state->parameter_type = parameter;
-    state->is_grad_enabled = is_grad_enabled;
-  } else {
-    Py_XDECREF(is_grad_enabled);
-    Py_XDECREF(parameter);
-    Py_XDECREF(tensor);
-  }
-  Py_XDECREF(nn);
-  Py_XDECREF(torch);
-  PyErr_Clear(); /* a torch that is being imported, or none */
-}
-
-/* Exactly that: subclasses of tensors may mean something else than their memory says. */
-static bool is_tensor(bsrg_state *state, PyObject *obj) {
-  PyObject *type = (PyObject *)Py_TYPE(obj);
-  if (state->tensor_type == NULL) find_tensor_types(state);
-  return state->tensor_type != NULL && (type == state->tensor_type || type == state->parameter_type);
-}
-
-static bool is_ndarray(PyObject *obj) { return Py_IS_TYPE(obj, &PyArray_Type); }
-
-/* Whether autograd records what tensors that want gradients go into: one answer for a call, asked for when its first
- * tensor is met. */
-typedef enum recording { RECORDING_UNKNOWN, RECORDING, NOT_RECORDING } recording;
-
-/* false with an exception. */
-static bool ask_recording(bsrg_state *state, recording *answer) {
-  PyObject *enabled = PyObject_CallNoArgs(state->is_grad_enabled);
-  *answer = enabled == Py_False ? NOT_RECORDING : RECORDING;
-  Py_XDECREF(enabled); /* True and False stay */
-  return enabled != NULL;
-}
-
-/* Also true with an exception. */
-static bool wants_gradient(bsrg_state *state, PyObject *tensor) {
-  PyObject *wanted = PyObject_GetAttr(tensor, state->names[BSRG_NAME_requires_grad]);
-  Py_XDECREF(wanted);
-  return wanted != Py_False;
-}
-
-/* Whether a tensor means the negative of what its memory says; also true with an exception, and where nobody knows. The
- * function behind the method is called as it is: the way to it takes a third as long again. */
-static bool is_negated(bsrg_state *state, PyObject *tensor) {
-  if (state->is_neg == NULL) {
-    PyObject *method = PyObject_GetAttr(tensor, state->names[BSRG_NAME_is_neg]);
-    if (method != NULL && Py_IS_TYPE(method, &PyCFunction_Type) &&
-        PyCFunction_GetFlags(method) == METH_NOARGS)
-      state->is_neg = PyCFunction_GetFunction(method);
-    Py_XDECREF(method);
-    if (state->is_neg == NULL) return true;
-  }
-  PyObject *negated = state->is_neg(tensor, NULL);
-  Py_XDECREF(negated);
-  return negated != Py_False;
-}
-
-/* Whether obj is a tensor whose memory is all that there is to it. The values of a matrix were no negated ones when it
- * was made, which saves asking. */
-static bool is_plain_tensor(bsrg_state *state, PyObject *obj, bool is_values, recording *recorded) {
-  if (!is_tensor(state, obj)) return false;
-  if (*recorded == RECORDING_UNKNOWN && !ask_recording(state, recorded)) return false;
-  return (*recorded == NOT_RECORDING || !wants_gradient(state, obj)) &&
-         (is_values || !is_negated(state, obj));
-}
-
-/* Whether the array is of a usual kind and nothing but its memory. */
-static bool is_usual(bsrg_state *state, PyObject *obj, bool is_values, recording *recorded) {
-  return is_ndarray(obj) || Py_IS_TYPE(obj, state->device_array_type) ||
-         is_plain_tensor(state, obj, is_values, recorded);
-}
+#include "usual.h"
 
 /* ---- what the general way does in Python ------------------------------------------------------------ */
-
-/* A number of the two common types; others are judged elsewhere. */
-static bool parse_factor(PyObject *obj, double *out) {
-  if (!PyFloat_CheckExact(obj) && !PyLong_CheckExact(obj)) return false;
-  *out = PyFloat_AsDouble(obj);
-  return *out != -1.0 || !PyErr_Occurred();
-}
 
 typedef struct result_shape {
   int ndim;
@@ -130,23 +29,6 @@ static result_shape shape_of_result(const bsrg_matmul_call *call) {
   shape.sizes[right || core == 1 ? shape.ndim - 1 : shape.ndim - 2] =
       right != call->transposed ? a.cols : a.rows;
   return shape;
-}
-
-/* An array for the result, as `dense` is one. NULL also without an exception. */
-static PyObject *new_result(bsrg_state *state, PyObject *dense, const bsrg_element *element,
-                            const result_shape *shape) {
-  if (element->bits == 8) return NULL; /* of another dtype */
-  if (is_ndarray(dense)) return bsrg_new_numpy(element, shape->ndim, shape->sizes);
-  if (!is_tensor(state, dense)) return NULL;
-  PyObject *sizes = PyTuple_New(shape->ndim);
-  for (int i = 0; i < shape->ndim && sizes != NULL; ++i) {
-    PyObject *size = PyLong_FromLongLong(shape->sizes[i]);
-    if (size == NULL || PyTuple_SetItem(sizes, i, size) < 0) Py_CLEAR(sizes);
-  }
-  if (sizes == NULL) return NULL;
-  PyObject *result = PyObject_CallMethodObjArgs(dense, state->names[BSRG_NAME_new_empty], sizes, NULL);
-  Py_DECREF(sizes);
-  return result;
 }
 
 /* Makes a bias one of rows or of columns, by its shape and that of a result of two or more dimensions. */
@@ -182,7 +64,8 @@ static bool begin(bsrg_state *state, PyObject **objects, PyObject *bias, bsrg_ma
   /* A layer has one matrix, and its batch is one, which others are copied into. */
   if (is_layer && (operands[VALUES].array.ndim != 3 || (dense->ndim > 2 && !bsrg_is_contiguous(dense))))
     return false;
-  if (objects[OUT] == NULL) objects[OUT] = new_result(state, objects[DENSE], dense->element, &shape);
+  if (objects[OUT] == NULL)
+    objects[OUT] = bsrg_new_usual(state, objects[DENSE], dense->element, shape.ndim, shape.sizes);
   if (objects[OUT] == NULL) return false;
   /* What vectors are allowed of a result of one dimension is another question. */
   const bool vectors = bias != NULL || objects[ROW_SCALE] != NULL || objects[COL_SCALE] != NULL;
@@ -203,7 +86,7 @@ static PyObject *try_product(bsrg_state *state, PyObject **objects, PyObject *bi
   }
   if (outcome == BSRG_DONE) return objects[OUT];
   Py_XDECREF(objects[OUT]);
-  return outcome == BSRG_FAILED ? NULL : give_up();
+  return outcome == BSRG_FAILED ? NULL : bsrg_give_up();
 }
 
 /* None becomes NULL. */
@@ -217,18 +100,20 @@ PyObject *bsrg_py_try_matmul(PyObject *module, PyObject *const *args, Py_ssize_t
   PyObject *objects[OPERANDS] = {[VALUES] = args[1],           [DENSE] = args[2],
                                  [C] = given(args[4]),         [OUT] = given(args[11]),
                                  [ROW_SCALE] = given(args[9]), [COL_SCALE] = given(args[10])};
-  recording recorded = RECORDING_UNKNOWN;
+  bsrg_recording recorded = BSRG_RECORDING_UNKNOWN;
   for (int i = 0; i < OPERANDS; ++i)
-    if (objects[i] != NULL && !is_usual(state, objects[i], i == VALUES, &recorded)) return give_up();
-  if (bias != NULL && !is_usual(state, bias, false, &recorded)) return give_up();
+    if (objects[i] != NULL && !bsrg_is_usual(state, objects[i], i == VALUES, &recorded))
+      return bsrg_give_up();
+  if (bias != NULL && !bsrg_is_usual(state, bias, false, &recorded)) return bsrg_give_up();
   bsrg_matmul_call call = {.args = {.a = bsrg_matrix_structure(state, args[0]),
                                     .side = args[3] == Py_True ? BSRG_A_RIGHT : BSRG_A_LEFT,
                                     .beta = objects[C] != NULL}};
-  if (call.args.a == NULL || !parse_factor(alpha, &call.args.alpha) ||
-      (beta != NULL && !parse_factor(beta, &call.args.beta)) || (objects[C] == NULL && call.args.beta != 0) ||
+  if (call.args.a == NULL || !bsrg_parse_factor(alpha, &call.args.alpha) ||
+      (beta != NULL && !bsrg_parse_factor(beta, &call.args.beta)) ||
+      (objects[C] == NULL && call.args.beta != 0) ||
       bsrg_parse_activation(args[8], &call.args.epilogue.activation) < 0 ||
       bsrg_parse_precision(args[12], &call.args.precision) < 0) {
-    return give_up();
+    return bsrg_give_up();
   }
   return try_product(state, objects, bias, &call);
 }
@@ -238,17 +123,17 @@ PyObject *bsrg_py_try_linear(PyObject *module, PyObject *const *args, Py_ssize_t
   bsrg_state *state = PyModule_GetState(module);
   if (nargs != COUNT) return PyErr_Format(PyExc_TypeError, "try_linear() takes %d arguments", COUNT);
   PyObject *objects[OPERANDS] = {[VALUES] = args[1], [DENSE] = args[2]}, *bias = given(args[3]);
-  recording recorded = RECORDING_UNKNOWN;
-  if (!is_plain_tensor(state, objects[VALUES], false, &recorded) || /* a layer's may be replaced */
-      !is_plain_tensor(state, objects[DENSE], false, &recorded) ||
-      (bias != NULL && !is_plain_tensor(state, bias, false, &recorded))) {
-    return give_up();
+  bsrg_recording recorded = BSRG_RECORDING_UNKNOWN;
+  if (!bsrg_is_plain_tensor(state, objects[VALUES], false, &recorded) || /* a layer's may be replaced */
+      !bsrg_is_plain_tensor(state, objects[DENSE], false, &recorded) ||
+      (bias != NULL && !bsrg_is_plain_tensor(state, bias, false, &recorded))) {
+    return bsrg_give_up();
   }
-  if (!Py_IS_TYPE(args[0], state->structure_type)) return not_implemented();
+  if (!Py_IS_TYPE(args[0], state->structure_type)) return bsrg_not_implemented();
   bsrg_matmul_call call = {.args = {.a = bsrg_structure_of(args[0]), .side = BSRG_A_RIGHT, .alpha = 1.0},
                            .transposed = true};
-  if (bsrg_structure_get(call.args.a).order != NULL) return not_implemented();
-  if (bsrg_parse_activation(args[4], &call.args.epilogue.activation) < 0) return give_up();
+  if (bsrg_structure_get(call.args.a).order != NULL) return bsrg_not_implemented();
+  if (bsrg_parse_activation(args[4], &call.args.epilogue.activation) < 0) return bsrg_give_up();
   return try_product(state, objects, bias, &call);
 }
 

@@ -182,6 +182,17 @@ def try_matmul(
 def try_linear(
     structure: Structure, values: Any, input: Any, bias: Any, activation: str | None, /
 ) -> Any: ...
+def try_sampled(
+    structure: Structure,
+    a: Any,
+    b: Any,
+    values: Any,
+    alpha: Any,
+    beta: Any,
+    dtype: str,
+    device: str,
+    /,
+) -> Any: ...
 def sampled_matmul(
     structure: Structure | DynamicStructure,
     a: Importable,

@@ -11,6 +11,7 @@ from ._batch import broadcast
 from ._convert import MOST_BEFORE_BLOCKS
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
+from ._forward_mode import in_dual_level
 from ._interop import (
     ACCEPTED_DTYPES,
     BlockSparse,
@@ -91,6 +92,20 @@ def sampled_matmul(
     DeviceUnavailableError
         If the operands are on a GPU that this process cannot use.
     """
+    usual = out is None and stream is None and isinstance(pattern, BlockSparse) and pattern.is_fixed
+    if usual and not in_dual_level():
+        data = _core.try_sampled(
+            pattern._structure,
+            a,
+            b,
+            pattern._data,
+            alpha,
+            beta,
+            pattern._dtype,
+            pattern._device,
+        )
+        if data is not NotImplemented:
+            return pattern._around(data, pattern._dtype, ())
     return sampled(a, b, pattern, alpha, beta, out, stream)
 
 

@@ -70,10 +70,13 @@ def test_each_call_is_on_the_stream_of_its_time(torch: Any, rng: np.random.Gener
                 torch.cuda._sleep(20_000_000)
                 x.copy_(contents)
                 product, layered = bsrgemm.matmul(p.matrix, x), layer(x)
-                kept = product.clone(), layered.clone()
+                sampled = bsrgemm.sampled_matmul(x, x, p.matrix)
+                kept = product.clone(), layered.clone(), sampled.todense()
             stream.synchronize()
-            close(torch, kept[0], p.dense @ contents.double())
-            close(torch, kept[1], contents.double() @ p.dense.T)
+            wide = contents.double()
+            close(torch, kept[0], p.dense @ wide)
+            close(torch, kept[1], wide @ p.dense.T)
+            close(torch, kept[2], wide @ wide * (p.dense != 0))
 
 
 @pytest.mark.usefixtures("short_only")
