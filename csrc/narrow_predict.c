@@ -146,10 +146,17 @@ static double later_items_seconds(const bsrg_narrow_list *list, const bsrg_chip 
 }
 
 /* By multiply-adds, fitted on an H100: a launch, those of float32 of an SM, of 64 columns of strips of 32 rows more, and what a
- * row of X takes. k: rows of X that all items meet, and the longest one, in whole rounds of each block; starts: of items. */
+ * row of X takes. k: rows of X that all items meet, and the longest one; starts: of items. */
 static const double fma_launch_seconds = 5e-6, fmas_per_s = 128 * 0.92e9, wide_fmas_per_s = 128 * 1.12e9;
 static const double fma_row_seconds = 20e-12;
-enum { FMA_ROUND_BYTES = 64 }; /* of a row of A */
+/* Blocks of 12 and 20 columns took 1.15 to 1.6 times as long as others, as if rounds, of 64 bytes of a row, did not go on from
+ * one block to the next, which those of 8 columns do. */
+enum { FMA_ROUND_BYTES = 64 };
+static double fma_width(int64_t block_width, double item) {
+  const double bytes = (double)block_width * item;
+  if (fmod(FMA_ROUND_BYTES, bytes) == 0) return (double)block_width;
+  return ceil(bytes / FMA_ROUND_BYTES) * FMA_ROUND_BYTES / item;
+}
 static double fma_seconds(const bsrg_narrow_list *list, bsrg_dtype dtype, double k, double longest, int64_t n,
                           const bsrg_chip *chip, double work, double starts) {
   const bool wide = list->strip == 32 && n > 32;
@@ -158,7 +165,8 @@ static double fma_seconds(const bsrg_narrow_list *list, bsrg_dtype dtype, double
       list->strip * (double)bsrg_narrow_columns(n) * of_float32 / (wide ? wide_fmas_per_s : fmas_per_s);
   /* All items, and the longest one, of which one SM does all: neither hides the other. */
   const double multiply = hypot(k * of_row / chip->sm_count, longest * of_row);
-  return fma_launch_seconds + starts + later_items_seconds(list, chip) +
+  const double output = starts * (double)n / BSRG_NARROW_MAX_N; /* of items, as of 64 columns on an H200 */
+  return fma_launch_seconds + output + later_items_seconds(list, chip) +
          fmax(work, fmax(multiply, k * of_float32 * fma_row_seconds));
 }
 
@@ -192,7 +200,7 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
   const double longest = item * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
   const double work = fmax(memory, fmax(starts, longest));
-  const double width = ceil(item * (double)v->block_width / FMA_ROUND_BYTES) * FMA_ROUND_BYTES / item;
+  const double width = fma_width(v->block_width, item);
   if (bsrg_narrow_by_fma(dtype))
     c->seconds = fma_seconds(list, dtype, list->item_blocks * width, list->longest_item * width, n, chip,
                              work, starts);

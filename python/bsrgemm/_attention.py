@@ -235,24 +235,24 @@ def _descale(descale: Any, name: str) -> Any:
 
 def _sequences(cu_q: Any, cu_k: Any, max_q: Any, max_k: Any, layout: str) -> dict[str, Any]:
     """What the core is told of sequences; empty where there are none."""
-    given = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
-    bounds = {"max_seqlen_q": max_q, "max_seqlen_k": max_k}
-    bounds = {name: n for name, n in bounds.items() if n is not None}
-    if cu_q is None or cu_k is None:
-        missing = [name for name, x in given.items() if x is None]
-        if len(missing) == 1 or bounds:
-            raise TypeError(
-                f"{missing[0]} is None; accepted: an array of int32 or int64, where "
-                "any of cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k is given"
-            )
+    if cu_q is None and cu_k is None and max_q is None and max_k is None:
         return {}
+    if cu_q is None or cu_k is None:
+        missing = "cu_seqlens_q" if cu_q is None else "cu_seqlens_k"
+        raise TypeError(
+            f"{missing} is None; accepted: an array of int32 or int64, where "
+            "any of cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k is given"
+        )
     if layout != "bhsd":
         raise ValueError(
             f"layout is {layout!r} and cu_seqlens_q is given; accepted: one of them, since q, k "
             "and v are then (rows, heads, size)"
         )
-    arrays = {name: library_of(x).importable(x, name) for name, x in given.items()}
-    return {**arrays, **bounds}
+    arrays = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
+    bounds = {"max_seqlen_q": max_q, "max_seqlen_k": max_k}
+    return {name: library_of(x).importable(x, name) for name, x in arrays.items()} | {
+        name: n for name, n in bounds.items() if n is not None
+    }
 
 
 def _check_heads(q_heads: int, k_heads: int, enable_gqa: bool) -> None:

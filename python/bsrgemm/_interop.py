@@ -295,8 +295,11 @@ class _Torch(Library):
         return x.detach()
 
     def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
-        wanted = like.dtype if dtype is None else getattr(self.torch, dtype)
-        return self.torch.empty(shape, dtype=wanted, device=like.device)
+        torch = sys.modules["torch"]
+        if dtype is None and type(like) is torch.Tensor:
+            return like.new_empty(shape)  # in half the time
+        wanted = like.dtype if dtype is None else getattr(torch, dtype)
+        return torch.empty(shape, dtype=wanted, device=like.device)
 
     def current_stream(self, x: Any) -> int | None:
         return self.torch.cuda.current_stream(x.device).cuda_stream if x.is_cuda else None
