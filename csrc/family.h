@@ -83,13 +83,13 @@ bool bsrg_says_why(const bsrg_candidate *candidate);
 static inline bool bsrg_is_skewed(int64_t longest, int64_t total, int64_t count) {
   return longest * count > 2 * total;
 }
-/* How many row tiles of a list, longest first, go before the sweeps over panels of columns: those that take longer than
- * 1.75 of these, in which every worker has an equal share. At the end of the last sweep they would keep the chip waiting;
- * where there are so many products to a row of X, reading it again costs little. Of 64 tiles of Zipf's lengths 4 go first;
- * with 6 of them tall blocks of 64 x 64 took 2 to 3% longer, those of 128 x 128 as long within 3%. */
+/* How many row tiles of a list, longest first, go before the sweeps over panels of columns: those that take longer than so many
+ * of these, in which every worker has an equal share. At the end of the last sweep they would keep the chip waiting; where
+ * there are so many products to a row of X, reading it again costs little. */
+static const double bsrg_sweeps_of_first = 1.75;
 static inline bool bsrg_goes_first(double length, double total, int64_t group, int64_t n_tiles,
-                                   int64_t workers) {
-  return group < n_tiles && length * (double)workers > 1.75 * total * (double)group;
+                                   int64_t workers, double sweeps) {
+  return group < n_tiles && length * (double)workers > sweeps * total * (double)group;
 }
 /* Whether the longest of `count` tiles is not much longer than all of them are on average. */
 static inline bool bsrg_is_even(int64_t longest, int64_t total, int64_t count) {

@@ -62,7 +62,7 @@ bsrg_kmajor_schedule bsrg_kmajor_schedule_for(const bsrg_matmul_args *args, cons
   s.group = (int32_t)bsrg_max(1, bsrg_min(group / s.pair, s.n_tiles));
   while (tall->skewed && s.lead < tall->tile_count &&
          bsrg_goes_first(tall->tiles[s.lead].entry_count, (double)tall->tile_entries, s.group, s.n_tiles,
-                         sm_count / s.pair))
+                         sm_count / s.pair, bsrg_sweeps_of_first))
     ++s.lead;
   s.in_step = k >= 1024 && bsrg_is_even(tall->longest_tile, tall->tile_entries, tall->tile_count);
   return s;

@@ -349,9 +349,9 @@ int32_t bsrg_stream_group(const bsrg_stream_plan *plan, int32_t cluster, int32_t
 int32_t bsrg_stream_lead(const bsrg_stream_plan *plan, int32_t cluster, int32_t n_tiles, int64_t sm_count) {
   const int32_t group = bsrg_stream_group(plan, cluster, n_tiles);
   int32_t lead = 0;
-  while (
-      plan->skewed && lead < plan->tile_count &&
-      bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles, sm_count / cluster))
+  while (plan->skewed && lead < plan->tile_count &&
+         bsrg_goes_first(plan->tiles[lead].parts, (double)plan->part_count, group, n_tiles,
+                         sm_count / cluster, bsrg_sweeps_of_first))
     ++lead;
   return lead;
 }

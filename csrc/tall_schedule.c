@@ -36,14 +36,20 @@ static int32_t group_for(const bsrg_structure_view *v, const bsrg_tall_plan *pla
   return (int32_t)bsrg_max(1, bsrg_min(tiles / cluster.columns, n_tiles));
 }
 
-static int32_t lead_for(const bsrg_tall_plan *plan, bsrg_tall_cluster cluster, int32_t group, int32_t n_tiles,
-                        int64_t sm_count) {
+/* Of 64 tiles of Zipf's lengths 4 would go first by bsrg_sweeps_of_first. With 5 to 8 of them blocks of 128 x 128 took 1 to 2%
+ * less time, with 7 the least, with 10 .6%; those of 64 x 64, which read more of X, 3 to 5% more with 6 and 8. */
+static const double sweeps_of_whole_rows = 1.05;
+
+static int32_t lead_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan, bsrg_tall_cluster cluster,
+                        int32_t group, int32_t n_tiles, int64_t sm_count) {
+  const double sweeps = bsrg_tall_has_unions(v) ? bsrg_sweeps_of_first : sweeps_of_whole_rows;
   const int32_t rows = plan->tile_count / cluster.rows;
   const double total = (double)plan->tile_entries / cluster.rows;
   const int64_t clusters = sm_count / (cluster.columns * cluster.rows);
   int32_t lead = 0;
-  while (plan->skewed && lead < rows &&
-         bsrg_goes_first(plan->tiles[lead * cluster.rows].entry_count, total, group, n_tiles, clusters))
+  while (
+      plan->skewed && lead < rows &&
+      bsrg_goes_first(plan->tiles[lead * cluster.rows].entry_count, total, group, n_tiles, clusters, sweeps))
     ++lead;
   return lead;
 }
@@ -182,7 +188,7 @@ bsrg_tall_schedule bsrg_tall_schedule_for(const bsrg_structure_view *v, const bs
   }
   s.n_tiles = (int32_t)bsrg_ceil_div(n, BSRG_TALL_TILE_N * s.cluster.columns);
   s.group = group_for(v, plan, s.cluster, s.n_tiles);
-  s.lead = lead_for(plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
+  s.lead = lead_for(v, plan, s.cluster, s.group, s.n_tiles, chip->sm_count);
   if (s.level) s.lead = (int32_t)bsrg_max(s.lead, s.level->tiles);
   s.in_step = !s.level && bsrg_tall_stays_in_step(v, plan);
   return s;
