@@ -64,7 +64,7 @@ static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_p
   c->l2_bytes = (double)bsrg_dtype_size(args->dtype) * tiles * k * ((double)tile.rows + columns);
   const double share = half ? half_share : args->dtype == BSRG_F32 ? f32_share : f64_share;
   const double cost = (half ? half_cost : simt_cost)[tile.index] * (v->block_width < 16 ? narrow_cost : 1);
-  /* SMs have one tile more than others. */
+  /* Some SMs have one tile more than others. */
   const double most = ceil(tiles / chip->sm_count) * chip->sm_count / tiles;
   double work = c->mma_flops * cost * most / (chip->mma_flops_per_s * share) +
                 portable_tile_seconds * tiles / (double)(chip->sm_count * tile.ctas);
