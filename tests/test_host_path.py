@@ -392,6 +392,26 @@ def test_more_types_with_exchange_tables_than_are_remembered(rng: np.random.Gene
     assert _core.describe(x.as_subclass(later)).shape == (2, 3)
 
 
+def test_which_arrays_are_usual() -> None:
+    """Nothing but their memory, and no gradient of them is recorded."""
+    x = torch.ones(2, 3)
+    wanted = x.clone().requires_grad_()
+    assert _core.are_usual() and _core.are_usual(x, x.numpy(), x.T, torch.nn.Parameter(x, False))
+    others = (
+        wanted,
+        x.to_sparse(),
+        torch.ones(2, dtype=torch.complex64).conj().imag,  # negated
+        x.as_subclass(type("Own", (torch.Tensor,), {})),
+        np.ma.array(x.numpy()),
+        [1.0],
+        None,
+    )
+    for other in others:
+        assert not _core.are_usual(other) and not _core.are_usual(x, other)
+    with torch.no_grad():
+        assert _core.are_usual(wanted)
+
+
 def test_arguments_of_the_extension() -> None:
     for function in (_core.try_matmul, _core.try_linear, _core.try_sampled):
         with pytest.raises(TypeError, match="arguments"):

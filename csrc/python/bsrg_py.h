@@ -103,9 +103,9 @@ typedef struct bsrg_state {
   PyTypeObject *device_array_type;
   PyTypeObject *array_info_type;
   PyObject *names[BSRG_NAME_COUNT];
-  PyObject *tensor_type, *parameter_type, *is_grad_enabled; /* torch's once it has been met, else NULL */
-  PyCFunction is_neg;                                       /* behind the method of tensors, likewise */
-  bsrg_exchange_type exchange_types[BSRG_EXCHANGE_TYPES];   /* the newest first, NULL behind the last one */
+  PyObject *tensor_type, *parameter_type, *is_grad_enabled, *strided; /* torch's once met, else NULL */
+  PyCFunction is_neg;                                     /* behind the method of tensors, likewise */
+  bsrg_exchange_type exchange_types[BSRG_EXCHANGE_TYPES]; /* the newest first, NULL behind the last one */
   int bfloat16_type; /* ml_dtypes' NumPy type number once it has been met, else -1 */
 } bsrg_state;
 
@@ -159,6 +159,7 @@ PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nar
 PyObject *bsrg_py_try_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *bsrg_py_try_linear(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *bsrg_py_try_sampled(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *bsrg_py_are_usual(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames);
 PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
@@ -167,8 +168,8 @@ PyObject *bsrg_py_topk(PyObject *module, PyObject *const *args, Py_ssize_t nargs
 PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 extern const char bsrg_matmul_doc[], bsrg_try_matmul_doc[], bsrg_try_linear_doc[], bsrg_try_sampled_doc[],
-    bsrg_matmul_sparse_doc[], bsrg_sampled_matmul_doc[], bsrg_attention_doc[], bsrg_topk_doc[],
-    bsrg_softmax_doc[], bsrg_describe_doc[];
+    bsrg_are_usual_doc[], bsrg_matmul_sparse_doc[], bsrg_sampled_matmul_doc[], bsrg_attention_doc[],
+    bsrg_topk_doc[], bsrg_softmax_doc[], bsrg_describe_doc[];
 extern PyMethodDef bsrg_system_methods[]; /* threads, devices, probe */
 
 PyTypeObject *bsrg_make_structure_type(PyObject *module);

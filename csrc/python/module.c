@@ -77,6 +77,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg) {
   Py_VISIT(state->tensor_type);
   Py_VISIT(state->parameter_type);
   Py_VISIT(state->is_grad_enabled);
+  Py_VISIT(state->strided);
   for (int i = 0; i < BSRG_EXCHANGE_TYPES; ++i) Py_VISIT(state->exchange_types[i].type);
   return 0;
 }
@@ -91,6 +92,7 @@ static int clear(PyObject *module) {
   Py_CLEAR(state->tensor_type);
   Py_CLEAR(state->parameter_type);
   Py_CLEAR(state->is_grad_enabled);
+  Py_CLEAR(state->strided);
   for (int i = 0; i < BSRG_EXCHANGE_TYPES; ++i) Py_CLEAR(state->exchange_types[i].type);
   for (int i = 0; i < BSRG_NAME_COUNT; ++i) Py_CLEAR(state->names[i]);
   return 0;
@@ -102,6 +104,7 @@ static PyMethodDef methods[] = {
     {"matmul", (PyCFunction)(void (*)(void))bsrg_py_matmul, METH_FASTCALL | METH_KEYWORDS, bsrg_matmul_doc},
     {"try_matmul", (PyCFunction)(void (*)(void))bsrg_py_try_matmul, METH_FASTCALL, bsrg_try_matmul_doc},
     {"try_linear", (PyCFunction)(void (*)(void))bsrg_py_try_linear, METH_FASTCALL, bsrg_try_linear_doc},
+    {"are_usual", (PyCFunction)(void (*)(void))bsrg_py_are_usual, METH_FASTCALL, bsrg_are_usual_doc},
     {"try_sampled", (PyCFunction)(void (*)(void))bsrg_py_try_sampled, METH_FASTCALL, bsrg_try_sampled_doc},
     {"sampled_matmul", (PyCFunction)(void (*)(void))bsrg_py_sampled_matmul, METH_FASTCALL | METH_KEYWORDS,
      bsrg_sampled_matmul_doc},

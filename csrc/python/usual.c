@@ -20,11 +20,14 @@ static void find_tensor_types(bsrg_state *state) {
   PyObject *tensor = nn == NULL ? NULL : PyObject_GetAttrString(torch, "Tensor");
   PyObject *parameter = tensor == NULL ? NULL : PyObject_GetAttrString(nn, "Parameter");
   PyObject *is_grad_enabled = parameter == NULL ? NULL : PyObject_GetAttrString(torch, "is_grad_enabled");
-  if (is_grad_enabled != NULL && bsrg_has_exchange(state, tensor)) {
+  PyObject *strided = is_grad_enabled == NULL ? NULL : PyObject_GetAttrString(torch, "strided");
+  if (strided != NULL && bsrg_has_exchange(state, tensor)) {
     state->tensor_type = tensor;
     state->parameter_type = parameter;
     state->is_grad_enabled = is_grad_enabled;
+    state->strided = strided;
   } else {
+    Py_XDECREF(strided);
     Py_XDECREF(is_grad_enabled);
     Py_XDECREF(parameter);
     Py_XDECREF(tensor);
@@ -107,3 +110,29 @@ PyObject *bsrg_new_usual(bsrg_state *state, PyObject *like, const bsrg_element *
   Py_DECREF(sizes);
   return result;
 }
+
+/* Whether a tensor has strides: one that has not is refused where it is imported, by a general message. */
+static bool is_strided(bsrg_state *state, PyObject *tensor) {
+  PyObject *layout = PyObject_GetAttr(tensor, state->names[BSRG_NAME_layout]);
+  Py_XDECREF(layout);
+  return layout == state->strided;
+}
+
+PyObject *bsrg_py_are_usual(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
+  bsrg_state *state = PyModule_GetState(module);
+  bsrg_recording recorded = BSRG_RECORDING_UNKNOWN;
+  bool usual = true;
+  for (Py_ssize_t i = 0; usual && i < nargs; ++i)
+    usual = bsrg_is_usual(state, args[i], false, &recorded) &&
+            (!is_tensor(state, args[i]) || is_strided(state, args[i]));
+  if (!PyErr_Occurred()) return PyBool_FromLong(usual);
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return NULL;
+  PyErr_Clear();
+  Py_RETURN_FALSE;
+}
+
+const char bsrg_are_usual_doc[] =
+    "are_usual(*arrays)\n"
+    "--\n\n"
+    "Whether all are NumPy arrays, DeviceArrays or torch tensors that are nothing but their memory, and no\n"
+    "gradient of them is recorded. Modes of PyTorch are the caller's business.";

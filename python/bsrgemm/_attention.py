@@ -7,7 +7,7 @@ import numbers
 from typing import Any
 
 from . import _core
-from ._interop import BlockSparse, Library, library_of
+from ._interop import BlockSparse, Library, importable, library_of
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
 from ._matmul import real_number
@@ -168,7 +168,7 @@ def attention(
         scale = 1.0 / math.sqrt(q_shape[-1]) if q_shape[-1] else 1.0
     masks = _masks(block_mask)
 
-    arrays = [library_of(x).importable(x, name) for x, name in ((q, "q"), (k, "k"), (v, "v"))]
+    arrays = importable("q k v", q, k, v)
     result_shape = (*q_shape[:-1], v_shape[-1])
     if out is None:
         dtype = "bfloat16" if _has_eight_bits(q) else None

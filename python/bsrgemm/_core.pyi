@@ -182,6 +182,7 @@ def try_matmul(
 def try_linear(
     structure: Structure, values: Any, input: Any, bias: Any, activation: str | None, /
 ) -> Any: ...
+def are_usual(*arrays: Any) -> bool: ...
 def try_sampled(
     structure: Structure,
     a: Any,

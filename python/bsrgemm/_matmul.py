@@ -13,6 +13,7 @@ from ._interop import (
     EIGHT_BIT_DTYPES,
     BlockSparse,
     dtype_name,
+    importable,
     is_scipy_sparse,
     library_of,
 )
@@ -411,8 +412,7 @@ def _sparse_product(
             f"b as high as those of a are wide, here {a.blocksize[1]}"
         )
     shape = (a.shape[0], b.shape[1])
-    values = library.importable(a._data, "a.data")
-    b_values = library_of(b._data).importable(b._data, "b.data")
+    values, b_values = importable("a.data b.data", a._data, b._data)
     added = None if c is None else _of_shape(c, "c", shape)
     handle = library.stream_of_work(a._data, stream)
     alpha = real_number(alpha, "alpha")
