@@ -52,9 +52,9 @@ def test_scores_of_long_heads(size: int, rng: np.random.Generator) -> None:
         plain = [CPU_SPACES[1].array(x) for x in arrays]
         same = table.torch_result(case, CPU_SPACES[1], plain)
         ours = CPU_SPACES[1].host(bsrgemm.attention(*plain))
-        lost.append([table.relative_error(x, expected) for x in (ours, same)])
-    ours, theirs = np.median(lost, axis=0)
-    assert ours <= 1.5 * theirs
+        of_ours, of_theirs = (table.relative_error(x, expected) for x in (ours, same))
+        lost.append(of_ours / of_theirs)  # of the same operands, as these differ by more
+    assert np.median(lost) <= 1.5
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
