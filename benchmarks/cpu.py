@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from bsrgemm import bsr_array, matmul
-from bsrgemm._interop import numpy_dtype
+from bsrgemm._dtypes import numpy_dtype
 
 from . import cpu_attention, cpu_peers, records
 from .attention_cases import AttentionCase, cpu_attention_cases

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from bsrgemm import bsr_array
-from bsrgemm._interop import ACCEPTED_DTYPES
+from bsrgemm._dtypes import ACCEPTED_DTYPES
 
 from .cases import cpu_cases
 from .cpu import make_problem

@@ -149,8 +149,8 @@ static double later_items_seconds(const bsrg_narrow_list *list, const bsrg_chip 
  * row of X takes. k: rows of X that all items meet, and the longest one; starts: of items. */
 static const double fma_launch_seconds = 5e-6, fmas_per_s = 128 * 0.92e9, wide_fmas_per_s = 128 * 1.12e9;
 static const double fma_row_seconds = 20e-12;
-/* Blocks of 12 and 20 columns took 1.15 to 1.6 times as long as others, as if rounds, of 64 bytes of a row, did not go on from
- * one block to the next, which those of 8 columns do. */
+/* Blocks of 12 and 20 columns took 1.15 to 1.6 times as long as others, about as if each filled its last round, of 64 bytes of a
+ * row, for itself. Why is not known: chunks of the next block follow, and those of 8 columns took no longer. */
 enum { FMA_ROUND_BYTES = 64 };
 static double fma_width(int64_t block_width, double item) {
   const double bytes = (double)block_width * item;

@@ -23,7 +23,7 @@ typedef struct bsrg_portable_params {
   int64_t row_tiles; /* block_rows * tiles_per_block_row: blockIdx.x */
   int32_t block_height, block_width;
   int32_t tiles_per_block_row; /* ceil(bh / tile rows) */
-  int32_t vector_x;            /* unit column stride, 16-byte aligned rows */
+  int32_t vector_x;            /* X: unit column stride, 16-byte aligned rows */
   /* C and Y likewise. Of the kernels for 8 bits: runs of four neighbours, of a row or else of a column, lie at multiples of
    * their size. */
   int32_t vector_y;

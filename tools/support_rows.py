@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
-from bsrgemm._interop import TORCH, numpy_dtype
+from bsrgemm._dtypes import numpy_dtype
+from bsrgemm._interop import TORCH
 
 TF32 = "float32 as tf32"
 FLOATS = ("float16", "bfloat16", "float32", "float64")

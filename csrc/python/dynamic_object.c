@@ -313,8 +313,8 @@ PyObject *bsrg_py_pattern_topk(PyObject *module, PyObject *const *args, Py_ssize
 /* That values have room for the structure's blocks, one behind the other. */
 static int check_values(const bsrg_structure *structure, const bsrg_operand *values) {
   const bsrg_structure_view v = bsrg_structure_get(structure);
-  const int64_t height = v.order ? v.block_width : v.block_height;
-  const int64_t expected[3] = {v.nnzb, height, v.order ? v.block_height : v.block_width};
+  int64_t expected[3];
+  bsrg_values_shape(&v, expected);
   const bsrg_array *array = &values->array;
   if (array->ndim == 3 && memcmp(array->shape, expected, sizeof expected) == 0 && bsrg_is_contiguous(array))
     return bsrg_check_writable(values);

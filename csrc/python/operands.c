@@ -73,13 +73,19 @@ int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand)
   return bsrg_check_dimensions(operand, 3, "three") < 0 ? -1 : bsrg_check_value_batch(a, operand);
 }
 
+void bsrg_values_shape(const bsrg_structure_view *a, int64_t shape[3]) {
+  const bool turned = a->order != NULL;
+  shape[0] = a->nnzb;
+  shape[1] = turned ? a->block_width : a->block_height;
+  shape[2] = turned ? a->block_height : a->block_width;
+}
+
 int bsrg_check_value_batch(const bsrg_structure_view *a, const bsrg_operand *operand) {
   const bsrg_array *values = &operand->array;
   const int lead = values->ndim - 3;
   const char *name = operand->name;
-  const bool turned = a->order != NULL;
-  const int64_t expected[3] = {a->nnzb, turned ? a->block_width : a->block_height,
-                               turned ? a->block_height : a->block_width};
+  int64_t expected[3];
+  bsrg_values_shape(a, expected);
   if (lead < 0 || memcmp(values->shape + lead, expected, sizeof expected) != 0) {
     PyErr_Format(PyExc_ValueError,
                  "%s has shape %s, but the matrix stores %lld blocks of blocksize (%lld, %lld): %s must have "

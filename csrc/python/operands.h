@@ -30,6 +30,8 @@ int bsrg_check_same_kind(const bsrg_operand *first, const bsrg_operand *other);
 int bsrg_check_writable(const bsrg_operand *operand);
 /* ValueError unless there are `ndim` dimensions; accepted: how messages call that. */
 int bsrg_check_dimensions(const bsrg_operand *operand, int ndim, const char *accepted);
+/* The shape of a matrix's values, of a transposed view as they are stored. */
+void bsrg_values_shape(const bsrg_structure_view *a, int64_t shape[3]);
 /* ValueError unless they are the contiguous values, of three dimensions, of a matrix of that structure. */
 int bsrg_check_values(const bsrg_structure_view *a, const bsrg_operand *operand);
 /* The same for those of a batch of matrices, with any dimensions before these three. */

@@ -165,9 +165,8 @@ static bool begin(bsrg_state *state, PyObject **objects, PyObject *dtype, PyObje
       return false;
   if (!is_like(&operands[A], dtype, device)) return false;
   const bsrg_structure_view v = bsrg_structure_get(call->args.pattern);
-  const bool turned = v.order != NULL;
-  const int64_t shape[3] = {v.nnzb, turned ? v.block_width : v.block_height,
-                            turned ? v.block_height : v.block_width};
+  int64_t shape[3];
+  bsrg_values_shape(&v, shape);
   objects[OUT] = bsrg_new_usual(state, objects[A], operands[A].array.element, 3, shape);
   return objects[OUT] != NULL;
 }

@@ -16,7 +16,8 @@ from ._arguments import natural
 from ._array import bsr_array, load
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
 from ._convert import grid_of
-from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, device_name, dtype_size, numpy_dtype
+from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, dtype_size, numpy_dtype
+from ._interop import device_name
 from ._matmul import matmul
 from ._pattern import Cells, cell_size, cells_of_blocks, rows_of
 from ._plan import cpu_seconds

@@ -25,15 +25,9 @@ from ._convert import (
     parts_of,
     whole_shape,
 )
+from ._dtypes import dtype_name, dtype_size
 from ._elementwise import Arithmetic
-from ._interop import (
-    NUMPY,
-    TORCH,
-    device_name,
-    dtype_name,
-    dtype_size,
-    library_of,
-)
+from ._interop import NUMPY, TORCH, device_name, library_of
 from ._matmul import matmul
 from ._planning import Planning
 from ._storage import naming, read, write

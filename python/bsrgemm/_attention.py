@@ -168,7 +168,7 @@ def attention(
         scale = 1.0 / math.sqrt(q_shape[-1]) if q_shape[-1] else 1.0
     masks = _masks(block_mask)
 
-    arrays = importable("q k v", q, k, v)
+    arrays = importable(("q", "k", "v"), q, k, v)
     result_shape = (*q_shape[:-1], v_shape[-1])
     if out is None:
         dtype = "bfloat16" if _has_eight_bits(q) else None

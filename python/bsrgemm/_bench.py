@@ -18,7 +18,8 @@ from ._arguments import MOST_ORDER, natural
 from ._array import bsr_array
 from ._demo import TOLERANCE as _TOLERANCE
 from ._demo import _best_device
-from ._interop import ACCEPTED_DTYPES, device_name, numpy_dtype
+from ._dtypes import ACCEPTED_DTYPES, numpy_dtype
+from ._interop import device_name
 from ._matmul import matmul
 from ._planning import chip_of
 

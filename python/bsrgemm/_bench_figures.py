@@ -22,8 +22,8 @@ from ._bench import (
     _Status,
     _time,
 )
+from ._dtypes import dtype_size
 from ._figures import GIGA, TERA, Curve, Panel, Timed, check_path
-from ._interop import dtype_size
 from ._mask import BlockMask
 
 __all__ = ["check_path", "draw_known", "draw_measured"]

@@ -21,7 +21,8 @@ from ._array import bsr_array
 from ._bench import _Status, _time, uniform
 from ._check_attention import attention_cases
 from ._check_cases import Case, Place, product_cases, relative_error
-from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, device_name, numpy_dtype
+from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, numpy_dtype
+from ._interop import device_name
 from ._matmul import matmul
 
 # A single element that is wrong hides in the norm of a large result: no error may be larger than so

@@ -11,7 +11,7 @@ import numpy as np
 
 from ._attention import attention
 from ._check_cases import HALF, ROUNDOFF, Case, Outcome, Place, _missing, normal
-from ._interop import ACCEPTED_DTYPES
+from ._dtypes import ACCEPTED_DTYPES
 from ._mask import BlockMask
 
 # What rounding the weights to 4 significant bits costs.

@@ -15,8 +15,8 @@ import numpy as np
 from . import _core
 from ._arguments import gpu_of
 from ._array import bsr_array
+from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, numpy_dtype
 from ._dynamic import DynamicPattern
-from ._interop import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, numpy_dtype
 from ._matmul import product
 from ._planning import chip_of
 from ._sampled import sampled

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._interop import TORCH, Library, check_dtype, dtype_size, is_scipy_sparse, library_of
+from ._dtypes import check_dtype, dtype_size
+from ._interop import TORCH, Library, is_scipy_sparse, library_of
 
 
 class Parts(NamedTuple):

@@ -9,14 +9,9 @@ import numpy as np
 
 from . import _core
 from ._convert import grid_of, pair_of
+from ._dtypes import check_dtype, numpy_dtype
 from ._dynamic_array import DynamicArray
-from ._interop import (
-    check_dtype,
-    device_name,
-    library_of,
-    numpy_dtype,
-    stream_handle,
-)
+from ._interop import device_name, library_of, stream_handle
 from ._topk import _DTYPES, _Rule
 
 

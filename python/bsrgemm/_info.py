@@ -8,7 +8,7 @@ import platform
 import numpy as np
 
 from . import _core
-from ._interop import ACCEPTED_DTYPES
+from ._dtypes import ACCEPTED_DTYPES
 
 BLOCKS = ((1, 1), (3, 3), (8, 8), (16, 16), (32, 32), (64, 64), (128, 128), (512, 112))
 

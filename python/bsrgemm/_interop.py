@@ -8,7 +8,6 @@ results are NumPy arrays on the host and :class:`bsrgemm.DeviceArray` on a GPU.
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import re
 import sys
@@ -18,20 +17,8 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._dtypes import ML_DTYPES, check_dtype, dtype_name, numpy_dtype
 from ._forward_mode import check_tangent, in_dual_level
-
-ACCEPTED_DTYPES = ("float16", "bfloat16", "float32", "float64")
-# Of these there are matrices and products, too, with results of more bits.
-EIGHT_BIT_DTYPES = ("float8_e4m3fn", "float8_e5m2")
-_SIZES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    **dict.fromkeys(EIGHT_BIT_DTYPES, 1),
-}
-_ACCEPTED = ", ".join(_SIZES)
-_ML_DTYPES = ("bfloat16", *EIGHT_BIT_DTYPES)
 
 
 class BlockSparse:
@@ -313,7 +300,7 @@ class _Torch(Library):
     def to_host(self, x: Any) -> np.ndarray:
         x = x.detach().cpu()
         name = dtype_name(x.dtype) if x.dtype.is_floating_point else ""
-        if name in _ML_DTYPES:
+        if name in ML_DTYPES:
             bits = self.torch.int16 if x.dtype.itemsize == 2 else self.torch.uint8
             return x.view(bits).numpy().view(numpy_dtype(name))
         return x.numpy()
@@ -321,7 +308,7 @@ class _Torch(Library):
     def from_host(self, x: np.ndarray, like: Any) -> Any:
         if not x.flags.writeable:  # torch has no read-only tensors
             x = x.copy()
-        if x.dtype.name in _ML_DTYPES:
+        if x.dtype.name in ML_DTYPES:
             bits = self.torch.as_tensor(x.view(f"i{x.dtype.itemsize}"), device=like.device)
             return bits.view(getattr(self.torch, x.dtype.name))
         return self.torch.as_tensor(x, device=like.device)
@@ -502,12 +489,11 @@ def library_of(x: Any) -> Library:
     return _search_library(x) if found is None else found
 
 
-def importable(names: str, *arrays: Any) -> Sequence[Any]:
-    """Each as its library's ``importable`` makes it; ``names``, in one string, are for errors."""
+def importable(names: tuple[str, ...], *arrays: Any) -> Sequence[Any]:
+    """Each as its library's ``importable`` makes it; ``names`` are for errors."""
     if not in_dual_level() and _core.are_usual(*arrays):
         return arrays  # as they all do, in a fifth of the time
-    parts = zip(names.split(), arrays, strict=True)
-    return [library_of(x).importable(x, name) for name, x in parts]
+    return [library_of(x).importable(x, name) for name, x in zip(names, arrays, strict=True)]
 
 
 def _search_library(x: Any) -> Library:
@@ -525,51 +511,6 @@ def _search_library(x: Any) -> Library:
 def is_scipy_sparse(x: Any) -> bool:
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and sparse.issparse(x)
-
-
-def dtype_name(dtype: Any, name: str = "dtype") -> str:
-    """The name of a dtype given as a string, a NumPy dtype or scalar type, or a torch dtype.
-
-    Raises
-    ------
-    TypeError
-        If it is none of float16, bfloat16, float32, float64, float8_e4m3fn and float8_e5m2.
-    """
-    text = str(dtype).removeprefix("torch.")
-    if text not in _SIZES:
-        with contextlib.suppress(TypeError):
-            text = np.dtype(dtype).name
-    if text not in _SIZES:
-        raise TypeError(f"{name} is {dtype!r}; accepted: {_ACCEPTED}")
-    return text
-
-
-def dtype_size(name: str) -> int:
-    """Bytes of one value of an accepted dtype."""
-    return _SIZES[name]
-
-
-def numpy_dtype(name: str) -> np.dtype:
-    """The NumPy dtype of a name; bfloat16 and those of 8 bits are of the ml_dtypes package."""
-    if name not in _ML_DTYPES:
-        return np.dtype(name)
-    try:
-        import ml_dtypes
-    except ImportError:
-        raise TypeError(
-            f"NumPy has no {name} of its own: install the package ml_dtypes, keep the values in "
-            "torch tensors, or use float16, float32 or float64"
-        ) from None
-    return np.dtype(getattr(ml_dtypes, name))
-
-
-def check_dtype(dtype: str, name: str) -> None:
-    """Raise TypeError unless values of ``dtype`` can be multiplied."""
-    if dtype not in _SIZES:
-        raise TypeError(
-            f"{name} has dtype {dtype}; accepted: {_ACCEPTED}. Convert it first: nothing is cast "
-            "silently"
-        )
 
 
 def device_name(device: Any) -> str:

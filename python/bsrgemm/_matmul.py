@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from . import _core
 from ._batch import broadcast, check_single
 from ._convert import MOST_BATCH_DIMENSIONS
+from ._dtypes import EIGHT_BIT_DTYPES, dtype_name
 from ._forward_mode import in_dual_level
-from ._interop import (
-    EIGHT_BIT_DTYPES,
-    BlockSparse,
-    dtype_name,
-    importable,
-    is_scipy_sparse,
-    library_of,
-)
+from ._interop import BlockSparse, importable, is_scipy_sparse, library_of
 
 if TYPE_CHECKING:
     from ._array import bsr_array
@@ -412,7 +406,7 @@ def _sparse_product(
             f"b as high as those of a are wide, here {a.blocksize[1]}"
         )
     shape = (a.shape[0], b.shape[1])
-    values, b_values = importable("a.data b.data", a._data, b._data)
+    values, b_values = importable(("a.data", "b.data"), a._data, b._data)
     added = None if c is None else _of_shape(c, "c", shape)
     handle = library.stream_of_work(a._data, stream)
     alpha = real_number(alpha, "alpha")

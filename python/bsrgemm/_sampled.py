@@ -9,16 +9,11 @@ import numpy as np
 from . import _core
 from ._batch import broadcast
 from ._convert import MOST_BEFORE_BLOCKS
+from ._dtypes import ACCEPTED_DTYPES
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._forward_mode import in_dual_level
-from ._interop import (
-    ACCEPTED_DTYPES,
-    BlockSparse,
-    Library,
-    is_scipy_sparse,
-    library_of,
-)
+from ._interop import BlockSparse, Library, is_scipy_sparse, library_of
 from ._matmul import real_number
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ._interop import dtype_name, numpy_dtype
+from ._dtypes import dtype_name, numpy_dtype
 
 Path = str | os.PathLike[str] | IO[bytes]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ._convert import pair_of
-from ._interop import ACCEPTED_DTYPES
+from ._dtypes import ACCEPTED_DTYPES
 from ._torch_linear import BSRLinear, density_of
 
 _DTYPES = {getattr(torch, name) for name in ACCEPTED_DTYPES}

@@ -15,16 +15,8 @@ import numpy as np
 
 from . import _core
 from ._convert import edges_of, grid_of, whole_shape
-from ._interop import (
-    CUPY,
-    EIGHT_BIT_DTYPES,
-    NUMPY,
-    TORCH,
-    check_dtype,
-    library_of,
-    numpy_dtype,
-    without_repeats,
-)
+from ._dtypes import EIGHT_BIT_DTYPES, check_dtype, numpy_dtype
+from ._interop import CUPY, NUMPY, TORCH, library_of, without_repeats
 
 
 class Values:
