@@ -257,6 +257,8 @@ bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, con
 
 bsrg_status bsrg_scratch_alloc(const bsrg_cuda_api *api, bsrg_device_state *device, size_t bytes,
                                CUstream stream, CUdeviceptr *out, bsrg_error *error) {
+  *out = 0;
+  if (bytes == 0) return BSRG_OK; /* the driver refuses that */
   const CUresult result = api->pool_alloc_async(out, bytes, device->scratch, stream);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return bsrg_fail(error, BSRG_ERR_MEMORY,
@@ -267,6 +269,7 @@ bsrg_status bsrg_scratch_alloc(const bsrg_cuda_api *api, bsrg_device_state *devi
 
 bsrg_status bsrg_scratch_free(const bsrg_cuda_api *api, CUdeviceptr scratch, CUstream stream,
                               bsrg_status status, bsrg_error *error) {
+  if (scratch == 0) return status;
   const CUresult result = api->memory_free_async(scratch, stream);
   return status == BSRG_OK ? bsrg_cuda_check(api, result, "cuMemFreeAsync", error) : status;
 }

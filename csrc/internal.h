@@ -115,7 +115,9 @@ bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times,
 bsrg_structure *bsrg_structure_stack(bsrg_structure *structure, int64_t most, bool diagonal, int64_t *count);
 /* structure.c: the sizes of a pattern, not its arrays. */
 bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
-/* For calls that find blocks by their columns. */
+/* For calls that do not take dynamic structures. */
+bsrg_status bsrg_check_fixed(const bsrg_structure *structure, const char *name, bsrg_error *error);
+/* Likewise, that find blocks by their columns. */
 bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *name, bsrg_error *error);
 
 /* Free what planner.c, uploads.c, attention_masks.c, pairs_index.c and structure_stack.c made for a structure. */

@@ -80,13 +80,14 @@ bsrg_status bsrg_pairs_spread_predict(const bsrg_matmul_sparse_args *given, cons
   const bsrg_family_ops *ops;
   const void *plan;
   bsrg_candidate best;
-  const bsrg_status status = bsrg_choose_candidate(&product, chip, true, &ops, &plan, &best, error);
+  bsrg_error why;
+  const bsrg_status status = bsrg_choose_candidate(&product, chip, true, &ops, &plan, &best, &why);
   c->supported = status == BSRG_OK;
-  if (status == BSRG_ERR_VALUE && error) {
-    snprintf(c->reason, sizeof(c->reason), "with b as a dense matrix: %.100s", error->message);
+  if (status == BSRG_ERR_VALUE) {
+    snprintf(c->reason, sizeof(c->reason), "with b as a dense matrix: %.100s", why.message);
     return BSRG_OK;
   }
-  if (status != BSRG_OK) return status;
+  if (status != BSRG_OK) return bsrg_fail(error, status, "%s", why.message);
   c->seconds = best.seconds + bsrg_pairs_spread_copy_seconds(given, chip);
   c->mma_flops = best.mma_flops;
   c->l2_bytes = best.l2_bytes;

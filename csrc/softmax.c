@@ -179,7 +179,8 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
   if (args->count < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "count is %lld, but must be 0 or more", (long long)args->count);
   const bsrg_structure_view a = bsrg_structure_get(args->a);
-  bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
+  bsrg_status status = bsrg_check_fixed(args->a, "a", error);
+  if (status == BSRG_OK) status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   /* A partial block column is looked for at the ends of rows. */
   if (status == BSRG_OK && a.column_order == BSRG_UNSORTED && a.cols != bsrg_whole_cols(&a))
     status = bsrg_check_ascending(args->a, "a", error);

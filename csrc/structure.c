@@ -53,7 +53,15 @@ bsrg_status bsrg_check_sizes(const bsrg_pattern *p, bsrg_error *error) {
   return BSRG_OK;
 }
 
+bsrg_status bsrg_check_fixed(const bsrg_structure *structure, const char *name, bsrg_error *error) {
+  if (!structure->dynamic) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE,
+                   "%s is a dynamic structure, but must be one whose pattern the host knows", name);
+}
+
 bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *name, bsrg_error *error) {
+  const bsrg_status status = bsrg_check_fixed(structure, name, error);
+  if (status != BSRG_OK) return status;
   if (structure->view.column_order == BSRG_ASCENDING) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_VALUE,
                    "%s has block columns that are %s within a block row, which its check would have refused, "

@@ -69,7 +69,8 @@ static bool order_all(const bsrg_structure_view *v, const bsrg_tall_plan *plan, 
 
 bool bsrg_tall_order_entries(const bsrg_structure_view *v, bsrg_tall_plan *plan) {
   const int64_t length = plan->longest_tile, windows = bsrg_ceil_div(plan->tile_count, BSRG_MEET_LISTS);
-  if (!bsrg_tall_stays_in_step(v, plan)) return true;
+  /* bsrg_meet takes a block column once in a list. */
+  if (v->column_order != BSRG_ASCENDING || !bsrg_tall_stays_in_step(v, plan)) return true;
   if (length * plan->tile_entries + windows * v->block_cols > order_budget) return true;
   const size_t most = (size_t)length * BSRG_MEET_LISTS;
   window w = {.keys = malloc(sizeof(*w.keys) * most),

@@ -329,7 +329,7 @@ STACKS = {
             "a matrix",
             lambda: bsrgemm.vstack(build()),
             TypeError,
-            ("blocks is a bsr_array", "accepted: a list"),
+            ("blocks is a bsr_array", "accepted: a sequence"),
         ),
         Bad(
             "other columns",
@@ -363,7 +363,7 @@ STACKS = {
             "another dtype",
             lambda: bsrgemm.block_diag([build(), build().astype("float64")]),
             TypeError,
-            ("blocks[1] has dtype float64",),
+            ("mats[1] has dtype float64",),
         ),
     ),
     "prune": (

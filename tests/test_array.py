@@ -229,6 +229,20 @@ def test_what_needs_ascending_columns(rng: np.random.Generator) -> None:
         bsrgemm.softmax(bsr_array((partial, [1, 0], [0, 2]), (2, 3), check=False))
 
 
+def test_zeros_beyond_unsorted_columns() -> None:
+    """Whatever was in the memory before."""
+    values = np.full((3, 2, 2), np.nan)
+    values[1:] = 1
+    values[0, :, 0] = 1
+    a = bsr_array((values, [2, 0, 1], [0, 3]), (2, 5), check=False)
+    into = a._with_values(np.full_like(values, np.nan))
+    b = np.ones((4, 5))
+    found = bsrgemm.sampled_matmul(np.ones((2, 4)), b, a, out=into).data
+    assert (found[0] == [[4, 0], [4, 0]]).all() and (found[1:] == 4).all()
+    found = bsrgemm.softmax(a.T).T.data
+    assert (found[0] == [[0.5, 0], [0.5, 0]]).all() and (found[1:] == 0.5).all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_astype(dtype: str, rng: np.random.Generator) -> None:
     p = sample(rng, "float32")
@@ -315,6 +329,20 @@ def test_npz_of_scipy(dtype: str, tmp_path: Path, rng: np.random.Generator) -> N
     for kind, compressed in ((sparse.bsr_array, True), (sparse.bsr_matrix, False)):
         sparse.save_npz(tmp_path / "theirs.npz", kind(theirs), compressed=compressed)
         assert same(bsrgemm.load(tmp_path / "theirs.npz"), p.dense)
+
+
+def test_npz_of_unsorted_blocks(tmp_path: Path, rng: np.random.Generator) -> None:
+    """As SciPy's conversions and products of BSR matrices leave them."""
+    sparse = pytest.importorskip("scipy.sparse", reason="SciPy is not installed")
+    data, indices = rng.standard_normal((5, 2, 3)), np.array([2, 0, 1, 1, 0])
+    theirs = sparse.bsr_array((data, indices, np.array([0, 3, 3, 5])), shape=(6, 9))
+    sparse.save_npz(tmp_path / "theirs.npz", theirs)
+    ours = bsrgemm.load(tmp_path / "theirs.npz")
+    assert ours.nnzb == 5 and np.array_equal(ours.todense(), theirs.toarray())
+    repeated = sparse.bsr_array((data, np.zeros(5, int), np.array([0, 3, 3, 5])), shape=(6, 9))
+    sparse.save_npz(tmp_path / "repeated.npz", repeated)
+    with pytest.raises(ValueError, match="repeated.npz.* holds no BSR matrix: .*are both 0"):
+        bsrgemm.load(tmp_path / "repeated.npz")
 
 
 def test_plan(rng: np.random.Generator) -> None:

@@ -195,6 +195,19 @@ def test_values_that_have_no_way_to_the_host() -> None:
         )
 
 
+@fake_cuda.needs_kernels
+def test_scratch_memory_of_no_bytes_is_not_asked_for() -> None:
+    """Of a batch whose matrices follow one another, to which all one c is added."""
+    script = """
+for dtype in (np.float16, np.float32):
+    data = DeviceArray.from_host(np.ones((4, 64, 64), dtype))
+    a = bsrgemm.bsr_array((data, [0, 1, 0, 1], [0, 2, 4]), (128, 128))
+    x, c = (DeviceArray.from_host(np.ones(shape, dtype)) for shape in ((4, 16, 128), (16, 128)))
+    print(bsrgemm.matmul(x, a, c).shape)
+"""
+    assert told(script) == ["(4, 16, 128)"] * 2
+
+
 def test_no_memory_for_a_plan() -> None:
     """It runs out after the device has been prepared, and the next product finds some."""
     script = """

@@ -349,6 +349,6 @@ def test_linear_layer() -> None:
     for _ in range(3):
         optimizer.step()
     layer.prune_(0.5, optimizer)
-    assert layer.values.shape[0] == 4 and layer.density == 4 / 9
+    assert layer.values.shape[0] == 5 and layer.density == 5 / 9
     weight = layer.weight
     bsr_array((weight.data, weight.indices, weight.indptr), weight.shape)

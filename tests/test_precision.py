@@ -263,7 +263,8 @@ def test_refusals_of_8_bits() -> None:
         x,
         a_scale=np.ones(nnzb + 1, np.float32),
     )
-    refused(ValueError, "a_scale has dtype float64", a, x, a_scale=np.ones(nnzb))
+    refused(TypeError, "a_scale has dtype float64", a, x, a_scale=np.ones(nnzb))
+    refused(ValueError, "a_scale has 0 elements, but a.data stores", a, x, a_scale=ones[:0])
     refused(
         ValueError, "a_scale has .* C-contiguous", a, x, a_scale=np.ones(2 * nnzb, np.float32)[::2]
     )

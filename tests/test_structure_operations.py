@@ -253,7 +253,7 @@ def foreign() -> bsr_array:
         (lambda: small().reblock((3, 2))[:4, :3], ValueError, "multiples of 2, or the end"),
         (lambda: small().reblock(2), TypeError, "blocksize is 2; accepted: a pair"),
         (lambda: bsrgemm.vstack([]), ValueError, "blocks is empty; accepted: at least one"),
-        (lambda: bsrgemm.vstack(small()), TypeError, "blocks is a bsr_array; accepted: a list"),
+        (lambda: bsrgemm.vstack(small()), TypeError, "blocks is a bsr_array; accepted: a sequence"),
         (lambda: bsrgemm.hstack([np.ones((4, 6))]), TypeError, r"blocks\[0\] is a ndarray"),
         (
             lambda: bsrgemm.vstack([small(), small().T]),

@@ -283,6 +283,14 @@ def test_few_structures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for layer in (*layers, *reversed(layers)):
         torch.testing.assert_close(layer(x).detach(), dense(layer, x))
         assert len(_torch_operators._recent) <= 3 and len(_torch_operators._structures) <= 3
+    # Of few large ones, too.
+    monkeypatch.setattr(_torch_operators, "MAX_STRUCTURES", 100)
+    known = _torch_operators._structures
+    monkeypatch.setattr(_torch_operators, "MAX_BLOCKS", 2 * layers[0].values.shape[0] + 30)
+    for layer in (*layers, *reversed(layers)):
+        torch.testing.assert_close(layer(x).detach(), dense(layer, x))
+        held = sum(_torch_operators._size_of(entry) for entry in known.values())
+        assert held == _torch_operators._blocks <= _torch_operators.MAX_BLOCKS
 
 
 # ---- gradients -----------------------------------------------------------------------------------

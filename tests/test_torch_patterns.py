@@ -224,10 +224,22 @@ def of_half_the_places(x: Any, up: Any, scores: Any) -> Any:
     return matmul(x.T, pattern.array(sampled_matmul(x, up, pattern))), pattern.counts * 1.0
 
 
-@pytest.mark.parametrize("function", [of_best_blocks, of_half_the_places])
-def test_one_compilation_for_all_sizes(function: Any) -> None:
+def of_gathered_blocks(x: Any, up: Any, scores: Any) -> Any:
+    pattern = BlockPattern.from_mask(scores > 0, BLOCK)
+    return matmul(x.T, pattern.array(pattern.gather(x @ up)))
+
+
+@pytest.mark.parametrize(
+    "function, backend",
+    [
+        (of_best_blocks, "aot_eager"),
+        (of_half_the_places, "aot_eager"),
+        (of_gathered_blocks, "inductor"),
+    ],
+)
+def test_one_compilation_for_all_sizes(function: Any, backend: str) -> None:
     """Capacities that follow from sizes are symbols, too, as sizes are after the first call."""
-    frames = count_compilations("aot_eager")
+    frames = count_compilations(backend)
     compiled = torch.compile(function, fullgraph=True, backend=frames)
     for rows, cols in ((5, 3), (6, 4), (9, 5), (12, 7), (10, 8)):
         scores = torch.randn(rows, cols)

@@ -127,7 +127,9 @@ static int order_for_consumer(bsrg_state *state, bsrg_device_array *self, PyObje
     }
     if (bsrg_parse_stream(stream, &handle) < 0) return -1;
   }
-  return bsrg_move_to_stream(state, self, handle);
+  if (bsrg_move_to_stream(state, self, handle) < 0) return -1;
+  bsrg_memory_owner(self)->pending = true; /* what the consumer will do there */
+  return 0;
 }
 
 PyObject *bsrg_device_array_dlpack(PyObject *obj, PyObject *args, PyObject *keywords) {

@@ -62,7 +62,11 @@ static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywo
 static void dynamic_dealloc(PyObject *obj) {
   PyTypeObject *type = Py_TYPE(obj);
   dynamic_object *self = (dynamic_object *)obj;
-  if (self->original == NULL) bsrg_structure_destroy(self->structure);
+  if (self->original == NULL) {
+    Py_BEGIN_ALLOW_THREADS; /* it waits for kernels that read plans, which may wait for other threads */
+    bsrg_structure_destroy(self->structure);
+    Py_END_ALLOW_THREADS;
+  }
   Py_XDECREF(self->original);
   freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
   release(obj);

@@ -155,8 +155,9 @@ static int import_scale(bsrg_state *state, PyObject *obj, bsrg_work *work, const
   }
   const bsrg_array *array = &operand->array;
   *count = bsrg_array_size(array);
-  if (array->element->dtype != BSRG_F32 || (*count != 1 && array->ndim != 1) || !bsrg_is_contiguous(array)) {
-    PyErr_Format(PyExc_ValueError,
+  const bool is_float32 = array->element->dtype == BSRG_F32;
+  if (!is_float32 || (*count != 1 && array->ndim != 1) || !bsrg_is_contiguous(array)) {
+    PyErr_Format(is_float32 ? PyExc_ValueError : PyExc_TypeError,
                  "%s has dtype %s, shape %s and strides %s, but must have dtype float32 and one dimension or "
                  "element, C-contiguous",
                  operand->name, array->element->name, bsrg_format_shape(array->ndim, array->shape).text,
@@ -175,6 +176,14 @@ static int import_scales(bsrg_state *state, PyObject *const *objects, bsrg_work 
                    &args->values_scale, &args->values_scale_count) < 0 ||
       import_scale(state, objects[X_SCALE], work, &operands[VALUES], &operands[X_SCALE], &args->x_scale,
                    &count) < 0) {
+    return -1;
+  }
+  const int64_t nnzb = bsrg_structure_get(args->a).nnzb;
+  if (!is_absent(objects[VALUES_SCALE]) && args->values_scale_count == 0 && nnzb > 0) {
+    PyErr_Format(
+        PyExc_ValueError,
+        "%s has 0 elements, but %s stores %lld blocks: it must have one element, or one for each block",
+        operands[VALUES_SCALE].name, operands[VALUES].name, (long long)nnzb);
     return -1;
   }
   if (count == 1) return 0;

@@ -180,7 +180,11 @@ static PyObject *structure_new(PyTypeObject *type, PyObject *args, PyObject *key
 static void structure_dealloc(PyObject *obj) {
   PyTypeObject *type = Py_TYPE(obj);
   structure_object *self = (structure_object *)obj;
-  if (self->original == NULL) bsrg_structure_destroy(self->structure);
+  if (self->original == NULL) {
+    Py_BEGIN_ALLOW_THREADS; /* it waits for kernels that read plans, which may wait for other threads */
+    bsrg_structure_destroy(self->structure);
+    Py_END_ALLOW_THREADS;
+  }
   Py_XDECREF(self->original);
   freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
   release(obj);
@@ -237,6 +241,10 @@ static PyObject *get_order(PyObject *obj, void *Py_UNUSED(closure)) {
   return view.order == NULL ? Py_NewRef(Py_None) : view_memory(obj, view.order, view.nnzb, NPY_INT64);
 }
 
+static PyObject *get_is_transposed(PyObject *obj, void *Py_UNUSED(closure)) {
+  return PyBool_FromLong(view_of(obj).order != NULL);
+}
+
 static PyObject *structure_repr(PyObject *obj) {
   const bsrg_structure_view view = view_of(obj);
   return PyUnicode_FromFormat("Structure(shape=(%lld, %lld), blocksize=(%lld, %lld), nnzb=%lld)",
@@ -271,6 +279,7 @@ static PyGetSetDef structure_attributes[] = {
      "of\n"
      "block rows, over the copy inside.",
      NULL},
+    {"is_transposed", get_is_transposed, NULL, "Whether transposed() made it.", NULL},
     {"order", get_order, NULL,
      "None or, of a transposed structure, for each block its index in the values, which hold it transposed: "
      "a\n"

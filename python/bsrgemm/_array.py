@@ -30,7 +30,7 @@ from ._elementwise import Arithmetic
 from ._interop import NUMPY, TORCH, device_name, library_of
 from ._matmul import matmul
 from ._planning import Planning
-from ._storage import naming, read, write
+from ._storage import in_order, naming, read, write
 
 
 class bsr_array(Arithmetic, Blocks, Planning):
@@ -180,7 +180,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
     @property
     def is_transposed(self) -> bool:
         """Whether this is the transposed view of a matrix, as ``A.T`` is."""
-        return self._structure.order is not None
+        return self._structure.is_transposed
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -337,7 +337,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
         if library is TORCH:
             values = self._data
         elif self._device == "cpu":
-            values = TORCH.from_host(library.to_host(self._data), torch.empty(0))
+            values = TORCH.from_host(library.to_host(self._data), torch.empty(0, device="cpu"))
         else:
             values = torch.from_dlpack(self._data)
         indices, indptr = _index_arrays(self._structure)
@@ -522,7 +522,8 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     Parameters
     ----------
     path : str, path or binary file
-        An ``.npz`` file.
+        An ``.npz`` file. Blocks that do not ascend within a row, as some of SciPy's conversions
+        leave them, are put in order.
     check : bool
         False trusts the contents of indices and indptr, and zeros beyond the matrix.
 
@@ -544,7 +545,7 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     """
     *arrays, shape = read(path)
     with naming(path, "holds no BSR matrix"):
-        return bsr_array(tuple(arrays), shape, check=check)
+        return bsr_array(in_order(*arrays), shape, check=check)
 
 
 def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:

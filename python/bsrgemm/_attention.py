@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _core
 from ._interop import BlockSparse, Library, importable, library_of
+from ._kinds import kind_of
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
 from ._matmul import real_number
@@ -274,7 +275,7 @@ def _masks(block_mask: Any) -> dict[str, Any]:
         block_mask = BlockMask.from_bsr(block_mask)
     if not isinstance(block_mask, BlockMask):
         raise TypeError(
-            f"block_mask is a {type(block_mask).__name__}; accepted: a BlockMask, a bsr_array or "
+            f"block_mask is a {kind_of(block_mask)}; accepted: a BlockMask, a bsr_array or "
             "None. BlockMask.from_dense makes one of an array of bool"
         )
     return block_mask.core_arguments()

@@ -12,6 +12,7 @@ import numpy as np
 from . import _core
 from ._dtypes import check_dtype, dtype_size
 from ._interop import TORCH, Library, is_scipy_sparse, library_of
+from ._kinds import kind_of
 
 
 class Parts(NamedTuple):
@@ -104,7 +105,7 @@ def as_array(x: Any, name: str) -> Any:
         return np.asarray(x)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(
-            f"{name} is a {type(x).__name__}; accepted: an array of NumPy, torch or CuPy, a "
+            f"{name} is a {kind_of(x)}; accepted: an array of NumPy, torch or CuPy, a "
             "bsrgemm.DeviceArray, or an object with __dlpack__, __cuda_array_interface__ or the "
             "buffer protocol"
         )
@@ -195,7 +196,7 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
 def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     if isinstance(dense, (list, str, int, float)) or dense is None:
         raise TypeError(
-            f"the matrix given is a {type(dense).__name__}; accepted: (data, indices, indptr), a "
+            f"the matrix given is a {kind_of(dense)}; accepted: (data, indices, indptr), a "
             "SciPy sparse matrix, a torch tensor or a dense array"
         )
     library: Library = library_of(dense)

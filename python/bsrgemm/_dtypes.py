@@ -30,9 +30,10 @@ def dtype_name(dtype: Any, name: str = "dtype") -> str:
         If it is none of float16, bfloat16, float32, float64, float8_e4m3fn and float8_e5m2.
     """
     text = str(dtype).removeprefix("torch.")
-    if text not in _SIZES:
+    if text not in _SIZES and dtype is not None:  # which NumPy takes for float64
         with contextlib.suppress(TypeError):
-            text = np.dtype(dtype).name
+            found = np.dtype(dtype)
+            text = found.name if found.isnative else text
     if text not in _SIZES:
         raise TypeError(f"{name} is {dtype!r}; accepted: {_ACCEPTED}")
     return text

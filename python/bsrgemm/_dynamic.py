@@ -195,6 +195,12 @@ class DynamicPattern:
             given.to_host()  # waits for the update: it was put on the array's stream
         return structure.read(self._stream if current is None else current)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a DynamicPattern is memory of this process and has no copies; accepted: the bsr_array "
+            "of what it stores now, A.to_bsr()"
+        )
+
     def __repr__(self) -> str:
         (rows, cols), (height, width) = self._shape, self._blocksize
         return (
@@ -295,7 +301,8 @@ class DynamicPattern:
         Parameters
         ----------
         dense : array
-            Shape (M, K), of a dtype that matrices have, in any strides, on the pattern's device.
+            Shape (M, K), of a dtype that matrices have (on a GPU no 8-bit one), in any strides, on
+            the pattern's device.
         out : array, optional
             Shape (capacity, bh, bw), C-contiguous, of the same dtype and device. Without it the
             values are made new.
@@ -342,6 +349,8 @@ class DynamicPattern:
             raise TypeError(f"out has dtype {to.dtype.name}; accepted: that of dense, {dtype}")
         if not to.flags.writeable:
             raise ValueError("out is read-only; accepted: a writable array")
+        if not to.flags.c_contiguous:
+            raise ValueError(f"out has strides {to.strides} in bytes; accepted: C-contiguous ones")
         if np.shares_memory(source, to):
             raise ValueError("out overlaps dense in memory; accepted: an array that does not")
         (rows, cols), (height, width) = self.grid, self._blocksize
@@ -365,8 +374,8 @@ class DynamicPattern:
         Parameters
         ----------
         values : array
-            Shape (capacity, bh, bw), C-contiguous, on the pattern's device, float16, bfloat16,
-            float32 or float64. Values behind the last stored block are not read.
+            Shape (capacity, bh, bw), C-contiguous, on the pattern's device, of a dtype that
+            matrices have. Values behind the last stored block are not read.
 
         Raises
         ------

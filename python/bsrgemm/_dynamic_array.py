@@ -128,6 +128,12 @@ class DynamicArray(BlockSparse):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError("a DynamicArray does not turn into a dense array silently; use A.todense()")
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a DynamicArray's pattern is memory of this process and has no copies; accepted: "
+            "A.to_bsr()"
+        )
+
     def __repr__(self) -> str:
         (rows, cols), (height, width) = self.shape, self.blocksize
         kind = ", transposed" if self._turned else ""

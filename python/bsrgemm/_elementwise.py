@@ -11,6 +11,7 @@ import numpy as np
 from ._batch import check_single
 from ._convert import grid_of
 from ._interop import BlockSparse, library_of
+from ._kinds import kind_of
 from ._matmul import matmul, real_number
 from ._values import Values, ones_like
 
@@ -41,7 +42,7 @@ class Arithmetic(BlockSparse):
         if isinstance(other, numbers.Real):
             return scale(self, other, True)
         raise TypeError(
-            f"the divisor of a bsr_array is a {type(other).__name__}; accepted: a real number"
+            f"the divisor of a bsr_array is a {kind_of(other)}; accepted: a real number"
         )
 
     def __add__(self, other: Any) -> Any:
@@ -95,7 +96,7 @@ def _matrix(other: Any, sign: str, accepted: str) -> Any:
     if isinstance(other, BlockSparse):
         hint = "Its method to_bsr() makes one of the blocks that it stores now"
     raise TypeError(
-        f"the other operand of {sign} with a bsr_array is a {type(other).__name__}; accepted: "
+        f"the other operand of {sign} with a bsr_array is a {kind_of(other)}; accepted: "
         f"{accepted}. {hint}"
     )
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ._kinds import kind_of
+
 
 def flex_blocks(block_mask: Any, partial: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Truth values (batch, heads, block rows, block columns), and the queries and keys of a block.
@@ -19,7 +21,7 @@ def flex_blocks(block_mask: Any, partial: str) -> tuple[np.ndarray, tuple[int, i
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     if flex is None or not isinstance(block_mask, flex.BlockMask):
         raise TypeError(
-            f"block_mask is a {type(block_mask).__name__}; accepted: a "
+            f"block_mask is a {kind_of(block_mask)}; accepted: a "
             "torch.nn.attention.flex_attention.BlockMask"
         )
     height, width = block_mask.BLOCK_SIZE

@@ -51,6 +51,9 @@ class Library:
         """
         return self.importable(x, name)
 
+    def written(self, x: Any) -> None:
+        """Note that memory has been written to that ``writable`` was not asked for."""
+
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
 
@@ -280,6 +283,15 @@ class _Torch(Library):
                 f"{name}.detach() or call it under torch.no_grad()"
             )
         return x.detach()
+
+    def writable(self, x: Any, name: str) -> Any:
+        lent = self.importable(x, name)
+        self.written(x)
+        return lent
+
+    def written(self, x: Any) -> None:
+        # Who has saved the tensor for a gradient is told that it has changed.
+        sys.modules["torch"].autograd.graph.increment_version(x)
 
     def empty(self, shape: tuple[int, ...], like: Any, name: str, dtype: str | None = None) -> Any:
         torch = sys.modules["torch"]

@@ -13,6 +13,7 @@ from . import _core
 from ._convert import grid_of
 from ._flex import flex_blocks
 from ._interop import BlockSparse
+from ._kinds import kind_of
 from ._mask_arguments import block_shape_of, integers_of, on_host, pair_of
 from ._mask_builders import Builders
 
@@ -223,7 +224,7 @@ class BlockMask(Builders):
         """
         if not isinstance(a, BlockSparse) or not a.is_fixed:
             hint = ", so use a.to_bsr()" if isinstance(a, BlockSparse) else ""
-            raise TypeError(f"a is a {type(a).__name__}; accepted: a bsr_array{hint}")
+            raise TypeError(f"a is a {kind_of(a)}; accepted: a bsr_array{hint}")
         return cls([a._structure], 1, 1)
 
     # ---- from scores ---------------------------------------------------------------------------

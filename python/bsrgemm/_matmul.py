@@ -11,6 +11,7 @@ from ._convert import MOST_BATCH_DIMENSIONS
 from ._dtypes import EIGHT_BIT_DTYPES, dtype_name
 from ._forward_mode import in_dual_level
 from ._interop import BlockSparse, importable, is_scipy_sparse, library_of
+from ._kinds import kind_of
 
 if TYPE_CHECKING:
     from ._array import bsr_array
@@ -97,8 +98,8 @@ def matmul(
         1 if ``c`` is given and 0 otherwise. With 0, as in BLAS, ``c`` is not read: NaN in it does
         not matter.
     bias : array, optional
-        Added to the result, as NumPy broadcasts it: shape (N,) or (1, N) with an element for each
-        column, (M, 1) with one for each row. For a result of one dimension, of its shape.
+        Added to the result: shape (N,) or (1, N) with an element for each column, (M, 1) with one
+        for each row. For a result of one dimension, of its shape.
     activation : {"relu", "gelu", "gelu_tanh", "silu"}, optional
         Applied last: ``max(x, 0)``, ``x Phi(x)`` with the normal distribution Phi, its
         approximation by tanh, and ``x / (1 + exp(-x))``, as torch's ``relu``, ``gelu``,
@@ -127,7 +128,8 @@ def matmul(
         products of two bsr_arrays and the CPU compute as ``"ieee"`` does.
     out_dtype : dtype, optional
         Of the result and of ``c``, where the operands are float8_e4m3fn or float8_e5m2: float16,
-        bfloat16 (the default) or float32, by name or as NumPy or torch writes it.
+        bfloat16 (the default without ``out``, which has its own) or float32, by name or as NumPy or
+        torch writes it.
     a_scale, b_scale : float or array, optional
         What elements of 8-bit operands are multiplied by: a number, or float32 on the device of
         the operands, one element or, for the bsr_array, of shape (nnzb,) one for each block of
@@ -175,6 +177,8 @@ def matmul(
                 precision,
             )
             if result is not NotImplemented:
+                if out is not None:
+                    library_of(out).written(out)
                 return result
     return product(
         a,
@@ -392,7 +396,7 @@ def _sparse_product(
     for name, x in (("a", a), ("b", b)):
         if not x.is_fixed:
             raise TypeError(
-                f"{name} is a {type(x).__name__}; accepted: two bsr_arrays, so use {name}.to_bsr()"
+                f"{name} is a {kind_of(x)}; accepted: two bsr_arrays, so use {name}.to_bsr()"
             )
         check_single(x, name)
     library = library_of(a._data)
@@ -462,11 +466,11 @@ def _check_kinds(a: Any, b: Any) -> None:
         if not is_scipy_sparse(other):
             return
         raise TypeError(
-            f"{name} is a {type(other).__name__}; accepted: a dense array or a bsr_array, so use "
+            f"{name} is a {kind_of(other)}; accepted: a dense array or a bsr_array, so use "
             f"bsrgemm.bsr_array({name}, blocksize=(height, width)) or {name}.todense()"
         )
     raise TypeError(
-        f"a is a {type(a).__name__} and b is a {type(b).__name__}; accepted: a "
+        f"a is a {kind_of(a)} and b is a {kind_of(b)}; accepted: a "
         "bsr_array and a dense array, in either order, or two bsr_arrays"
     )
 

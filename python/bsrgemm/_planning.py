@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from . import _core
 from ._interop import BlockSparse, device_index
+from ._kinds import kind_of
 from ._matmul import check_precision
 from ._plan import Plan
 from ._spy import draw
@@ -32,8 +34,8 @@ class Planning:
     ) -> Plan:
         """How a GPU is going to multiply the matrix with ``n`` columns, and how fast.
 
-        The dense operands are taken to be contiguous and row-major; others may be copied first or
-        take slower kernels.
+        Of a batch: one of its matrices. The dense operands are taken to be contiguous and
+        row-major; others may be copied first or take slower kernels.
 
         Parameters
         ----------
@@ -53,16 +55,26 @@ class Planning:
             name, or ``precision`` is another word.
         TypeError
             If ``n`` is no integer, or a ``DynamicArray``, whose pattern the host does not know, or
-            both matrices are of 8-bit floats.
+            both matrices are of 8-bit floats, or ``precision`` is ``"tf32"`` and the matrix not
+            float32.
         """
         chip = self._chip(chip)
+        check_precision(precision)
+        if precision == "tf32" and self._dtype != "float32":
+            raise TypeError(
+                f"precision is 'tf32', but A has dtype {self._dtype}: only float32 has it"
+            )
         if isinstance(n, BlockSparse):
             if not n.is_fixed:
-                raise TypeError(f"n is a {type(n).__name__}; accepted: an integer or a bsr_array")
-            check_precision(precision)
+                raise TypeError(f"n is a {kind_of(n)}; accepted: an integer or a bsr_array")
             other: Any = n
             info = self._structure.explain_sparse(other._structure, self._dtype, chip)
             return self._plan(info, other.shape[1], chip, f"{self._name()} @ {other!r}")
+        try:
+            operator.index(n)
+        except TypeError:
+            told = repr(n) if isinstance(n, (str, float)) else f"a {kind_of(n)}"
+            raise TypeError(f"n is {told}; accepted: an integer or a bsr_array") from None
         info = self._structure.explain(n, self._dtype, chip, precision)
         return self._plan(info, n, chip, f"{self._name()} @ dense, {n} columns")
 

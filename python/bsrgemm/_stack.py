@@ -11,6 +11,7 @@ from ._array import bsr_array
 from ._batch import check_single
 from ._convert import grid_of, pair_of
 from ._elementwise import check_alike, keys_of, of_keys, own
+from ._kinds import kind_of
 from ._matmul import real_number
 from ._values import Values, dense_values
 
@@ -77,29 +78,30 @@ def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
     TypeError
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """
-    matrices = _checked(mats, None)
-    _check_whole(matrices, (0, 1))
+    matrices = _checked(mats, None, "mats")
+    _check_whole(matrices, (0, 1), "mats")
     rows, cols = _grids(matrices)
     return _assembled(matrices, np.cumsum([0, *rows[:-1]]), np.cumsum([0, *cols[:-1]]))
 
 
-def _checked(blocks: Sequence[Any], axis: int | None) -> list[bsr_array]:
+def _checked(given: Any, axis: int | None, argument: str = "blocks") -> list[bsr_array]:
     """The matrices, none a view, which agree along ``axis``."""
-    if isinstance(blocks, bsr_array) or not isinstance(blocks, (list, tuple)):
-        raise TypeError(f"blocks is a {type(blocks).__name__}; accepted: a list of bsr_arrays")
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise TypeError(f"{argument} is a {kind_of(given)}; accepted: a sequence of bsr_arrays")
+    blocks = list(given)
     if not blocks:
-        raise ValueError("blocks is empty; accepted: at least one bsr_array")
-    names = [f"blocks[{i}]" for i in range(len(blocks))]
+        raise ValueError(f"{argument} is empty; accepted: at least one bsr_array")
+    names = [f"{argument}[{i}]" for i in range(len(blocks))]
     for matrix, name in zip(blocks, names, strict=True):
         if not isinstance(matrix, bsr_array):
-            raise TypeError(f"{name} is a {type(matrix).__name__}; accepted: a bsr_array")
+            raise TypeError(f"{name} is a {kind_of(matrix)}; accepted: a bsr_array")
         check_single(matrix, name)
     check_alike(blocks, names)
     for matrix, name in zip(blocks, names, strict=True):
         if axis is not None and matrix.shape[axis] != blocks[0].shape[axis]:
             what = ("rows", "columns")[axis]
             raise ValueError(
-                f"{name} has {matrix.shape[axis]} {what} and blocks[0] has "
+                f"{name} has {matrix.shape[axis]} {what} and {names[0]} has "
                 f"{blocks[0].shape[axis]}; accepted: one number of {what}"
             )
     return [own(matrix) for matrix in blocks]
@@ -110,7 +112,9 @@ def _grids(matrices: list[bsr_array]) -> tuple[list[int], list[int]]:
     return list(rows), list(cols)
 
 
-def _check_whole(matrices: list[bsr_array], axes: tuple[int, ...]) -> None:
+def _check_whole(
+    matrices: list[bsr_array], axes: tuple[int, ...], argument: str = "blocks"
+) -> None:
     """That matrices which others follow along these axes end with a block."""
     for i, a in enumerate(matrices[:-1]):
         for axis in axes:
@@ -118,9 +122,9 @@ def _check_whole(matrices: list[bsr_array], axes: tuple[int, ...]) -> None:
             if size % block:
                 what = ("rows", "columns")[axis]
                 raise ValueError(
-                    f"blocks[{i}] has {size} {what} in blocks of {block} and others follow; "
+                    f"{argument}[{i}] has {size} {what} in blocks of {block} and others follow; "
                     f"accepted there: a multiple of {block}, so use smaller blocks, "
-                    f"blocks[{i}].reblock(blocksize)"
+                    f"{argument}[{i}].reblock(blocksize)"
                 )
 
 
@@ -187,5 +191,10 @@ def prune(dense: Any, blocksize: tuple[int, int], density: float) -> bsr_array:
     norms = Values(values.padded(blocksize), "dense").norms(blocksize)
     order = np.argsort(-np.where(np.isnan(norms), np.inf, norms).ravel(), kind="stable")
     mask = np.zeros(norms.size, bool)
-    mask[order[: int(density * norms.size + 0.5)]] = True
+    mask[order[: count_of(density, norms.size)]] = True
     return bsr_array.from_block_mask(values.array(), mask.reshape(norms.shape), blocksize)
+
+
+def count_of(density: float, places: int) -> int:
+    """Of so many blocks the share ``density``, rounded to the nearest number and half up."""
+    return int(density * places + 0.5)

@@ -74,6 +74,23 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...
         return data, indices, indptr, tuple(shape.tolist())
 
 
+def in_order(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same blocks by ascending columns of each row. What is malformed is returned as it is."""
+    integers = {indices.dtype.kind, indptr.dtype.kind} <= set("iu")
+    if not integers or indices.ndim != 1 or indptr.ndim != 1 or data.shape[:1] != indices.shape:
+        return data, indices, indptr
+    ends = indptr.astype(np.int64)
+    counts = np.diff(ends)
+    if len(ends) == 0 or ends[0] != 0 or ends[-1] != len(indices) or (counts < 0).any():
+        return data, indices, indptr
+    order = np.lexsort((indices, np.repeat(np.arange(len(counts)), counts)))
+    if (np.diff(order) == 1).all():
+        return data, indices, indptr
+    return data[order], indices[order], indptr
+
+
 def format_of(path: Path) -> str | None:
     """That of the sparse matrix in a file, by SciPy's names; None if the file does not say.
 

@@ -22,6 +22,7 @@ from ._torch_operators import (
     matmul_operator,
     precision_of,
     refuse_tangents,
+    rows_of,
     sampled_operator,
 )
 
@@ -30,6 +31,7 @@ _is_tracing = torch.jit.is_tracing
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 _transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
+_has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -67,7 +69,7 @@ def general_linear(
 ) -> torch.Tensor:
     """``activation(x @ A.T + bias)`` where the short way has something against it, or the error
     that says what."""
-    rows = x if x.ndim == 2 else x.reshape(-1, structure.shape[1])
+    rows = rows_of(x)
     weight = _matrix(values, structure).T
     options: dict[str, Any] = {"bias": bias, "activation": activation}
     y = matmul(rows.detach(), weight, precision=precision_of(x), **options)
@@ -113,11 +115,12 @@ class RecordedLinear(torch.autograd.Function):
         rows, cols = structure.shape
         if ctx.relu:  # as torch's own, which takes the result of ReLU
             gradient = torch.ops.aten.threshold_backward(gradient, y[0], 0)
-        of_rows = gradient if gradient.ndim == 2 else gradient.reshape(-1, rows)
-        x_rows = x if x.ndim == 2 else x.reshape(-1, cols)
+        of_rows, x_rows = rows_of(gradient), rows_of(x)
         of_x = of_values = of_bias = None
         wants_x, wants_values, wants_bias = ctx.needs_input_grad[:3]
-        if not torch.is_grad_enabled() and is_plain(of_rows, values, x):
+        # One that stands for several, of is_grads_batched=True, has no memory.
+        plain = is_plain(of_rows, values, x) and _has_memory(gradient)
+        if plain and not torch.is_grad_enabled():
             if wants_x:
                 of_x = _times_matrix(of_rows, values, structure)
             if wants_values:
@@ -126,7 +129,8 @@ class RecordedLinear(torch.autograd.Function):
                 left, right = of_rows.t(), x_rows.detach()
                 _core.sampled_matmul(structure, left, right, of_values, None, 1.0, 0.0, stream)
         else:
-            indices, indptr = keep_structure(indices, indptr, structure)
+            if not _is_compiling():
+                indices, indptr = keep_structure(indices, indptr, structure)
             if wants_x:
                 of_x = matmul_operator(
                     values, indices, indptr, of_rows, None, [rows, cols], False, True, None

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from . import _core
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import grid_of, pair_of
+from ._kinds import kind_of
 from ._matmul import real_number
-from ._stack import prune
+from ._stack import count_of, prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain, try_linear
 from ._torch_operators import (
+    as_tensor,
     check_tensor,
     forget_structure,
     forward_ad,
@@ -22,6 +25,7 @@ from ._torch_operators import (
     matmul_operator,
     matrix_of,
     refuse_tangents,
+    rows_of,
     structure_of,
 )
 
@@ -74,7 +78,7 @@ def linear(
         If shapes do not fit, or ``activation`` is another.
     """
     if not isinstance(weight, bsr_array):
-        raise TypeError(f"weight is a {type(weight).__name__}; accepted: a bsrgemm.bsr_array")
+        raise TypeError(f"weight is a {kind_of(weight)}; accepted: a bsrgemm.bsr_array")
     structure, values = weight._structure, weight._data
     if forward_ad._current_level >= 0:
         refuse_tangents({"input": input, "weight.data": values, "bias": bias})
@@ -90,10 +94,7 @@ def linear(
             "torch tensors"
         )
     check_single(weight, "weight")
-    indices, indptr = (
-        x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
-        for x in (weight.indices, weight.indptr)
-    )
+    indices, indptr = as_tensor(weight.indices), as_tensor(weight.indptr)
     if not plain:
         if not torch.compiler.is_compiling():
             indices, indptr = keep_structure(indices, indptr, structure)
@@ -102,11 +103,12 @@ def linear(
 
 
 def cast_for(x: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Tensors as products take them: of autocast's dtype if that is in effect where ``x`` is."""
+    """Tensors as products take them: of autocast's dtype if that is in effect where ``x`` is, but
+    float64 as it is."""
     if not _is_cast(x):
         return tensors
     dtype = torch.get_autocast_dtype(x.device.type)
-    return tuple(tensor.to(dtype) for tensor in tensors)
+    return tuple(t if t.dtype is torch.float64 else t.to(dtype) for t in tensors)
 
 
 def _is_cast(x: torch.Tensor) -> bool:
@@ -166,7 +168,7 @@ def _by_operator(
 ) -> torch.Tensor:
     """By the operator that compilers, tracers, modes and subclasses of tensors see."""
     fused = None if recorded else activation
-    rows = x if x.ndim == 2 else x.reshape(-1, shape[1])
+    rows = rows_of(x)
     y = matmul_operator(values, indices, indptr, rows, bias, list(shape), True, True, fused)
     if recorded:
         y = ACTIVATIONS[activation](y)
@@ -200,7 +202,8 @@ class BSRLinear(torch.nn.Module):
     Parameters
     ----------
     weight : bsr_array
-        Shape (out_features, in_features), around torch tensors, which are not copied.
+        Shape (out_features, in_features), around torch tensors or NumPy arrays, which are not
+        copied unless they are read-only.
     bias : torch.Tensor, optional
         Shape (out_features,).
     activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
@@ -216,8 +219,9 @@ class BSRLinear(torch.nn.Module):
 
     Notes
     -----
-    ``load_state_dict`` takes any pattern of the same block size. One with another number of blocks
-    replaces ``values`` and ``indices``, so make optimizers afterwards.
+    ``load_state_dict`` takes any pattern of the same block size, but says so where one has blocks
+    beyond ``in_features``. One with another number of blocks replaces ``values`` and ``indices``,
+    so make optimizers afterwards.
 
     Other writes to ``indices`` and ``indptr`` count from the next call on, too, but on a GPU two
     kinds of them are not seen: into their ``data``, and in place into tensors that were made in
@@ -237,12 +241,17 @@ class BSRLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(weight, bsr_array) or weight.is_transposed:
-            held = "transposed view" if isinstance(weight, bsr_array) else type(weight).__name__
+            held = "transposed view" if isinstance(weight, bsr_array) else kind_of(weight)
             raise TypeError(
                 f"weight is a {held}; accepted: a bsrgemm.bsr_array that is no transposed view"
             )
         check_single(weight, "weight")
-        values = torch.as_tensor(weight.data).detach()
+        if not isinstance(weight._data, (torch.Tensor, np.ndarray)):
+            raise TypeError(
+                f"weight is a bsr_array of {type(weight._data).__name__}s; accepted: one around "
+                "torch tensors or NumPy arrays"
+            )
+        values = as_tensor(weight._data).detach()
         indices, indptr = (
             torch.tensor(x, dtype=torch.int32, device=values.device)
             for x in (weight._structure.indices, weight._structure.indptr)
@@ -310,7 +319,7 @@ class BSRLinear(torch.nn.Module):
         if weight.is_meta:
             shape = (linear.out_features, linear.in_features)
             rows, cols = grid_of(shape, blocksize)
-            count = int(density * rows * cols + 0.5)
+            count = count_of(density, rows * cols)
             values = weight.detach().new_empty((count, *blocksize))
             indices, indptr = (values.new_empty(n, dtype=torch.int32) for n in (count, rows + 1))
             layer = cls.__new__(cls)
@@ -365,7 +374,7 @@ class BSRLinear(torch.nn.Module):
         old = self.values
         rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
         places = rows * cols
-        count = round(density * places)
+        count = count_of(density, places)
         if count >= old.shape[0]:
             return
         norms = torch.linalg.vector_norm(old, dim=(1, 2), dtype=torch.float64)
@@ -406,6 +415,14 @@ class BSRLinear(torch.nn.Module):
         forget_structure(self.indices, self.indptr, shape, self.blocksize)
         values, indices = (state_dict.get(prefix + name) for name in ("values", "indices"))
         if values is not None and indices is not None:
+            cols = grid_of(shape, self.blocksize)[1]
+            if indices.numel() > 0 and not indices.is_meta and int(indices.max()) >= cols:
+                errors: list[str] = arguments[-1]
+                errors.append(
+                    f"{prefix}indices has block column {int(indices.max())}; accepted: less than "
+                    f"{cols}, for {self.in_features} in_features in blocks of {self.blocksize}"
+                )
+                return
             shape = values.shape
             fits = shape[1:] == self.values.shape[1:] and indices.shape == shape[:1]
             if fits and shape != self.values.shape:

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from . import _core
@@ -21,12 +22,16 @@ from ._interop import TORCH
 from ._matmul import matmul
 
 forward_ad = torch.autograd.forward_ad
+_ON_CPU = torch.empty(0, device="cpu")
 
-# More matrices than a large model has. Beyond, the one that was used longest ago is forgotten.
+# More matrices than a large model has, and more blocks and block rows of all of them. Beyond, those
+# that were used longest ago are forgotten.
 MAX_STRUCTURES = 1024
+MAX_BLOCKS = 1 << 24
 
 # Under where index tensors lie, see _key.
 _structures: OrderedDict[tuple[Any, ...], _Known] = OrderedDict()
+_blocks = 0  # and block rows of all of them
 _lock = Lock()
 
 # The same by the identity of the first index tensor, which its entry keeps: what eager calls pay.
@@ -125,6 +130,7 @@ def structure_of(
     return structure
 
 
+@torch.compiler.disable
 def keep_structure(
     indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,13 +143,29 @@ def keep_structure(
         indices, indptr = torch.tensor(structure.indices), torch.tensor(structure.indptr)
         contents = _contents(indices, indptr, structure)
     known = _Known(structure, indices.detach(), indptr.detach(), contents)
+    global _blocks
     with _lock:
-        _structures[_key(indices, indptr, structure.shape, structure.blocksize)] = known
-        while len(_structures) > MAX_STRUCTURES:
-            _structures.popitem(last=False)
+        key = _key(indices, indptr, structure.shape, structure.blocksize)
+        _forget(key)
+        _structures[key] = known
+        _blocks += _size_of(known)
+        while len(_structures) > MAX_STRUCTURES or (_blocks > MAX_BLOCKS and len(_structures) > 1):
+            _forget(next(iter(_structures)))
             _recent.clear()
         _remember(indices, indptr, known)
     return indices, indptr
+
+
+def _size_of(known: _Known) -> int:
+    return known.structure.nnzb + known.structure.shape[0] // known.structure.blocksize[0]
+
+
+def _forget(key: tuple[Any, ...]) -> None:
+    """The entry of a key, if there is one; the lock is held."""
+    global _blocks
+    known = _structures.pop(key, None)
+    if known is not None:
+        _blocks -= _size_of(known)
 
 
 def forget_structure(
@@ -156,7 +178,7 @@ def forget_structure(
     if not (indices.is_inference() or indptr.is_inference()):
         return
     with _lock:
-        _structures.pop(_key(indices, indptr, shape, blocksize), None)
+        _forget(_key(indices, indptr, shape, blocksize))
 
 
 def _remember(indices: torch.Tensor, indptr: torch.Tensor, known: _Known) -> None:
@@ -200,6 +222,25 @@ def check_tensor(x: Any, name: str, other: str = "") -> None:
     """Raise TypeError of anything else, which arrays of other libraries are, too."""
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; accepted: a torch.Tensor{other}")
+
+
+def new_result(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
+    """What products of ``x`` return, uninitialised."""
+    return x.new_empty(shape, dtype=torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype)
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    """(..., K) as a matrix of rows, of which there may be none, or none with elements."""
+    return x if x.ndim == 2 else x[None] if x.ndim == 1 else x.flatten(0, -2)
+
+
+def as_tensor(x: Any) -> torch.Tensor:
+    """An array of the host as a tensor: itself, its memory, or a copy of read-only memory."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if torch.compiler.is_compiling():  # which sees no flags of arrays, and copies read-only ones
+        return torch.as_tensor(x)
+    return TORCH.from_host(np.asarray(x), _ON_CPU)
 
 
 def precision_of(x: torch.Tensor) -> str:
@@ -271,7 +312,7 @@ def _(
     activation: str | None,
 ) -> torch.Tensor:
     outer = shape[1] if transposed != dense_left else shape[0]
-    return dense.new_empty((dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
+    return new_result(dense, (dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
 
 
 def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -18,7 +18,7 @@ from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._matmul import matmul
 from ._sampled import sampled_matmul
-from ._torch_operators import forward_ad, precision_of, refuse_tangents
+from ._torch_operators import forward_ad, new_result, precision_of, refuse_tangents
 
 _Pair = tuple[int, int]
 
@@ -47,14 +47,16 @@ def parts_of(
     ends = shape[0] // blocksize[0] + 1
     indptr = _UNIT
     indices = indptr + (ends + _UNIT - 1) // _UNIT * _UNIT
+    # Not by slices, whose ends compilers compare with a length that they may not know.
+    pairs = state.as_strided(((capacity + 1) // 2,), (1,), indices)
     return (
-        state[:2],
-        state[indptr : indptr + ends],
-        state[indices : indices + (capacity + 1) // 2].view(torch.int32)[:capacity],
+        state.as_strided((2,), (1,), 0),
+        state.as_strided((ends,), (1,), indptr),
+        pairs.view(torch.int32)[:capacity],
     )
 
 
-def _pattern_in(
+def pattern_in(
     state: torch.Tensor, shape: _Pair, blocksize: _Pair, capacity: int
 ) -> DynamicPattern:
     structure: Any
@@ -70,7 +72,7 @@ def _pattern_in(
 def _array(values: torch.Tensor, state: torch.Tensor, shape: list[int]) -> DynamicArray:
     capacity, height, width = values.shape
     rows, cols = shape
-    return _pattern_in(state, (rows, cols), (height, width), capacity).array(values.detach())
+    return pattern_in(state, (rows, cols), (height, width), capacity).array(values.detach())
 
 
 # ---- patterns ------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def pattern_operator(
     elements = _elements_of(shape, (height, width), capacity)
     if chosen_by.is_cuda:
         state = chosen_by.new_empty(elements, dtype=torch.int64)
-        _choose(_pattern_in(state, shape, (height, width), capacity), chosen_by, k)
+        _choose(pattern_in(state, shape, (height, width), capacity), chosen_by, k)
         return state
     state = chosen_by.new_zeros(elements, dtype=torch.int64)
     pattern = DynamicPattern(shape, (height, width), capacity, "cpu")
@@ -149,7 +151,7 @@ def _(
     dense_left: bool,
 ) -> torch.Tensor:
     outer = shape[1] if transposed != dense_left else shape[0]
-    return dense.new_empty((dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
+    return new_result(dense, (dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
 
 
 def _save_product(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -182,7 +184,7 @@ def blocks_operator(
     if forward_ad._current_level >= 0:
         refuse_tangents({"a": a, "b": b})
     height, width = blocksize
-    pattern = _pattern_in(state, (a.shape[0], b.shape[1]), (height, width), capacity)
+    pattern = pattern_in(state, (a.shape[0], b.shape[1]), (height, width), capacity)
     return sampled_matmul(a.detach(), b.detach(), pattern).data
 
 
@@ -226,7 +228,7 @@ def gather_operator(
         refuse_tangents({"dense": dense})
     height, width = blocksize
     rows, cols = dense.shape
-    return _pattern_in(state, (rows, cols), (height, width), capacity).gather(dense.detach())
+    return pattern_in(state, (rows, cols), (height, width), capacity).gather(dense.detach())
 
 
 @gather_operator.register_fake

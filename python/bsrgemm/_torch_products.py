@@ -11,19 +11,23 @@ from ._array import bsr_array
 from ._batch import check_single
 from ._convert import pair_of
 from ._interop import BlockSparse
+from ._kinds import kind_of
 from ._torch_linear import cast_for
 from ._torch_operators import (
+    as_tensor,
     check_tensor,
     forward_ad,
     keep_structure,
     matmul_operator,
     refuse_tangents,
+    rows_of,
     sampled_operator,
 )
 from ._torch_patterns import (
     blocks_operator,
     gather_operator,
     parts_of,
+    pattern_in,
     pattern_operator,
     product_operator,
     spread,
@@ -182,6 +186,8 @@ class BlockTensor(BlockSparse):
 
     is_fixed = False
     ndim = 2
+    # NumPy then leaves `x @ A` to __rmatmul__, which says what is accepted.
+    __array_ufunc__ = None
 
     def __init__(
         self, values: torch.Tensor, pattern: BlockPattern, is_transposed: bool = False
@@ -218,6 +224,25 @@ class BlockTensor(BlockSparse):
     def T(self) -> BlockTensor:
         """The transposed view, which shares values and pattern."""
         return BlockTensor(self.data, self.pattern, not self.is_transposed)
+
+    @property
+    def _structure(self) -> Any:
+        # What functions ask for that take a bsr_array or a DynamicArray.
+        raise TypeError(
+            "a BlockTensor is given; accepted: bsrgemm.torch.matmul of it, or its copy of a fixed "
+            "pattern, to_bsr()"
+        )
+
+    def to_bsr(self) -> bsr_array:
+        """A :class:`bsrgemm.bsr_array` of the stored blocks, with a copy of their values.
+
+        They are detached: they require no grad. On a GPU the host waits for the pattern.
+        """
+        pattern = pattern_in(
+            self.pattern.state, self.pattern.shape, self.pattern.blocksize, self.pattern.capacity
+        )
+        matrix = pattern.array(self.data.detach()).to_bsr()
+        return matrix.T if self.is_transposed else matrix
 
     def todense(self) -> torch.Tensor:
         """A dense tensor of shape (M, K), with gradients."""
@@ -272,9 +297,11 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
     matrix, dense, name = (b, a, "a") if dense_left else (a, b, "b")
     if not isinstance(matrix, (bsr_array, BlockTensor)) or not isinstance(dense, torch.Tensor):
         raise TypeError(
-            f"a is a {type(a).__name__} and b a {type(b).__name__}; accepted: a torch.Tensor and a "
+            f"a is a {kind_of(a)} and b a {kind_of(b)}; accepted: a torch.Tensor and a "
             "BlockTensor or bsrgemm.bsr_array, in either order"
         )
+    if isinstance(matrix, bsr_array):
+        check_single(matrix, "b" if dense_left else "a")
     rows, cols = matrix.shape
     inner = rows if dense_left else cols
     fits = dense.ndim >= 1 if dense_left else dense.ndim == 2
@@ -289,7 +316,7 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
         refuse_tangents({"values": values, name: dense})
     dense, values = cast_for(dense, dense, values)
     _check_alike(dense, values, name)
-    x = dense.reshape(-1, inner) if dense_left and dense.ndim != 2 else dense
+    x = rows_of(dense) if dense_left else dense
     if isinstance(matrix, BlockTensor):
         state, shape = matrix.pattern.state, list(matrix.pattern.shape)
         y = product_operator(values, state, x, shape, matrix.is_transposed, dense_left)
@@ -331,10 +358,12 @@ def sampled_matmul(
     check_tensor(b, "b")
     if not isinstance(pattern, (BlockPattern, bsr_array)):
         raise TypeError(
-            f"pattern is a {type(pattern).__name__}; accepted: a BlockPattern or bsrgemm.bsr_array"
+            f"pattern is a {kind_of(pattern)}; accepted: a BlockPattern or bsrgemm.bsr_array"
         )
     if isinstance(pattern, bsr_array) and pattern.is_transposed:
         raise TypeError("pattern is a transposed view; accepted: a bsr_array that is none")
+    if isinstance(pattern, bsr_array):
+        check_single(pattern, "pattern")
     rows, cols = pattern.shape
     fits = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0]
     if not fits or (a.shape[0], b.shape[1]) != (rows, cols):
@@ -349,7 +378,6 @@ def sampled_matmul(
     height, width = pattern.blocksize
     if isinstance(pattern, BlockPattern):
         return blocks_operator(a, b, pattern.state, [height, width], pattern.capacity)
-    check_single(pattern, "pattern")
     indices, indptr = _indices_of(pattern)
     return sampled_operator(a, b, indices, indptr, [height, width])
 
@@ -381,19 +409,15 @@ def _values_of(matrix: _Matrix, name: str) -> torch.Tensor:
         raise TypeError(
             f"{name} is a bsr_array of {type(values).__name__}s; accepted: one around torch tensors"
         )
-    check_single(matrix, name)
     return values
 
 
 def _indices_of(matrix: bsr_array) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the matrix that is stored."""
-    stored = matrix.T if matrix.is_transposed else matrix
-    indices, indptr = (
-        x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
-        for x in (stored.indices, stored.indptr)
-    )
+    indices, indptr = as_tensor(matrix._indices), as_tensor(matrix._indptr)
     if torch.compiler.is_compiling():
         return indices, indptr
+    stored = matrix.T if matrix.is_transposed else matrix
     return keep_structure(indices, indptr, stored._structure)
 
 

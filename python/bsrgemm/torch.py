@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from ._attention import attention as _attention
+from ._kinds import kind_of
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
-from ._torch_linear import BSRLinear, linear
+from ._matmul import real_number
+from ._torch_linear import BSRLinear, cast_for, linear
 from ._torch_operators import check_tensor, forward_ad, refuse_tangents
 from ._torch_products import BlockPattern, BlockTensor, matmul, sampled_matmul
 from ._torch_sparsify import Replacement, sparsify_
@@ -130,6 +132,7 @@ def attention(
     ``k`` and ``v``. The first three and ``is_causal``, ``scale`` and ``enable_gqa`` have the names
     that they have in ``torch.nn.functional.scaled_dot_product_attention``, whose ``is_causal``
     is ``causal_alignment="top_left"``. Results are new tensors, computed on torch's current stream.
+    Under autocast the first three are cast to its dtype, but float64 and 8-bit floats.
 
     A :class:`bsrgemm.BlockMask` is made outside of compiled code. What is planned from it stays
     with it, and one compiled function serves any of them. A CUDA graph that was captured with a
@@ -165,11 +168,18 @@ def attention(
                 )
     if forward_ad._current_level >= 0:
         refuse_tangents(tensors)
+    if query.dtype.itemsize > 1:
+        query, key, value = cast_for(query, query, key, value)
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         raise TypeError(
-            f"block_mask is a {type(block_mask).__name__}; accepted: a bsrgemm.BlockMask or None. "
+            f"block_mask is a {kind_of(block_mask)}; accepted: a bsrgemm.BlockMask or None. "
             "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
             "FlexAttention"
+        )
+    if not torch.compiler.is_compiling():
+        scale, softcap = (
+            x if x is None else real_number(x, name)
+            for name, x in (("scale", scale), ("softcap", softcap))
         )
     left, right = (-1, -1) if window is None else window_of(window)
     out, lse = _operator(

@@ -81,7 +81,24 @@ static void test_fixed_patterns(void) {
   bsrg_structure_destroy(fixed);
 }
 
+/* Calls that read a pattern on the host do not take them. */
+static void test_what_takes_no_dynamic_pattern(void) {
+  bsrg_structure *dynamic;
+  const bsrg_chip chip = bsrg_chip_h200();
+  float values[4] = {0}, out[4];
+  const float *const data = values;
+  CHECK(bsrg_dynamic_describe(64, 64, 64, 64, 1, &chip, &dynamic, NULL) == BSRG_OK);
+  bsrg_error error = {""};
+  const bsrg_softmax_args softmax = {.a = dynamic, .values = data, .out = out, .dtype = BSRG_F32};
+  CHECK(bsrg_softmax(&softmax, &error) == BSRG_ERR_VALUE && strstr(error.message, "a is a dynamic"));
+  const bsrg_matmul_sparse_args product = {
+      .a = dynamic, .b = dynamic, .a_values = data, .b_values = data, .dtype = BSRG_F32};
+  CHECK(bsrg_matmul_sparse(&product, &error) == BSRG_ERR_VALUE && strstr(error.message, "a is a dynamic"));
+  bsrg_structure_destroy(dynamic);
+}
+
 int main(void) {
+  test_what_takes_no_dynamic_pattern();
   test_sizes();
   test_memory();
   test_fixed_patterns();

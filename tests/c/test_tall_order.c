@@ -148,7 +148,42 @@ static void test_short_tiles(void) {
   bsrg_structure_destroy(structure);
 }
 
+/* Columns that a row stores more than once: each block has an entry of its own. */
+static void test_repeated_columns(void) {
+  enum { ROWS = 64, COUNT = 24 };
+  int64_t *indptr = calloc(ROWS + 1, sizeof(*indptr)),
+          *indices = malloc(sizeof(*indices) * ROWS * (COUNT + 1));
+  for (int64_t i = 0; i < ROWS; ++i) {
+    indptr[i + 1] = indptr[i];
+    for (int64_t j = 0; j < COUNT; ++j) {
+      indices[indptr[i + 1]++] = (i + j) % ROWS;
+      if (j == 0) indices[indptr[i + 1]++] = i;
+    }
+  }
+  const bsrg_pattern pattern = {.rows = ROWS * 128,
+                                .cols = ROWS * WIDTH,
+                                .block_height = 128,
+                                .block_width = WIDTH,
+                                .nnzb = indptr[ROWS],
+                                .indptr_len = ROWS + 1,
+                                .index_type = BSRG_I64,
+                                .indices = indices,
+                                .indptr = indptr};
+  bsrg_structure *structure = NULL;
+  CHECK(bsrg_structure_create(&pattern, 0, &structure, NULL) == BSRG_OK);
+  bsrg_tall_plan *plan = bsrg_tall_make_plan(structure);
+  int *multiplied = calloc((size_t)pattern.nnzb, sizeof(*multiplied));
+  for (int64_t e = 0; e < plan->entry_count; ++e) ++multiplied[plan->entries[e].a_block[0] / 128];
+  for (int64_t b = 0; b < pattern.nnzb; ++b) CHECK(multiplied[b] == 1);
+  free(multiplied);
+  bsrg_tall_free_plan(plan);
+  bsrg_structure_destroy(structure);
+  free(indptr);
+  free(indices);
+}
+
 int main(void) {
+  test_repeated_columns();
   test_band();
   test_equal_rows();
   test_any();

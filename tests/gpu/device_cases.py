@@ -11,7 +11,7 @@ import bsrgemm
 import numpy as np
 import pytest
 from bsrgemm._matmul import product
-from cases import cancellation, least_error
+from cases import WORST_ELEMENT, cancellation, least_error
 
 # Cycles for torch.cuda._sleep, about 0.1 s: what is queued behind it waits.
 LONG = 150_000_000
@@ -207,11 +207,14 @@ def check_late(torch: Any, operand: Any, compute: Callable[[Any], Any]) -> None:
 
 
 def relative_error(torch: Any, found: Any, expected: Any) -> float:
-    error = torch.linalg.norm(found.double() - expected).item()
-    norm = torch.linalg.norm(expected).item()
+    """As ``cases.relative_error``."""
+    difference = (found.double() - expected).abs()
+    error, norm = (torch.linalg.norm(x).item() for x in (difference, expected))
     if norm == 0.0:
         return 0.0 if error == 0.0 else float("inf")
-    return error / norm
+    usual = norm / expected.numel() ** 0.5
+    worst = (difference / (expected.abs() + usual)).max().item()
+    return max(error / norm, worst / WORST_ELEMENT)
 
 
 def product_cancellation(expected: Any, left: Any, right: Any, addend: Any = None) -> float:

@@ -77,6 +77,11 @@ def test_what_repeats(torch: Any, rng: np.random.Generator) -> None:
     ):
         found = matmul(p.matrix, x, **options)
         assert relative_error(torch, found, expected) <= 2 * cases.ROUNDOFF["float16"], options
+    # Of rows that follow one another nothing but c is copied.
+    z, c = torch.randn(50, 24, m, device="cuda").half(), torch.randn(24, k, device="cuda").half()
+    found = matmul(z, p.matrix, c)
+    expected = z.double() @ p.dense + c.double()
+    assert relative_error(torch, found, expected) <= 2 * cases.ROUNDOFF["float16"]
 
 
 def test_streams_and_graphs(torch: Any, rng: np.random.Generator) -> None:
