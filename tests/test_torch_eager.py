@@ -12,7 +12,7 @@ from spaces import import_torch
 torch = import_torch()
 
 import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
-from bsrgemm import _torch_linear, _torch_operators  # noqa: E402
+from bsrgemm import _torch_linear, _torch_operators, _torch_products  # noqa: E402
 from bsrgemm.torch import BSRLinear, linear  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -45,7 +45,13 @@ def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise AssertionError("an operator was called")
 
-    monkeypatch.setattr(_torch_linear, "matmul_operator", fail)
+    for module, name in (
+        (_torch_linear, "matmul_operator"),
+        (_torch_products, "matmul_operator"),
+        (_torch_products, "sampled_operator"),
+        (bsrgemm.torch, "_operator"),
+    ):
+        monkeypatch.setattr(module, name, fail)
 
 
 class Seen(TorchDispatchMode):
@@ -78,6 +84,31 @@ def test_plain_calls_need_no_operator(recorded: bool, shape: tuple[int, ...]) ->
             again = linear(inputs, layer.weight, layer.bias, activation="relu")
         torch.testing.assert_close(y, dense(layer, inputs))
         assert torch.equal(y, again) and y.is_contiguous() and y.requires_grad == recorded
+
+
+@pytest.mark.usefixtures("no_operator")
+def test_plain_products_and_attention_need_no_operator() -> None:
+    weight = make_layer().weight
+    values, rows, cols = weight.data, *weight.shape
+    a = bsrgemm.bsr_array((values.detach(), weight.indices, weight.indptr), weight.shape)
+    whole = a.todense()
+    x, y = (torch.randn(size, 5, dtype=torch.float64) for size in (cols, rows))
+    for found, expected in (
+        (bsrgemm.torch.matmul(a, x), whole @ x),
+        (bsrgemm.torch.matmul(a.T, y), whole.T @ y),
+        (bsrgemm.torch.matmul(y.T, a), y.T @ whole),
+        (bsrgemm.torch.matmul(y[:, 0], a), y[:, 0] @ whole),
+        (bsrgemm.torch.matmul(y.T.view(1, 5, rows), a), (y.T @ whole)[None]),
+    ):
+        torch.testing.assert_close(found, expected)
+    with torch.no_grad():
+        found = bsrgemm.torch.sampled_matmul(y.requires_grad_(), x.T, a)
+    expected = a._with_values(found).todense()
+    places = a._with_values(torch.ones_like(a.data)).todense()
+    torch.testing.assert_close(expected, (y.detach() @ x.T) * places)
+    q, k, v = (torch.randn(1, 2, 7, 16) for _ in range(3))
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(bsrgemm.torch.attention(q, k, v), expected)
 
 
 def test_modes_see_the_operators() -> None:

@@ -51,6 +51,11 @@ def is_plain(x: Any, values: Any, bias: Any) -> bool:
     )
 
 
+def is_plain_or_absent(*arguments: Any) -> bool:
+    """The same of other arguments of a call whose tensors are plain."""
+    return all(x is None or type(x) in _TYPES for x in arguments)
+
+
 def try_linear(
     structure: _core.Structure, values: Any, x: Any, bias: Any, activation: str | None
 ) -> Any:

@@ -83,7 +83,7 @@ def linear(
     if forward_ad._current_level >= 0:
         refuse_tangents({"input": input, "weight.data": values, "bias": bias})
     plain = is_plain(input, values, bias)
-    if plain and not _is_cast(input):
+    if plain and not is_cast(input):
         y = try_linear(structure, values, input, bias, activation)
         if y is not NotImplemented:
             return y
@@ -105,13 +105,13 @@ def linear(
 def cast_for(x: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tensors as products take them: of autocast's dtype if that is in effect where ``x`` is, but
     float64 as it is."""
-    if not _is_cast(x):
+    if not is_cast(x):
         return tensors
     dtype = torch.get_autocast_dtype(x.device.type)
     return tuple(t if t.dtype is torch.float64 else t.to(dtype) for t in tensors)
 
 
-def _is_cast(x: torch.Tensor) -> bool:
+def is_cast(x: torch.Tensor) -> bool:
     """Whether autocast is in effect where ``x`` is."""
     kind = x.device.type
     return kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)  # which refuses "meta"
@@ -401,7 +401,7 @@ class BSRLinear(torch.nn.Module):
         if is_plain(input, values, bias):
             blocksize = values.shape[1], values.shape[2]
             structure = structure_of(indices, indptr, shape, blocksize)
-            if not _is_cast(input):
+            if not is_cast(input):
                 y = try_linear(structure, values, input, bias, self.activation)
                 if y is not NotImplemented:
                     return y

@@ -7,18 +7,21 @@ from typing import Any
 
 import torch
 
+from . import _core
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import pair_of
 from ._interop import BlockSparse
 from ._kinds import kind_of
-from ._torch_linear import cast_for
+from ._torch_eager import is_plain
+from ._torch_linear import cast_for, is_cast
 from ._torch_operators import (
     as_tensor,
     check_tensor,
     forward_ad,
     keep_structure,
     matmul_operator,
+    precision_of,
     refuse_tangents,
     rows_of,
     sampled_operator,
@@ -301,6 +304,10 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
             "BlockTensor or bsrgemm.bsr_array, in either order"
         )
     if isinstance(matrix, bsr_array):
+        if dense_left or dense.ndim == 2:
+            y = _try_product(matrix, dense, dense_left)
+            if y is not NotImplemented:
+                return y
         check_single(matrix, "b" if dense_left else "a")
     rows, cols = matrix.shape
     inner = rows if dense_left else cols
@@ -326,6 +333,19 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
         options = (shape, matrix.is_transposed, dense_left, None)
         y = matmul_operator(values, indices, indptr, x, None, *options)
     return y if x is dense else y.view(*dense.shape[:-1], cols)
+
+
+def _try_product(matrix: bsr_array, dense: torch.Tensor, dense_left: bool) -> Any:
+    """By the short way, where nothing looks at operators, or NotImplemented."""
+    values = matrix._data
+    if matrix._batch or forward_ad._current_level >= 0:
+        return NotImplemented
+    if not is_plain(dense, values, None) or is_cast(dense):
+        return NotImplemented
+    absent = (None, 1.0, None, None, None, None, None, None)
+    return _core.try_matmul(
+        matrix._structure, values, dense, dense_left, *absent, precision_of(dense)
+    )
 
 
 def sampled_matmul(
@@ -364,6 +384,9 @@ def sampled_matmul(
         raise TypeError("pattern is a transposed view; accepted: a bsr_array that is none")
     if isinstance(pattern, bsr_array):
         check_single(pattern, "pattern")
+        values = _try_sampled(pattern, a, b)
+        if values is not NotImplemented:
+            return values
     rows, cols = pattern.shape
     fits = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0]
     if not fits or (a.shape[0], b.shape[1]) != (rows, cols):
@@ -380,6 +403,16 @@ def sampled_matmul(
         return blocks_operator(a, b, pattern.state, [height, width], pattern.capacity)
     indices, indptr = _indices_of(pattern)
     return sampled_operator(a, b, indices, indptr, [height, width])
+
+
+def _try_sampled(pattern: bsr_array, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """As ``_try_product``."""
+    if forward_ad._current_level >= 0 or not is_plain(a, b, None) or is_cast(a):
+        return NotImplemented
+    dtype = str(a.dtype).removeprefix("torch.")
+    return _core.try_sampled(
+        pattern._structure, a, b, pattern._data, 1.0, 0.0, dtype, pattern._device
+    )
 
 
 def _check_places(x: Any, name: str, blocksize: Any) -> tuple[int, int]:

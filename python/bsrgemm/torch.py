@@ -16,7 +16,7 @@ from ._attention import attention as _attention
 from ._kinds import kind_of
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
-from ._matmul import real_number
+from ._torch_eager import is_plain, is_plain_or_absent
 from ._torch_linear import BSRLinear, cast_for, linear
 from ._torch_operators import check_tensor, forward_ad, refuse_tangents
 from ._torch_products import BlockPattern, BlockTensor, matmul, sampled_matmul
@@ -176,10 +176,30 @@ def attention(
             "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
             "FlexAttention"
         )
-    if not torch.compiler.is_compiling():
-        scale, softcap = (
-            x if x is None else real_number(x, name)
-            for name, x in (("scale", scale), ("softcap", softcap))
+    if is_plain(query, key, value) and is_plain_or_absent(
+        cu_seqlens_q, cu_seqlens_k, q_descale, k_descale, v_descale
+    ):
+        return _attention(
+            query,
+            key,
+            value,
+            block_mask=block_mask,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+            layout=layout,
+            window=window,
+            softcap=softcap,
+            causal_alignment=causal_alignment,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k,
+            return_lse=return_lse,
+            backend=backend,
+            q_descale=q_descale,
+            k_descale=k_descale,
+            v_descale=v_descale,
         )
     left, right = (-1, -1) if window is None else window_of(window)
     out, lse = _operator(
