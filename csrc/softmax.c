@@ -118,7 +118,8 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
                            .scale = args->scale};
   /* Of 0 times infinity, which is what hides elements beyond the matrix, there is no softmax; the least of numbers makes the
    * others as equal. */
-  if (is_cut && args->scale == 0) p.scale = args->dtype == BSRG_F64 ? DBL_TRUE_MIN : FLT_TRUE_MIN;
+  const bool wide = args->dtype == BSRG_F64;
+  if (is_cut && (wide ? args->scale : (float)args->scale) == 0) p.scale = wide ? DBL_TRUE_MIN : FLT_TRUE_MIN;
   const int first = columns ? BSRG_KERNEL_SOFTMAX_COLUMNS_F16 : BSRG_KERNEL_SOFTMAX_ROWS_F16;
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), l.ctas, 1,
                      (CUstream)args->stream, &p, error);

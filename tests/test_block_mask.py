@@ -154,6 +154,9 @@ def test_from_flex(rng: np.random.Generator) -> None:
     expected = BlockMask.causal(256, 384, (64, 128), alignment="top_left")
     assert np.array_equal(found.to_dense(), expected.to_dense())
     assert found.block_shape == (64, 128)
+    # Of a part of its rows, which would move to the first ones.
+    with pytest.raises(ValueError, match="block_mask has 2 block rows; accepted: 4"):
+        BlockMask.from_flex(made[:, :, 1:3], partial="keep")
 
     q, k, v = (torch.randn(1, 2, n, 16) for n in (256, 384, 384))
     attended = bsrgemm.attention(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +72,24 @@ def test_what_is_written_to_has_another_version(write: Callable[[Any], None]) ->
     write(memory)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_what_is_refused_has_not_been_written_to() -> None:
+    weight, memory = torch.ones(16, 16, requires_grad=True), torch.ones(16, 16)
+    loss = (weight * memory).sum()
+    with pytest.raises(ValueError, match="activation"):
+        bsrgemm.matmul(make_matrix(), torch.ones(16, 16), out=memory, activation="other")
+    with pytest.raises(ValueError, match="overlaps"):
+        bsrgemm.matmul(make_matrix(), memory, out=memory)
+    loss.backward()
+    assert torch.equal(weight.grad, memory)
+
+
+def test_importing_takes_no_compiler() -> None:
+    """Which takes a second."""
+    script = "import sys, torch, bsrgemm.torch; print('torch._dynamo' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
 
 
 def test_memory_of_inference_mode_can_be_written() -> None:

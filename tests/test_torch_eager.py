@@ -324,6 +324,22 @@ def test_few_structures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         assert held == _torch_operators._blocks <= _torch_operators.MAX_BLOCKS
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_matrix_of_host_indices_has_one_structure(read_only: bool) -> None:
+    """Whose tensors are made at each call."""
+    arrays = np.array([0, 1, 1]), np.array([0, 2, 3])
+    for array in arrays:
+        array.setflags(write=not read_only)
+    a = bsrgemm.bsr_array((torch.randn(3, 4, 4), *arrays), (8, 8))
+    x = torch.randn(8, 2, requires_grad=True)
+    before = len(_torch_operators._structures), len(_torch_operators._recent)
+    for _ in range(10):
+        bsrgemm.torch.matmul(a, x).sum().backward()
+    after = len(_torch_operators._structures), len(_torch_operators._recent)
+    assert after[0] <= before[0] + 1 and after[1] <= before[1] + 2
+    assert all(array.flags.writeable != read_only for array in arrays)
+
+
 # ---- gradients -----------------------------------------------------------------------------------
 
 

@@ -252,6 +252,34 @@ static PyObject *structure_repr(PyObject *obj) {
                               (long long)view.block_width, (long long)view.nnzb);
 }
 
+/* `count` integers of 32 or 64 bits as a bytes object of integers of `size` bytes. */
+static PyObject *copy_integers(const void *data, bool wide, int64_t count, Py_ssize_t size) {
+  PyObject *copy = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)count * size);
+  char *to = copy == NULL ? NULL : PyBytes_AsString(copy);
+  for (int64_t i = 0; to != NULL && i < count; ++i) {
+    const int64_t number = wide ? ((const int64_t *)data)[i] : ((const int32_t *)data)[i];
+    const int32_t narrow = (int32_t)number;
+    memcpy(to + i * size, size == 4 ? (const void *)&narrow : (const void *)&number, (size_t)size);
+  }
+  return copy;
+}
+
+static PyObject *structure_contents(PyObject *obj, PyObject *args) {
+  Py_ssize_t sizes[2];
+  if (!PyArg_ParseTuple(args, "nn:contents", &sizes[0], &sizes[1])) return NULL;
+  for (int i = 0; i < 2; ++i)
+    if (sizes[i] != 4 && sizes[i] != 8)
+      return PyErr_Format(PyExc_ValueError, "an integer has %zd bytes; accepted: 4 or 8", sizes[i]);
+  const bsrg_structure_view view = view_of(obj);
+  PyObject *indices = copy_integers(view.indices, false, view.nnzb, sizes[0]);
+  PyObject *indptr = indices == NULL ? NULL : copy_integers(view.indptr, true, view.block_rows + 1, sizes[1]);
+  if (indptr == NULL) {
+    Py_XDECREF(indices);
+    return NULL;
+  }
+  return Py_BuildValue("(NN)", indices, indptr);
+}
+
 /* ---- methods -------------------------------------------------------------------------------------- */
 
 static PyObject *structure_transposed(PyObject *obj, PyObject *Py_UNUSED(unused)) {
@@ -291,6 +319,9 @@ static PyMethodDef structure_methods[] = {
     {"transposed", structure_transposed, METH_NOARGS,
      "transposed($self, /)\n--\n\n"
      "The Structure of the transposed matrix around the same values; transposed again, it is this one."},
+    {"contents", structure_contents, METH_VARARGS,
+     "contents($self, indices_size, indptr_size, /)\n--\n\n"
+     "Copies of indices and indptr as bytes, of integers of so many bytes each."},
     {"explain", (PyCFunction)(void (*)(void))bsrg_structure_explain, METH_VARARGS | METH_KEYWORDS,
      "explain($self, /, n, dtype, chip=None, precision='ieee', by_columns=False)\n--\n\n"
      "What the planner predicts for the product with a dense matrix of n columns of dtype.\n\n"

@@ -331,6 +331,7 @@ struct Kernel {
         }
         started = true;
       } else {
+        __syncwarp();  // as in accumulate_promoted
         release_stage(stage.slot);
       }
       stages.pass(tail);
@@ -358,11 +359,14 @@ struct Kernel {
       const bool takes_part = stages.takes_part();
       const bool tail = stages.next_is_last();
       ptx::barrier_wait(full(stage.slot), stage.parity);
-      // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
-      if (takes_part)
+      // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order, and with all
+      // lanes, of which each has waited by itself.
+      if (takes_part) {
         add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, scale_of(stage.slot, strip));
-      else
+      } else {
+        __syncwarp();
         release_stage(stage.slot);
+      }
       stages.pass(tail);
     }
   }

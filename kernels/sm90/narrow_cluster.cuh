@@ -256,6 +256,7 @@ class Kernel {
       }
 #pragma unroll 1
       while (mask != 0) multiply_next(std::integral_constant<int, 1>(), mask, x);
+      __syncwarp();  // a lane that has not seen the stage full would wait a lap too long
       ptx::barrier_arrive_if(empty(stage.slot), lane == 0);
     }
   }

@@ -357,7 +357,9 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
         // Behind the release: loads must not wait for it.
         if (kDeferred && this->any_left(held)) this->store_next(held);
       } else {
-        // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order.
+        // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order, and with all
+        // lanes, of which each has waited by itself.
+        __syncwarp();
         release_stage(stage.slot);
         stages.pass(tail);
         if (in_flight >= 0) {

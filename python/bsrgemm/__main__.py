@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 
 # name: (module with add_arguments(parser) and run(args) -> exit status, one line of help)
@@ -32,5 +34,16 @@ def main(argv: list[str] | None = None) -> int:
     return modules[args.command].run(args)
 
 
+def _until_nobody_reads() -> int:
+    """``main``, which ends quietly where what it prints goes to a command that has ended."""
+    try:
+        status = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_until_nobody_reads())

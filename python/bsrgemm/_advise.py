@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._arguments import natural
+from ._arguments import MOST, natural
 from ._array import bsr_array, load
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
 from ._convert import grid_of
@@ -95,6 +95,13 @@ def run(args: argparse.Namespace) -> int:
     if not len(matrix.cells.rows):
         print(f"{args.file} holds a matrix of {matrix.shape} without a single non-zero")
         return 0
+    if max(matrix.shape) > MOST:
+        print(
+            f"{args.file} holds a matrix of {matrix.shape}; accepted: up to {MOST} rows and "
+            "columns",
+            file=sys.stderr,
+        )
+        return 2
     advise(matrix, args.n, chip)
     if not args.no_measure:
         try:

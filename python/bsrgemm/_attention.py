@@ -201,6 +201,8 @@ def attention(
     )
     if out is None:
         out = library.finished(target, q)
+    else:
+        library_of(out).written(out)
     return (out, library.finished(lse, q)) if return_lse else out
 
 

@@ -160,7 +160,8 @@ def judge(found: np.ndarray, expected: np.ndarray, allowed: float) -> Verdict:
         return Verdict("WRONG", "not every element was written, or one is not finite")
     error = relative_error(found, expected)
     scale = float(np.sqrt(np.mean(expected**2))) or 1.0
-    largest = float(np.abs(found.astype(np.float64) - expected).max()) / scale
+    difference = np.abs(found.astype(np.float64) - expected)
+    largest = float((difference / (np.abs(expected) + scale)).max())
     text = f"relative error {error:.1e} (allowed {allowed:.1e}), largest {largest:.1e}"
     return Verdict("ok" if error <= allowed and largest <= LARGEST * allowed else "WRONG", text)
 

@@ -340,7 +340,10 @@ class DynamicPattern:
         else:
             handle = library.stream_of_work(dense, stream)
             _core.pattern_gather(self._structure, given, target, handle)
-        return library.finished(target, dense) if out is None else out
+        if out is None:
+            return library.finished(target, dense)
+        library_of(out).written(out)
+        return out
 
     def _gather_on_host(self, dense: Any, out: Any, dtype: str) -> None:
         """Host views share the arrays' memory."""

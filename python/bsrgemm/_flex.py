@@ -53,8 +53,13 @@ def _mark(blocks: np.ndarray, counts: np.ndarray, indices: np.ndarray) -> None:
     batch, head, row, at = np.nonzero(np.arange(indices.shape[3]) < counts[..., None])
     columns = indices[batch, head, row, at]
     rows, cols = blocks.shape[2:]
-    if row.max(initial=0) >= max(rows, 1) or columns.min(initial=0) < 0:
-        raise ValueError(f"block_mask has more than {rows} block rows, or columns below 0")
+    if counts.shape[2] != rows:
+        raise ValueError(
+            f"block_mask has {counts.shape[2]} block rows; accepted: {rows}, the queries of its "
+            "seq_lengths in blocks"
+        )
+    if columns.min(initial=0) < 0:
+        raise ValueError(f"block_mask has block column {columns.min()}; accepted: from 0 on")
     if columns.max(initial=-1) >= cols:
         raise ValueError(
             f"block_mask has block column {columns.max()}; accepted: below {cols}, the keys of its "

@@ -52,7 +52,7 @@ class Library:
         return self.importable(x, name)
 
     def written(self, x: Any) -> None:
-        """Note that memory has been written to that ``writable`` was not asked for."""
+        """Note that a call has written to memory that the caller gave."""
 
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
@@ -283,11 +283,6 @@ class _Torch(Library):
                 f"{name}.detach() or call it under torch.no_grad()"
             )
         return x.detach()
-
-    def writable(self, x: Any, name: str) -> Any:
-        lent = self.importable(x, name)
-        self.written(x)
-        return lent
 
     def written(self, x: Any) -> None:
         # Who has saved the tensor for a gradient is told that it has changed.

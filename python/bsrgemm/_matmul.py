@@ -301,7 +301,10 @@ def product(
         precision,
         *scales,
     )
-    return library.finished(result, dense) if out is None else result
+    if out is None:
+        return library.finished(result, dense)
+    library_of(out).written(out)
+    return out
 
 
 def check_precision(precision: Any) -> None:
@@ -422,7 +425,10 @@ def _sparse_product(
     _core.matmul_sparse(
         a._structure, values, b._structure, b_values, y, added, alpha, beta, handle, family
     )
-    return library.finished(result, a._data) if out is None else result
+    if out is None:
+        return library.finished(result, a._data)
+    library_of(out).written(out)
+    return out
 
 
 def _result_dtype(dtype: str, out_dtype: Any, out: Any) -> str | None:

@@ -159,6 +159,7 @@ def sampled(
     structure = pattern._structure
     _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
     if out is not None:
+        library_of(out._data).written(out._data)
         return out
     data = library.finished(data, a)
     if info.device != pattern._device:
@@ -222,7 +223,10 @@ def _at_changing_blocks(
     _core.sampled_matmul(structure, left, right, values, added, alpha, beta, handle, family)
     if pattern.device == "cpu":
         library_of(data).to_host(data)[stored:] = 0
-    return out if out is not None else DynamicArray(pattern, library.finished(data, a), turned)
+    if out is None:
+        return DynamicArray(pattern, library.finished(data, a), turned)
+    library_of(out.data).written(out.data)
+    return out
 
 
 def _dense(dense: Any, name: str) -> tuple[Library, tuple[int, ...]]:

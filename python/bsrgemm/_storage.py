@@ -85,9 +85,12 @@ def in_order(
     counts = np.diff(ends)
     if len(ends) == 0 or ends[0] != 0 or ends[-1] != len(indices) or (counts < 0).any():
         return data, indices, indptr
-    order = np.lexsort((indices, np.repeat(np.arange(len(counts)), counts)))
-    if (np.diff(order) == 1).all():
+    ascends = indices[1:] > indices[:-1]
+    begins = ends[1:-1]
+    ascends[begins[(begins > 0) & (begins < len(indices))] - 1] = True
+    if ascends.all():
         return data, indices, indptr
+    order = np.lexsort((indices, np.repeat(np.arange(len(counts)), counts)))
     return data[order], indices[order], indptr
 
 

@@ -21,6 +21,7 @@ from ._torch_operators import (
     check_tensor,
     forget_structure,
     forward_ad,
+    index_tensor,
     keep_structure,
     matmul_operator,
     matrix_of,
@@ -94,7 +95,7 @@ def linear(
             "torch tensors"
         )
     check_single(weight, "weight")
-    indices, indptr = as_tensor(weight.indices), as_tensor(weight.indptr)
+    indices, indptr = index_tensor(weight.indices), index_tensor(weight.indptr)
     if not plain:
         if not torch.compiler.is_compiling():
             indices, indptr = keep_structure(indices, indptr, structure)
@@ -416,11 +417,14 @@ class BSRLinear(torch.nn.Module):
         values, indices = (state_dict.get(prefix + name) for name in ("values", "indices"))
         if values is not None and indices is not None:
             cols = grid_of(shape, self.blocksize)[1]
-            if indices.numel() > 0 and not indices.is_meta and int(indices.max()) >= cols:
+            last = -1
+            if isinstance(indices, torch.Tensor) and indices.numel() > 0 and not indices.is_meta:
+                last = int(indices.max())
+            if last >= cols:
                 errors: list[str] = arguments[-1]
                 errors.append(
-                    f"{prefix}indices has block column {int(indices.max())}; accepted: less than "
-                    f"{cols}, for {self.in_features} in_features in blocks of {self.blocksize}"
+                    f"{prefix}indices has block column {last}; accepted: less than {cols}, for "
+                    f"{self.in_features} in_features in blocks of {self.blocksize}"
                 )
                 return
             shape = values.shape

@@ -77,12 +77,14 @@ def _contents(indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Stru
     if not (indices.is_cpu or indptr.is_cpu):
         return None
     pairs: list[Any] = []
-    for x, had in ((indices, structure.indices), (indptr, structure.indptr)):
+    # As bytes: compilers that come here fail at arrays that are read-only.
+    copies = structure.contents(indices.itemsize, indptr.itemsize)
+    for x, had in zip((indices, indptr), copies, strict=True):
         if x.is_cpu:
-            has = x.numpy()
-            had = had.astype(has.dtype)
-            # Bytes are compared at once, and elements of memoryviews one by one.
-            pairs += bytearray(had) if x.is_contiguous() else memoryview(had), memoryview(has)
+            has = memoryview(x.numpy())
+            # A bytearray is compared at once, and elements of memoryviews one by one.
+            whole = x.is_contiguous()
+            pairs += bytearray(had) if whole else memoryview(had).cast(has.format), has
         else:
             pairs += None, None
     return tuple(pairs)
@@ -130,7 +132,6 @@ def structure_of(
     return structure
 
 
-@torch.compiler.disable
 def keep_structure(
     indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -138,19 +139,29 @@ def keep_structure(
 
     Returns them or, where they have been written to since, others of its pattern, which is fixed.
     """
+    shape, blocksize = structure.shape, structure.blocksize
+    key = _key(indices, indptr, shape, blocksize)
+    with _lock:
+        known = _structures.get(key)
+        if known is not None and known.structure is structure and _unchanged(known.contents):
+            _structures.move_to_end(key)
+            return known.indices, known.indptr
     contents = _contents(indices, indptr, structure)
     if not _unchanged(contents):
         indices, indptr = torch.tensor(structure.indices), torch.tensor(structure.indptr)
         contents = _contents(indices, indptr, structure)
+        key = _key(indices, indptr, shape, blocksize)
     known = _Known(structure, indices.detach(), indptr.detach(), contents)
+    # Structures are given up outside of the lock: their memory on a GPU may wait for kernels.
+    given_up = []
     global _blocks
     with _lock:
-        key = _key(indices, indptr, structure.shape, structure.blocksize)
-        _forget(key)
+        given_up.append(_forget(key))
         _structures[key] = known
         _blocks += _size_of(known)
         while len(_structures) > MAX_STRUCTURES or (_blocks > MAX_BLOCKS and len(_structures) > 1):
-            _forget(next(iter(_structures)))
+            given_up.append(_forget(next(iter(_structures))))
+            given_up += _recent.values()
             _recent.clear()
         _remember(indices, indptr, known)
     return indices, indptr
@@ -160,12 +171,13 @@ def _size_of(known: _Known) -> int:
     return known.structure.nnzb + known.structure.shape[0] // known.structure.blocksize[0]
 
 
-def _forget(key: tuple[Any, ...]) -> None:
-    """The entry of a key, if there is one; the lock is held."""
+def _forget(key: tuple[Any, ...]) -> Any:
+    """The entry of a key, if there was one; the lock is held."""
     global _blocks
     known = _structures.pop(key, None)
     if known is not None:
         _blocks -= _size_of(known)
+    return known
 
 
 def forget_structure(
@@ -178,7 +190,8 @@ def forget_structure(
     if not (indices.is_inference() or indptr.is_inference()):
         return
     with _lock:
-        _forget(_key(indices, indptr, shape, blocksize))
+        given_up = _forget(_key(indices, indptr, shape, blocksize))
+    del given_up  # outside of the lock
 
 
 def _remember(indices: torch.Tensor, indptr: torch.Tensor, known: _Known) -> None:
@@ -236,11 +249,25 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
 
 def as_tensor(x: Any) -> torch.Tensor:
     """An array of the host as a tensor: itself, its memory, or a copy of read-only memory."""
+    return x if isinstance(x, torch.Tensor) else TORCH.from_host(np.asarray(x), _ON_CPU)
+
+
+class _Writable:
+    """Read-only memory as torch takes it, which has no read-only tensors. Nobody writes to it."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self.__array_interface__ = x.__array_interface__ | {"data": (x.ctypes.data, False)}
+        self.array = x
+
+
+def index_tensor(x: Any) -> torch.Tensor:
+    """Indices or indptr as a tensor of the same memory, by which its structure is found again."""
     if isinstance(x, torch.Tensor):
         return x
-    if torch.compiler.is_compiling():  # which sees no flags of arrays, and copies read-only ones
+    if torch.compiler.is_compiling():  # which sees no flags of arrays
         return torch.as_tensor(x)
-    return TORCH.from_host(np.asarray(x), _ON_CPU)
+    x = np.asarray(x)
+    return torch.from_numpy(x if x.flags.writeable else np.asarray(_Writable(x)))
 
 
 def precision_of(x: torch.Tensor) -> str:

@@ -16,9 +16,9 @@ from ._kinds import kind_of
 from ._torch_eager import is_plain
 from ._torch_linear import cast_for, is_cast
 from ._torch_operators import (
-    as_tensor,
     check_tensor,
     forward_ad,
+    index_tensor,
     keep_structure,
     matmul_operator,
     precision_of,
@@ -447,7 +447,7 @@ def _values_of(matrix: _Matrix, name: str) -> torch.Tensor:
 
 def _indices_of(matrix: bsr_array) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the matrix that is stored."""
-    indices, indptr = as_tensor(matrix._indices), as_tensor(matrix._indptr)
+    indices, indptr = index_tensor(matrix._indices), index_tensor(matrix._indptr)
     if torch.compiler.is_compiling():
         return indices, indptr
     stored = matrix.T if matrix.is_transposed else matrix

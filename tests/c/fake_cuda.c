@@ -162,6 +162,7 @@ CUresult device_attribute(int *value, int attribute, CUdevice device) {
   *value =
       attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? arch / 10
       : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? arch % 10
+      : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? (int)number("FAKE_CUDA_SMS", 132)
       : attribute == CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE ? (int)number("FAKE_CUDA_MEMORY_CLOCK", 3201000)
       : attribute == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH ? (int)number("FAKE_CUDA_BUS_WIDTH", 6144)
                                                                  : 132;
