@@ -181,6 +181,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="for which calls are timed")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     given = parser.parse_args(argv)
+    if min(given.tokens, given.width, given.hidden, given.block) < 1:
+        parser.error("--tokens, --width, --hidden and --block must be 1 or more")
+    if given.width % given.block or given.hidden % given.block:
+        parser.error(f"--width and --hidden must be multiples of --block, {given.block}")
+    if not 1 <= given.top <= given.experts:
+        parser.error(f"--top is {given.top}; accepted: from 1 to --experts, {given.experts}")
 
     torch.manual_seed(0)
     on_gpu = torch.device(given.device).type == "cuda"

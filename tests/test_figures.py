@@ -87,6 +87,8 @@ def test_drawing_is_refused_before_anything_is_measured(
     assert "accepted: .png and .svg" in bench("--plot", str(tmp_path / "a.gif"))
     assert "is no folder" in bench("--plot", str(tmp_path / "none" / "a.svg"))
     assert "without --plot" in bench("--source", "results")
+    known = ("--source", "results", "--plot", str(tmp_path / "a.svg"))
+    assert "--n is for measurements, and --source is results" in bench(*known)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install matplotlib" in bench("--plot", str(tmp_path / "a.svg"))
     assert harness.main(["figures", "--check"]) == 0

@@ -99,6 +99,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"--plot: {error}", file=sys.stderr)
             return 2
     if args.source != "here":
+        for name in ("n", "device"):
+            if getattr(args, name) is not None:
+                print(
+                    f"--{name} is for measurements, and --source is {args.source}", file=sys.stderr
+                )
+                return 2
         _bench_figures.draw_known(args.plot, args.source, args.dtype or "float16", args.seed)
         return 0
     try:
