@@ -122,7 +122,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_stream_plan
   const int64_t sms = gpu.device->info.sm_count;
   const int32_t cluster = bsrg_stream_cluster(args->x.cols, stream->tile_count, sms);
   const int32_t n_tiles = (int32_t)column_tiles(args) / cluster;
-  const int64_t tiles = (int64_t)stream->tile_count * n_tiles, clusters = bsrg_min(sms / cluster, tiles);
+  const int64_t tiles = (int64_t)stream->tile_count * n_tiles,
+                clusters = bsrg_min(bsrg_max(1, sms / cluster), tiles);
   const bool tf32 = args->dtype == BSRG_F32, transposed = tf32 || bsrg_map_has_transposed_x(args);
   const bool kept = bsrg_stream_keeps(stream);
   bsrg_stream_params p = {.packed = (const void *)(uintptr_t)packed,

@@ -113,6 +113,7 @@ struct Kernel {
     int t = blockIdx.x / kCluster;
     for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
+      __syncwarp();  // a lane that has not seen it when the message goes out would wait a lap too long
       if (t >= tiles) break;
       const TilePosition position = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
       const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles + position.row));

@@ -215,6 +215,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
           if constexpr (kStored) source = __ldg(sources + begin + count);
         }
         ptx::barrier_wait(empty(stage.slot), stage.parity);
+        __syncwarp();  // the stage may fill without this warp: a lane that has not seen it empty would wait a lap too long
         if (leads)
           ptx::barrier_arrive_expect(full(stage.slot), share_of(count, loader, kBlockLoaders) * kBlockBytes +
                                                            (is_first ? L::kRecordBytes : 0));
@@ -280,6 +281,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
           if (has_any) next_row = __ldg(&next->x_row[mine]);
         }
         ptx::barrier_wait(empty(stage.slot), stage.parity);
+        __syncwarp();  // as in load_blocks
         if (lane == 0)
           ptx::barrier_arrive_expect(full(stage.slot), share_of(count, loader, kSlotLoaders) * bytes);
         __syncwarp();

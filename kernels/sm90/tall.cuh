@@ -143,6 +143,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     int t = blockIdx.x / kCluster;
     for (;; slot.advance(), tile_parity ^= 1) {
       ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
+      __syncwarp();  // a lane that has not seen it when the message goes out would wait a lap too long
       if (t >= tiles) break;
       const TilePosition position = this->position(t, rows);
       for (int r = 0; r < kCluster; ++r) {
