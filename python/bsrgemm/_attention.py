@@ -7,7 +7,7 @@ import numbers
 from typing import Any
 
 from . import _core
-from ._interop import BlockSparse, Library, importable, library_of
+from ._interop import BlockSparse, Library, handed_back, importable, library_of
 from ._kinds import kind_of
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
@@ -199,10 +199,7 @@ def attention(
         **masks,
         **sequences,
     )
-    if out is None:
-        out = library.finished(target, q)
-    else:
-        library_of(out).written(out)
+    out = handed_back(target, q, out)
     return (out, library.finished(lse, q)) if return_lse else out
 
 

@@ -11,7 +11,7 @@ from . import _core
 from ._convert import grid_of, pair_of
 from ._dtypes import check_dtype, numpy_dtype
 from ._dynamic_array import DynamicArray
-from ._interop import device_name, library_of, stream_handle
+from ._interop import device_name, handed_back, library_of, stream_handle
 from ._topk import _DTYPES, _Rule
 
 
@@ -340,10 +340,7 @@ class DynamicPattern:
         else:
             handle = library.stream_of_work(dense, stream)
             _core.pattern_gather(self._structure, given, target, handle)
-        if out is None:
-            return library.finished(target, dense)
-        library_of(out).written(out)
-        return out
+        return handed_back(target, dense, out)
 
     def _gather_on_host(self, dense: Any, out: Any, dtype: str) -> None:
         """Host views share the arrays' memory."""

@@ -171,6 +171,14 @@ class _ArrayModule(Library):
         return bool((data[..., self.xp.asarray(blocks), rows, cols] != 0).any())
 
 
+def handed_back(made: Any, like: Any, out: Any) -> Any:
+    """What a call returns: ``out`` if that was given, otherwise what was made for ``like``."""
+    if out is None:
+        return library_of(like).finished(made, like)
+    library_of(out).written(out)
+    return out
+
+
 def without_repeats(rows: np.ndarray, cols: np.ndarray) -> Iterator[slice | np.ndarray]:
     """Choices of blocks that make up all and have no position twice: everything, as a rule."""
     keys = rows * (cols.max(initial=0) + 1) + cols

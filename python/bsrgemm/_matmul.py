@@ -10,7 +10,7 @@ from ._batch import broadcast, check_single
 from ._convert import MOST_BATCH_DIMENSIONS
 from ._dtypes import EIGHT_BIT_DTYPES, dtype_name
 from ._forward_mode import in_dual_level
-from ._interop import BlockSparse, importable, is_scipy_sparse, library_of
+from ._interop import BlockSparse, handed_back, importable, is_scipy_sparse, library_of
 from ._kinds import kind_of
 
 if TYPE_CHECKING:
@@ -301,10 +301,7 @@ def product(
         precision,
         *scales,
     )
-    if out is None:
-        return library.finished(result, dense)
-    library_of(out).written(out)
-    return out
+    return handed_back(result, dense, out)
 
 
 def check_precision(precision: Any) -> None:
@@ -425,10 +422,7 @@ def _sparse_product(
     _core.matmul_sparse(
         a._structure, values, b._structure, b_values, y, added, alpha, beta, handle, family
     )
-    if out is None:
-        return library.finished(result, a._data)
-    library_of(out).written(out)
-    return out
+    return handed_back(result, a._data, out)
 
 
 def _result_dtype(dtype: str, out_dtype: Any, out: Any) -> str | None:

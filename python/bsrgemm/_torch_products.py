@@ -380,9 +380,9 @@ def sampled_matmul(
         raise TypeError(
             f"pattern is a {kind_of(pattern)}; accepted: a BlockPattern or bsrgemm.bsr_array"
         )
-    if isinstance(pattern, bsr_array) and pattern.is_transposed:
-        raise TypeError("pattern is a transposed view; accepted: a bsr_array that is none")
     if isinstance(pattern, bsr_array):
+        if pattern.is_transposed:
+            raise TypeError("pattern is a transposed view; accepted: a bsr_array that is none")
         check_single(pattern, "pattern")
         values = _try_sampled(pattern, a, b)
         if values is not NotImplemented:

@@ -13,9 +13,11 @@ static inline uint32_t random_below(uint32_t end) {
   return (uint32_t)(((random_state >> 32) * end) >> 32);
 }
 
-/* Block row i stores the columns indices[indptr[i]] .. indices[indptr[i + 1] - 1]; frees both arrays. */
-static inline bsrg_structure *make_structure(int64_t block_rows, int64_t block_cols, int64_t height,
-                                             int64_t width, int64_t *indptr, int64_t *indices) {
+/* Block row i stores the columns indices[indptr[i]] .. indices[indptr[i + 1] - 1], which ascend where `check` is 1; frees both
+ * arrays. */
+static inline bsrg_structure *make_any_structure(int64_t block_rows, int64_t block_cols, int64_t height,
+                                                 int64_t width, int64_t *indptr, int64_t *indices,
+                                                 int check) {
   const bsrg_pattern pattern = {.rows = block_rows * height,
                                 .cols = block_cols * width,
                                 .block_height = height,
@@ -27,13 +29,18 @@ static inline bsrg_structure *make_structure(int64_t block_rows, int64_t block_c
                                 .indptr = indptr};
   bsrg_structure *structure = NULL;
   bsrg_error error = {""};
-  if (bsrg_structure_create(&pattern, 1, &structure, &error) != BSRG_OK) {
+  if (bsrg_structure_create(&pattern, check, &structure, &error) != BSRG_OK) {
     fprintf(stderr, "%s\n", error.message);
     abort();
   }
   free(indptr);
   free(indices);
   return structure;
+}
+
+static inline bsrg_structure *make_structure(int64_t block_rows, int64_t block_cols, int64_t height,
+                                             int64_t width, int64_t *indptr, int64_t *indices) {
+  return make_any_structure(block_rows, block_cols, height, width, indptr, indices, 1);
 }
 
 #endif
