@@ -117,6 +117,36 @@ def test_forks_while_other_threads_multiply() -> None:
     """)
 
 
+def test_forks_while_another_thread_holds_the_lock_of_patterns() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    python("""
+        import torch
+        import bsrgemm.torch
+        from bsrgemm import _torch_operators
+
+        layer = bsrgemm.torch.BSRLinear(bsrgemm.bsr_array(torch.ones(8, 8), blocksize=(4, 4)))
+        held, forking = threading.Event(), threading.Event()
+
+        def hold():
+            with _torch_operators._lock:
+                held.set()
+                forking.wait(0.2)
+
+        def forward():
+            layer.indices = layer.indices.clone()
+            assert (layer(torch.ones(2, 8)) == 8).all()
+
+        for _ in range(3):
+            held.clear()
+            thread = threading.Thread(target=hold)
+            thread.start()
+            held.wait()
+            wait(in_child(forward))
+            thread.join()
+        forward()
+    """)
+
+
 def test_other_number_of_threads_in_the_child() -> None:
     python("""
         def fewer():

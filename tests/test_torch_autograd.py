@@ -99,11 +99,12 @@ def test_memory_of_inference_mode_can_be_written() -> None:
     assert out.isfinite().all()
 
 
+@pytest.mark.parametrize("shape", [(5,), (2, 3)])
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])
-def test_several_gradients_at_once(activation: str | None) -> None:
-    layer, x = make_layer(activation), torch.randn(5, 64, requires_grad=True)
+def test_several_gradients_at_once(activation: str | None, shape: tuple[int, ...]) -> None:
+    layer, x = make_layer(activation), torch.randn(*shape, 64, requires_grad=True)
     inputs = (x, layer.values, layer.bias)
-    gradients = torch.randn(3, 5, 32)
+    gradients = torch.randn(3, *shape, 32)
     together = torch.autograd.grad(layer(x), inputs, gradients, is_grads_batched=True)
     for i, gradient in enumerate(gradients):
         alone = torch.autograd.grad(layer(x), inputs, gradient)

@@ -47,6 +47,8 @@ def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, name in (
         (_torch_linear, "matmul_operator"),
+        (_torch_operators, "matmul_operator"),
+        (_torch_operators, "sampled_operator"),
         (_torch_products, "matmul_operator"),
         (_torch_products, "sampled_operator"),
         (bsrgemm.torch, "_operator"),
@@ -101,6 +103,9 @@ def test_plain_products_and_attention_need_no_operator() -> None:
         (bsrgemm.torch.matmul(y.T.view(1, 5, rows), a), (y.T @ whole)[None]),
     ):
         torch.testing.assert_close(found, expected)
+    for found in (torch.matmul(a, x), torch.matmul(y.T, a).T, (y.T @ a).T):
+        assert found.shape[1] == 5
+    torch.testing.assert_close(y.T @ a, y.T @ whole)
     with torch.no_grad():
         found = bsrgemm.torch.sampled_matmul(y.requires_grad_(), x.T, a)
     expected = a._with_values(found).todense()
@@ -109,6 +114,42 @@ def test_plain_products_and_attention_need_no_operator() -> None:
     q, k, v = (torch.randn(1, 2, 7, 16) for _ in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(bsrgemm.torch.attention(q, k, v), expected)
+
+
+@pytest.mark.usefixtures("no_operator")
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dense_left", [False, True])
+def test_recorded_products_need_no_operator(transposed: bool, dense_left: bool) -> None:
+    layer = make_layer()
+    values, whole = layer.values, layer.weight.copy().todense().requires_grad_()
+    a = bsrgemm.bsr_array((values, layer.indices, layer.indptr), (OUT, IN))
+    matrix, expected = (a.T, whole.T) if transposed else (a, whole)
+    inner = expected.shape[0 if dense_left else 1]
+    x = torch.randn((2, 3, inner) if dense_left else (inner, 3), dtype=torch.float64)
+    x.requires_grad_()
+    y = bsrgemm.torch.matmul(*((x, matrix) if dense_left else (matrix, x)))
+    right = x @ expected if dense_left else expected @ x
+    torch.testing.assert_close(y, right)
+    given = torch.randn_like(y)
+    found = torch.autograd.grad(y, (x, values), given)
+    of_x, of_whole = torch.autograd.grad(right, (x, whole), given)
+    torch.testing.assert_close(found[0], of_x)
+    places = a._with_values(torch.ones_like(values.detach())).todense()
+    torch.testing.assert_close(a._with_values(found[1]).todense(), of_whole * places)
+
+
+@pytest.mark.usefixtures("no_operator")
+def test_recorded_blocks_of_products_need_no_operator() -> None:
+    pattern = bsrgemm.bsr_array(make_layer().weight.copy())
+    places = pattern._with_values(torch.ones_like(pattern.data)).todense()
+    a, b = (torch.randn(shape, dtype=torch.float64) for shape in ((OUT, 5), (5, IN)))
+    a.requires_grad_(), b.requires_grad_()
+    blocks = bsrgemm.torch.sampled_matmul(a, b, pattern)
+    given = torch.randn_like(blocks)
+    found = torch.autograd.grad(blocks, (a, b), given)
+    dense_given = pattern._with_values(given).todense()
+    expected = torch.autograd.grad((a @ b) * places, (a, b), dense_given)
+    torch.testing.assert_close(found, expected)
 
 
 def test_modes_see_the_operators() -> None:
@@ -322,6 +363,16 @@ def test_few_structures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(layer(x).detach(), dense(layer, x))
         held = sum(_torch_operators._size_of(entry) for entry in known.values())
         assert held == _torch_operators._blocks <= _torch_operators.MAX_BLOCKS
+
+
+def test_a_pattern_that_has_changed_is_forgotten() -> None:
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+    layer(x)
+    before = len(_torch_operators._structures), _torch_operators._blocks
+    for first in (0, 1, 0):
+        layer.indices[0] = first
+        torch.testing.assert_close(layer(x).detach(), dense(layer, x))
+    assert (len(_torch_operators._structures), _torch_operators._blocks) == before
 
 
 @pytest.mark.parametrize("read_only", [False, True])

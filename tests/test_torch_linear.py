@@ -226,6 +226,13 @@ def test_autocast() -> None:
     assert layer.values.grad.dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+def test_autocast_casts_floating_point_only(dtype: Any) -> None:
+    layer = BSRLinear(make_weight(torch.float32))
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(TypeError, match="input is"):
+        layer(torch.ones(5, IN, dtype=dtype))
+
+
 def test_from_linear_keeps_the_largest_blocks() -> None:
     dense = torch.nn.Linear(64, 32, dtype=torch.float64)
     whole = BSRLinear.from_linear(dense, blocksize=(8, 16), density=1.0)
@@ -311,6 +318,33 @@ def test_new_layers_train_what_the_dense_one_does() -> None:
     plain = torch.nn.Linear(8, 12, bias=False).requires_grad_(False)
     layer = BSRLinear.from_linear(plain, blocksize=(4, 4), density=0.5)
     assert layer.bias is None and not any(p.requires_grad for p in layer.parameters())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("padded", [False, True])
+def test_encoders_of_torch(padded: bool) -> None:
+    """Which otherwise take weights past forward where nothing is recorded."""
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    x, padding = torch.randn(2, 5, 32), None
+    if padded:
+        padding = torch.arange(5) >= torch.tensor([[5], [3]])
+    with torch.no_grad():
+        expected = model(x, src_key_padding_mask=padding)
+        sparsify_(model, blocksize=(16, 16), density=1.0)
+        assert isinstance(model.layers[1].linear2, BSRLinear)
+        found = model(x, src_key_padding_mask=padding)
+        of_layer = model.layers[0](x)
+    kept = slice(None) if padding is None else ~padding
+    torch.testing.assert_close(found[kept], expected[kept])
+    assert of_layer.shape == x.shape
+
+
+def test_a_weight_of_two_modules_is_left() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(8, 16), torch.nn.Linear(16, 8, bias=False))
+    model[1].weight = model[0].weight
+    (report,) = sparsify_(model, blocksize=(4, 4), density=0.5)
+    assert report.reason == "its weight is 0.weight, too" and model[1].weight is model[0].weight
 
 
 def ignore(*_: Any) -> None:
@@ -405,11 +439,17 @@ def test_prune_keeps_the_largest_blocks_and_their_moments(with_optimizer: bool) 
         layer(x).square().sum().backward()
         optimizer.step()
         assert not torch.equal(layer.values.detach(), before.data[kept])
+        # Its state has sums of the blocks' rows and columns.
+        optimizer = torch.optim.Adafactor(layer.parameters())
+        for density in (0.2, 0.2):
+            layer(x).square().sum().backward()
+            optimizer.step()
+            layer.prune_(density, optimizer)
     with pytest.raises(ValueError, match="density is 1.5; accepted: 0 to 1"):
         layer.prune_(1.5)
     with pytest.raises(ValueError, match="optimizer has no group"):
         layer.prune_(0.125, torch.optim.SGD(dense.parameters()))
-    assert layer.density == 0.25
+    assert layer.density == (0.1875 if with_optimizer else 0.25)
 
 
 @pytest.mark.parametrize(

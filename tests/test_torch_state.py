@@ -16,6 +16,7 @@ from spaces import import_torch
 
 torch = import_torch()
 
+import bsrgemm  # noqa: E402
 from bsrgemm.torch import BSRLinear, sparsify_  # noqa: E402 (skipped above where torch is missing)
 
 BLOCK, OUT, IN = (4, 8), 16, 32
@@ -136,6 +137,46 @@ def test_copies_share_nothing() -> None:
     for twin in twins:
         assert torch.equal(twin(x), expected) and repr(twin) == repr(layer)
         assert twin.indices.data_ptr() != layer.indices.data_ptr()
+
+
+class OfParameter(torch.nn.Module):
+    """A matrix around a parameter, whose memory torch's modules exchange."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = make_layer().weight
+        self.values = torch.nn.Parameter(weight.data.detach().clone())
+        self.matrix = bsrgemm.bsr_array((self.values, weight.indices, weight.indptr), weight.shape)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_copies_of_modules_keep_what_belongs_together(transposed: bool) -> None:
+    module = OfParameter()
+    if transposed:
+        module.matrix = module.matrix.T
+    twin = copy.deepcopy(module)
+    matrix = twin.matrix.T if transposed else twin.matrix
+    assert matrix.data is twin.values is not module.values and matrix.data.requires_grad
+    assert matrix.indices.data_ptr() != make_layer().weight.indices.data_ptr()
+
+
+def test_a_matrix_follows_its_parameter(tmp_path: Path) -> None:
+    module = OfParameter()
+    x = torch.randn(IN, 3, dtype=torch.float64)
+    module.double()
+    with torch.no_grad():
+        module.values += 1e-12
+        assert module.matrix.dtype is torch.float64 and "float64" in repr(module.matrix)
+        whole = module.matrix.todense()
+        found = bsrgemm.matmul(module.matrix, x, bias=torch.ones(3, dtype=torch.float64))
+        torch.testing.assert_close(found, whole @ x + 1)
+        module.matrix.save(tmp_path / "matrix.npz")
+        twice = module.matrix + module.matrix.copy()
+    assert torch.equal(torch.from_numpy(bsrgemm.load(tmp_path / "matrix.npz").todense()), whole)
+    assert torch.equal(twice.todense(), 2 * whole)
+    module.values.data = module.values.data[:1]
+    with torch.no_grad(), pytest.raises(ValueError, match="data has 1 blocks"):
+        module.matrix.todense()
 
 
 def test_repr_says_what_a_layer_is() -> None:

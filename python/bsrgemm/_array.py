@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
 import os
@@ -131,8 +132,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     def _set(self, parts: Parts, check: bool) -> None:
         data, indices, indptr, shape, structure = parts
-        info = _core.describe(library_of(data).importable(data, "data", False), "data")
-        check_data(info)
+        info = _described(data)
         if structure is None:
             for name, array in (("indices", indices), ("indptr", indptr)):
                 importable = library_of(array).importable(array, name, False)
@@ -140,14 +140,23 @@ class bsr_array(Arithmetic, Blocks, Planning):
             structure = _core.Structure(indices, indptr, shape, info.shape[-2:], check)
             if check and info.shape[-3] == structure.nnzb:
                 check_edges(data, structure)
-        if info.shape[-3] != structure.nnzb:
+        self._data, self._indices, self._indptr = data, indices, indptr
+        self._structure = structure
+        self._take(info)
+
+    def _take(self, info: Any) -> None:
+        nnzb = self._structure.nnzb
+        if info.shape[-3] != nnzb:
             raise ValueError(
                 f"data has {info.shape[-3]} blocks (shape {info.shape}) and indices has "
-                f"{structure.nnzb} entries; accepted: one block an entry"
+                f"{nnzb} entries; accepted: one block an entry"
             )
-        self._data, self._indices, self._indptr = data, indices, indptr
-        self._structure, self._dtype, self._device = structure, info.dtype, info.device
-        self._batch = info.shape[:-3]
+        self._dtype, self._device, self._batch = info.dtype, info.device, info.shape[:-3]
+
+    def _look(self) -> None:
+        """At the values again, whose owner may have exchanged their memory, as torch's modules do
+        with that of their parameters."""
+        self._take(_described(self._data))
 
     # ---- what it is ----------------------------------------------------------------------------
 
@@ -216,6 +225,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
     @property
     def device(self) -> str:
         """Where ``data`` lives, ``"cpu"`` or ``"cuda:<index>"``."""
+        self._look()
         return self._device
 
     @property
@@ -230,6 +240,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return math.prod(self._batch) * self.nnzb * height * width * size + index_bytes
 
     def __repr__(self) -> str:
+        self._look()
         sizes = "x".join(map(str, self.shape))
         height, width = self.blocksize
         kind = ", transposed" if self.is_transposed else ""
@@ -268,6 +279,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
             If ``data`` is a torch tensor that requires grad or has a tangent of forward mode.
         """
         library_of(self._data).importable(self._data, "A.data")
+        self._look()
         if self.is_transposed:
             return self.copy().todense()
         return dense(self)
@@ -288,7 +300,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
             Of a batch.
         """
         check_single(self, "A")
-        if self._device != "cpu":
+        if self.device != "cpu":
             raise TypeError(
                 f"the matrix is on {self._device}; SciPy has host memory only, so use "
                 "A.to('cpu').to_scipy()"
@@ -336,7 +348,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
         library = library_of(self._data)
         if library is TORCH:
             values = self._data
-        elif self._device == "cpu":
+        elif self.device == "cpu":
             values = TORCH.from_host(library.to_host(self._data), torch.empty(0, device="cpu"))
         else:
             values = torch.from_dlpack(self._data)
@@ -374,7 +386,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
             If it is a GPU that this process, or the library of the values, cannot use.
         """
         device = device_name(device)
-        if device == self._device:
+        if device == self.device:
             return self
         if self.is_transposed:
             return self.T.to(device).T
@@ -411,7 +423,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
         """A matrix with values and index arrays of its own, no view.
 
         Of a transposed view, one whose blocks are transposed and lie in the order of its rows.
-        Values of torch are detached: the copy's require no grad. ``copy.deepcopy`` does the same.
+        Values of torch are detached: the copy's require no grad. ``copy.deepcopy`` copies them as
+        it does by themselves, so that a copied module's matrices are around its parameters.
         """
         if self.is_transposed:
             indices, indptr = _index_arrays(self._structure)
@@ -480,6 +493,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
             If it is a batch.
         """
         check_single(self, "A")
+        self._look()
         if self.is_transposed:
             self.copy().save(path)
             return
@@ -494,7 +508,14 @@ class bsr_array(Arithmetic, Blocks, Planning):
         return bsr_array(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> bsr_array:
-        return self.copy()
+        if self.is_transposed:
+            return copy.deepcopy(self.T, memo).T
+        if library_of(self._data) is not TORCH:
+            return self.copy()
+        indices, indptr = own_indices(self)
+        data = copy.deepcopy(self._data, memo)
+        parts = self._parts()._replace(data=data, indices=indices, indptr=indptr)
+        return bsr_array._from_parts(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.is_transposed:
@@ -514,6 +535,12 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError("a bsr_array does not turn into a dense array silently; use A.todense()")
+
+
+def _described(data: Any) -> Any:
+    info = _core.describe(library_of(data).importable(data, "data", False), "data")
+    check_data(info)
+    return info
 
 
 def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr_array:

@@ -103,11 +103,13 @@ def _matrix(other: Any, sign: str, accepted: str) -> Any:
 
 def check_alike(matrices: Sequence[Any], names: Sequence[str], blocksize: bool = True) -> None:
     """That matrices can be parts of one: of one library, dtype and device, and block size."""
+    for matrix in matrices:
+        matrix._look()
     first = matrices[0]
     for matrix, name in zip(matrices[1:], names[1:], strict=True):
         for what, found, wanted in (
             ("dtype", matrix._dtype, first._dtype),
-            ("device", matrix.device, first.device),
+            ("device", matrix._device, first._device),
             ("library", library_of(matrix._data).name, library_of(first._data).name),
         ):
             if found != wanted:

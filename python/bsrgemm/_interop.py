@@ -30,6 +30,20 @@ class BlockSparse:
     # Dimensions of the values before those of one matrix.
     _batch: tuple[int, ...] = ()
 
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        # For `x @ A` PyTorch asks this at once; otherwise it would first write an error's text.
+        torch = sys.modules["torch"]
+        if function not in (torch.Tensor.matmul, torch.matmul) or len(args) != 2 or kwargs:
+            return NotImplemented
+        a, b = args
+        return a.__matmul__(b) if isinstance(a, BlockSparse) else b.__rmatmul__(a)
+
+    def _look(self) -> None:
+        """At the values again, where their dtype and device can have changed."""
+
 
 class Library:
     """What bsrgemm asks of an array library. The defaults go through host memory."""
@@ -230,6 +244,14 @@ class _CuPy(_ArrayModule):
     def current_stream(self, x: Any) -> int | None:
         with x.device:
             return self.xp.cuda.get_current_stream().ptr
+
+    def copy(self, x: Any) -> Any:  # which cupy.copy makes on the current device
+        with x.device:
+            return super().copy(x)
+
+    def astype(self, x: Any, dtype: str) -> Any:
+        with x.device:
+            return super().astype(x, dtype)
 
     def transpose_blocks(self, blocks: Any, order: np.ndarray) -> Any:
         with blocks.device:

@@ -265,6 +265,7 @@ def product(
         matrix_shape = (shape[-2], outer) if right else (outer, shape[-1])
         result_shape = (*lead, *matrix_shape)
     values = library_of(sparse._data).importable(sparse._data, f"{sparse_name}.data")
+    sparse._look()
     x = library.importable(dense, name)
     added = None if c is None else _broadcastable(c, "c", result_shape)
     vectors = _Vectors(None, None, None, None)

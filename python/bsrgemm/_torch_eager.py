@@ -1,4 +1,4 @@
-"""Linear layers in eager PyTorch: the extension called directly, with gradients.
+"""Products and linear layers in eager PyTorch: the extension called directly, with gradients.
 
 Operators of ``torch.library`` cost the host more than many products take on a GPU. They are needed
 where something looks at operators, which ``is_plain`` finds out; otherwise nobody misses them.
@@ -14,16 +14,17 @@ import torch
 from . import _core
 from ._array import bsr_array
 from ._convert import Parts
-from ._interop import TORCH
 from ._matmul import matmul
 from ._torch_operators import (
+    factors_of_values,
     forward_ad,
     keep_structure,
-    matmul_operator,
+    matmul_gradients,
     precision_of,
     refuse_tangents,
     rows_of,
-    sampled_operator,
+    sampled,
+    sampled_gradients,
 )
 
 _is_compiling = torch.compiler.is_compiling
@@ -86,11 +87,83 @@ def _matrix(values: torch.Tensor, structure: _core.Structure) -> bsr_array:
     return bsr_array._from_parts(Parts(values.detach(), *arrays, structure.shape, structure))
 
 
-class RecordedLinear(torch.autograd.Function):
-    """``x @ A.T + bias``, with ReLU behind it where ``relu`` is set.
+def product(
+    structure: _core.Structure, values: torch.Tensor, dense: torch.Tensor, dense_left: bool
+) -> torch.Tensor:
+    """Of the matrix of a structure, which may be a transposed view's, and a dense one on its right
+    or, with ``dense_left``, on its left; not recorded."""
+    precision = precision_of(dense)
+    absent = (None, 1.0, None, None, None, None, None, None)
+    result = _core.try_matmul(structure, values, dense, dense_left, *absent, precision)
+    if result is NotImplemented:
+        matrix, dense = _matrix(values, structure), dense.detach()
+        left, right = (dense, matrix) if dense_left else (matrix, dense)
+        result = matmul(left, right, precision=precision)
+    return result
 
-    ``indices`` and ``indptr`` are saved for gradients of gradients, which operators compute.
+
+class RecordedProduct(torch.autograd.Function):
+    """``A @ dense``, or ``dense @ A`` with ``dense_left``. A may be a transposed view.
+
+    ``indices`` and ``indptr`` are those of the matrix that is stored. They are saved for gradients
+    of gradients, which operators compute.
     """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        values: torch.Tensor,
+        dense: torch.Tensor,
+        structure: _core.Structure,
+        indices: torch.Tensor,
+        indptr: torch.Tensor,
+        dense_left: bool,
+    ) -> torch.Tensor:
+        ctx.structure, ctx.dense_left = structure, dense_left
+        ctx.save_for_backward(values, indices, indptr, dense)
+        return product(structure, values, dense, dense_left)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        of_values, of_dense = _product_gradients(
+            ctx.needs_input_grad[:2], ctx.structure, *ctx.saved_tensors, gradient, ctx.dense_left
+        )
+        return of_values, of_dense, None, None, None, None
+
+
+class RecordedSampled(torch.autograd.Function):
+    """The blocks of ``a @ b`` that a matrix stores."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        structure: _core.Structure,
+        indices: torch.Tensor,
+        indptr: torch.Tensor,
+    ) -> torch.Tensor:
+        ctx.structure = structure
+        ctx.save_for_backward(a, b, indices, indptr)
+        return sampled(structure, a, b)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        a, b, indices, indptr = ctx.saved_tensors
+        wanted, structure = ctx.needs_input_grad[:2], ctx.structure
+        if not _is_unrecorded(gradient, a, b):
+            indices, indptr = _findable(indices, indptr, structure)
+            gradients = sampled_gradients(wanted, a, b, indices, indptr, gradient)
+            return *gradients, None, None, None
+        blocks = gradient.contiguous()
+        of_a = product(structure, blocks, b.T, False) if wanted[0] else None
+        of_b = product(structure, blocks, a.T, True) if wanted[1] else None
+        return of_a, of_b, None, None, None
+
+
+class RecordedLinear(torch.autograd.Function):
+    """``x @ A.T + bias``, with ReLU behind it where ``relu`` is set; otherwise as
+    ``RecordedProduct``."""
 
     @staticmethod
     def forward(
@@ -113,50 +186,60 @@ class RecordedLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        if forward_ad._current_level >= 0:
-            refuse_tangents({"gradient": gradient})
-        x, values, indices, indptr, *y = ctx.saved_tensors
-        structure = ctx.structure
-        rows, cols = structure.shape
+        x, *matrix = ctx.saved_tensors
         if ctx.relu:  # as torch's own, which takes the result of ReLU
-            gradient = torch.ops.aten.threshold_backward(gradient, y[0], 0)
-        of_rows, x_rows = rows_of(gradient), rows_of(x)
-        of_x = of_values = of_bias = None
+            gradient = torch.ops.aten.threshold_backward(gradient, matrix.pop(), 0)
+        of_rows = rows_of(gradient)
         wants_x, wants_values, wants_bias = ctx.needs_input_grad[:3]
-        # One that stands for several, of is_grads_batched=True, has no memory.
-        plain = is_plain(of_rows, values, x) and _has_memory(gradient)
-        if plain and not torch.is_grad_enabled():
-            if wants_x:
-                of_x = _times_matrix(of_rows, values, structure)
-            if wants_values:
-                of_values = torch.empty_like(values)
-                stream = TORCH.stream_of_work(of_rows, None)
-                left, right = of_rows.t(), x_rows.detach()
-                _core.sampled_matmul(structure, left, right, of_values, None, 1.0, 0.0, stream)
-        else:
-            if not _is_compiling():
-                indices, indptr = keep_structure(indices, indptr, structure)
-            if wants_x:
-                of_x = matmul_operator(
-                    values, indices, indptr, of_rows, None, [rows, cols], False, True, None
-                )
-            if wants_values:
-                blocksize = list(values.shape[1:])
-                of_values = sampled_operator(of_rows.t(), x_rows, indices, indptr, blocksize)
-        if wants_bias:
-            of_bias = of_rows.sum(0)
+        of_values, of_x = _product_gradients(
+            (wants_values, wants_x),
+            ctx.structure.transposed(),
+            *matrix,
+            rows_of(x),
+            of_rows,
+            dense_left=True,
+        )
+        of_bias = of_rows.sum(0) if wants_bias else None
         if of_x is not None and x.ndim != 2:
             of_x = of_x.view(x.shape)
         return of_x, of_values, of_bias, None, None, None, None
 
 
-def _times_matrix(
-    dense: torch.Tensor, values: torch.Tensor, structure: _core.Structure
-) -> torch.Tensor:
-    precision = precision_of(dense)
-    result = _core.try_matmul(
-        structure, values, dense, True, None, 1.0, None, None, None, None, None, None, precision
-    )
-    if result is NotImplemented:
-        result = matmul(dense.detach(), _matrix(values, structure), precision=precision)
-    return result
+def _is_unrecorded(gradient: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether gradients can be computed by the short way, too."""
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"gradient": gradient})
+    # One that stands for several, of is_grads_batched=True, has no memory.
+    return is_plain(gradient, *others) and _has_memory(gradient) and not torch.is_grad_enabled()
+
+
+def _findable(
+    indices: torch.Tensor, indptr: torch.Tensor, structure: _core.Structure
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index tensors by which operators find a structure."""
+    return (indices, indptr) if _is_compiling() else keep_structure(indices, indptr, structure)
+
+
+def _product_gradients(
+    wanted: tuple[bool, bool],
+    structure: _core.Structure,
+    values: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    dense: torch.Tensor,
+    gradient: torch.Tensor,
+    dense_left: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Of the values and the dense operand, those that are wanted."""
+    is_view = structure.is_transposed
+    stored = structure.transposed() if is_view else structure
+    if not _is_unrecorded(gradient, values, dense):
+        indices, indptr = _findable(indices, indptr, stored)
+        tensors = values, indices, indptr, dense, gradient
+        return matmul_gradients(wanted, *tensors, list(stored.shape), is_view, dense_left)
+    of_values = of_dense = None
+    if wanted[0]:
+        of_values = sampled(stored, *factors_of_values(dense, gradient, is_view, dense_left))
+    if wanted[1]:
+        of_dense = product(structure.transposed(), values, gradient, dense_left)
+    return of_values, of_dense

@@ -105,11 +105,14 @@ def linear(
 
 def cast_for(x: torch.Tensor, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Tensors as products take them: of autocast's dtype if that is in effect where ``x`` is, but
-    float64 as it is."""
+    float64, integers and complex numbers as they are."""
     if not is_cast(x):
         return tensors
     dtype = torch.get_autocast_dtype(x.device.type)
-    return tuple(t if t.dtype is torch.float64 else t.to(dtype) for t in tensors)
+    return tuple(
+        t.to(dtype) if t.is_floating_point() and t.dtype is not torch.float64 else t
+        for t in tensors
+    )
 
 
 def is_cast(x: torch.Tensor) -> bool:
@@ -414,8 +417,9 @@ class BSRLinear(torch.nn.Module):
         """As every module's, of any number of blocks."""
         shape = (self.out_features, self.in_features)
         forget_structure(self.indices, self.indptr, shape, self.blocksize)
-        values, indices = (state_dict.get(prefix + name) for name in ("values", "indices"))
-        if values is not None and indices is not None:
+        names = "values", "indices", "indptr"
+        values, indices, indptr = (state_dict.get(prefix + name) for name in names)
+        if values is not None and indices is not None and indptr is not None:
             cols = grid_of(shape, self.blocksize)[1]
             last = -1
             if isinstance(indices, torch.Tensor) and indices.numel() > 0 and not indices.is_meta:
@@ -465,15 +469,21 @@ def _replace_parameter(
                 state = optimizer.state.pop(old, {})
                 if state:
                     optimizer.state[new] = {
-                        key: value[kept] if _is_like(value, old) else value
+                        key: value[kept] if _has_blocks(value, old) else value
                         for key, value in state.items()
                     }
                 return
     raise ValueError("optimizer has no group with this layer's values; accepted: one that has")
 
 
-def _is_like(value: object, parameter: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == parameter.shape
+def _has_blocks(value: object, parameter: torch.Tensor) -> bool:
+    """Whether an optimizer's state has something of each block: moments, or Adafactor's sums of
+    their rows."""
+    return (
+        isinstance(value, torch.Tensor)
+        and value.ndim == parameter.ndim
+        and value.shape[0] == parameter.shape[0]
+    )
 
 
 def density_of(density: Any) -> float:

@@ -7,6 +7,8 @@ where they lie, see ``structure_of``.
 
 from __future__ import annotations
 
+import math
+import os
 from collections import OrderedDict
 from threading import Lock
 from typing import Any, NamedTuple
@@ -33,6 +35,9 @@ MAX_BLOCKS = 1 << 24
 _structures: OrderedDict[tuple[Any, ...], _Known] = OrderedDict()
 _blocks = 0  # and block rows of all of them
 _lock = Lock()
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 
 # The same by the identity of the first index tensor, which its entry keeps: what eager calls pay.
 _recent: dict[int, _Recent] = {}
@@ -46,6 +51,7 @@ class _Known(NamedTuple):
     structure: _core.Structure
     indices: torch.Tensor
     indptr: torch.Tensor
+    versions: tuple[int, int]  # of both
     contents: _Contents
 
 
@@ -120,11 +126,9 @@ def structure_of(
         and (recent.contents is None or _unchanged(recent.contents))
     ):
         return recent.structure
-    key = _key(indices, indptr, shape, blocksize)
     with _lock:
-        found = _structures.get(key)
-        if found is not None and _unchanged(found.contents):
-            _structures.move_to_end(key)
+        found = _find(indices, indptr, shape, blocksize)
+        if found is not None:
             _remember(indices, indptr, found)
             return found.structure
     structure = _core.Structure(indices.detach(), indptr.detach(), shape, blocksize, True)
@@ -140,18 +144,16 @@ def keep_structure(
     Returns them or, where they have been written to since, others of its pattern, which is fixed.
     """
     shape, blocksize = structure.shape, structure.blocksize
-    key = _key(indices, indptr, shape, blocksize)
     with _lock:
-        known = _structures.get(key)
-        if known is not None and known.structure is structure and _unchanged(known.contents):
-            _structures.move_to_end(key)
+        known = _find(indices, indptr, shape, blocksize)
+        if known is not None and known.structure is structure:
             return known.indices, known.indptr
     contents = _contents(indices, indptr, structure)
     if not _unchanged(contents):
         indices, indptr = torch.tensor(structure.indices), torch.tensor(structure.indptr)
         contents = _contents(indices, indptr, structure)
-        key = _key(indices, indptr, shape, blocksize)
-    known = _Known(structure, indices.detach(), indptr.detach(), contents)
+    key, versions = _key(indices, indptr, shape, blocksize), _versions(indices, indptr)
+    known = _Known(structure, indices.detach(), indptr.detach(), versions, contents)
     # Structures are given up outside of the lock: their memory on a GPU may wait for kernels.
     given_up = []
     global _blocks
@@ -165,6 +167,23 @@ def keep_structure(
             _recent.clear()
         _remember(indices, indptr, known)
     return indices, indptr
+
+
+def _find(
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    shape: tuple[int, int],
+    blocksize: tuple[int, int],
+) -> _Known | None:
+    """The entry of index tensors that have not changed since; the lock is held."""
+    key = _key(indices, indptr, shape, blocksize)
+    known = _structures.get(key)
+    if known is None or known.versions != _versions(indices, indptr):
+        return None
+    if not _unchanged(known.contents):
+        return None
+    _structures.move_to_end(key)
+    return known
 
 
 def _size_of(known: _Known) -> int:
@@ -216,8 +235,12 @@ def _key(
 
 
 def _place(x: torch.Tensor) -> tuple[Any, ...]:
-    version = -1 if x.is_inference() else x._version
-    return x.data_ptr(), version, x.shape, x.stride(), x.dtype, x.device
+    return x.data_ptr(), x.shape, x.stride(), x.dtype, x.device
+
+
+def _versions(indices: torch.Tensor, indptr: torch.Tensor) -> tuple[int, int]:
+    first, second = (-1 if x.is_inference() else x._version for x in (indices, indptr))
+    return first, second
 
 
 def matrix_of(
@@ -244,7 +267,9 @@ def new_result(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
 
 def rows_of(x: torch.Tensor) -> torch.Tensor:
     """(..., K) as a matrix of rows, of which there may be none, or none with elements."""
-    return x if x.ndim == 2 else x[None] if x.ndim == 1 else x.flatten(0, -2)
+    if x.ndim == 2:
+        return x
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # flatten has no rule for batches
 
 
 def as_tensor(x: Any) -> torch.Tensor:
@@ -353,21 +378,46 @@ def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> Non
     ctx.save_for_backward(values, indices, indptr, dense)
 
 
-def _matmul_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    values, indices, indptr, dense = ctx.saved_tensors
-    shape, transposed, dense_left, _ = ctx.options
-    of_values = of_dense = of_bias = None
-    if ctx.needs_input_grad[0]:
-        # Of A: gradient @ dense^T or dense^T @ gradient; that of the stored matrix may be its
-        # transpose.
-        left, right = (dense.T, gradient) if dense_left else (gradient, dense.T)
-        if transposed:
-            left, right = right.T, left.T
+def factors_of_values(
+    dense: torch.Tensor, gradient: torch.Tensor, transposed: bool, dense_left: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of which product the stored blocks are the gradient of a matrix: ``gradient @ dense^T`` or
+    ``dense^T @ gradient`` or, of a matrix that was multiplied transposed, the transpose."""
+    left, right = (dense.T, gradient) if dense_left else (gradient, dense.T)
+    return (right.T, left.T) if transposed else (left, right)
+
+
+def matmul_gradients(
+    wanted: tuple[bool, bool],
+    values: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    dense: torch.Tensor,
+    gradient: torch.Tensor,
+    shape: list[int],
+    transposed: bool,
+    dense_left: bool,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """By operators, of the values and the dense operand of a product, those that are wanted."""
+    of_values = of_dense = None
+    if wanted[0]:
+        left, right = factors_of_values(dense, gradient, transposed, dense_left)
         of_values = sampled_operator(left, right, indices, indptr, list(values.shape[1:]))
-    if ctx.needs_input_grad[3]:
+    if wanted[1]:
         of_dense = matmul_operator(
             values, indices, indptr, gradient, None, shape, not transposed, dense_left, None
         )
+    return of_values, of_dense
+
+
+def _matmul_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    *tensors, dense = ctx.saved_tensors
+    shape, transposed, dense_left, _ = ctx.options
+    wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
+    of_values, of_dense = matmul_gradients(
+        wanted, *tensors, dense, gradient, shape, transposed, dense_left
+    )
+    of_bias = None
     if ctx.has_bias and ctx.needs_input_grad[4]:
         of_bias = gradient.sum(0 if dense_left else 1)
     return of_values, None, None, of_dense, of_bias, None, None, None, None
@@ -392,8 +442,12 @@ def sampled_operator(
         refuse_tangents({"a": a, "b": b})
     height, width = blocksize
     shape = (a.shape[0], b.shape[1])
-    structure = structure_of(indices, indptr, shape, (height, width))
-    values = a.new_empty((structure.nnzb, height, width))
+    return sampled(structure_of(indices, indptr, shape, (height, width)), a, b)
+
+
+def sampled(structure: _core.Structure, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The blocks of ``a @ b`` that a matrix stores, not recorded."""
+    values = a.new_empty((structure.nnzb, *structure.blocksize))
     left, right = TORCH.importable(a.detach(), "a"), TORCH.importable(b.detach(), "b")
     _core.sampled_matmul(
         structure, left, right, values, None, 1.0, 0.0, TORCH.stream_of_work(a, None)
@@ -417,16 +471,28 @@ def _save_sampled(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> No
     ctx.save_for_backward(a, b, indices, indptr)
 
 
-def _sampled_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    """Of ``a``: G @ b^T, and of ``b``: a^T @ G, with G the block-sparse matrix of ``gradient``."""
-    a, b, indices, indptr = ctx.saved_tensors
+def sampled_gradients(
+    wanted: tuple[bool, bool],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    indices: torch.Tensor,
+    indptr: torch.Tensor,
+    gradient: torch.Tensor,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """By operators, of ``a``: G @ b^T, and of ``b``: a^T @ G, with G the block-sparse matrix of
+    ``gradient``; those that are wanted."""
     shape = [a.shape[0], b.shape[1]]
     of_a = of_b = None
     gradient = gradient.contiguous()
-    if ctx.needs_input_grad[0]:
+    if wanted[0]:
         of_a = matmul_operator(gradient, indices, indptr, b.T, None, shape, False, False, None)
-    if ctx.needs_input_grad[1]:
+    if wanted[1]:
         of_b = matmul_operator(gradient, indices, indptr, a.T, None, shape, False, True, None)
+    return of_a, of_b
+
+
+def _sampled_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    of_a, of_b = sampled_gradients(ctx.needs_input_grad[:2], *ctx.saved_tensors, gradient)
     return of_a, of_b, None, None, None
 
 

@@ -13,7 +13,7 @@ from ._batch import check_single
 from ._convert import pair_of
 from ._interop import BlockSparse
 from ._kinds import kind_of
-from ._torch_eager import is_plain
+from ._torch_eager import RecordedProduct, RecordedSampled, is_plain
 from ._torch_linear import cast_for, is_cast
 from ._torch_operators import (
     check_tensor,
@@ -327,6 +327,9 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
     if isinstance(matrix, BlockTensor):
         state, shape = matrix.pattern.state, list(matrix.pattern.shape)
         y = product_operator(values, state, x, shape, matrix.is_transposed, dense_left)
+    elif is_plain(dense, values, None):
+        indices = index_tensor(matrix._indices), index_tensor(matrix._indptr)
+        y = RecordedProduct.apply(values, x, matrix._structure, *indices, dense_left)
     else:
         indices, indptr = _indices_of(matrix)
         shape = [cols, rows] if matrix.is_transposed else [rows, cols]
@@ -401,6 +404,9 @@ def sampled_matmul(
     height, width = pattern.blocksize
     if isinstance(pattern, BlockPattern):
         return blocks_operator(a, b, pattern.state, [height, width], pattern.capacity)
+    if is_plain(a, b, None):
+        indices = index_tensor(pattern._indices), index_tensor(pattern._indptr)
+        return RecordedSampled.apply(a, b, pattern._structure, *indices)
     indices, indptr = _indices_of(pattern)
     return sampled_operator(a, b, indices, indptr, [height, width])
 

@@ -25,6 +25,9 @@ _HOOKS = (
     "load_state_dict_post",
 )
 
+# By identity of a parameter: the modules that have it, and its name there.
+_Owners = dict[int, list[tuple[torch.nn.Module, str]]]
+
 
 @dataclass(frozen=True)
 class Replacement:
@@ -58,8 +61,11 @@ def sparsify_(
     """Replace every ``torch.nn.Linear`` in ``module`` by a :class:`BSRLinear`, in place.
 
     Layers are left that a :class:`BSRLinear` could not take the place of: those of a subclass, with
-    hooks, parametrizations or a ``forward`` of their own, or of another dtype than layers take.
-    Where an error is raised, nothing has been replaced.
+    hooks, parametrizations or a ``forward`` of their own, whose weight is another module's as well,
+    or of another dtype than layers take. Where an error is raised, nothing has been replaced.
+
+    ``torch.nn.TransformerEncoder`` and its layers then do without their ways around ``forward``,
+    which read dense weights.
 
     Parameters
     ----------
@@ -96,6 +102,11 @@ def sparsify_(
     made: dict[torch.nn.Linear, BSRLinear] = {}
     replaced = []
     report = []
+    owners: _Owners = {}
+    for name, parent in module.named_modules():
+        for parameter_name, parameter in parent._parameters.items():
+            full_name = f"{name}.{parameter_name}".lstrip(".")
+            owners.setdefault(id(parameter), []).append((parent, full_name))
     places = [
         (f"{parent_name}.{child_name}".lstrip("."), parent, child_name, child)
         for parent_name, parent in module.named_modules()
@@ -104,7 +115,7 @@ def sparsify_(
     ]
     for name, parent, child_name, child in places:
         shape = (child.out_features, child.in_features)
-        reason = _why_left(name, child, blocksize, filter)
+        reason = _why_left(name, child, blocksize, filter, owners)
         if reason is None:
             if child not in made:
                 made[child] = BSRLinear.from_linear(child, blocksize=blocksize, density=density)
@@ -114,6 +125,13 @@ def sparsify_(
             report.append(Replacement(name, shape, None, reason))
     for parent, child_name, layer in replaced:
         setattr(parent, child_name, layer)
+    changed = set(made.values())
+    for part in module.modules():
+        if not changed.isdisjoint(part.modules()):
+            if isinstance(part, torch.nn.TransformerEncoderLayer):
+                part.activation_relu_or_gelu = 0
+            elif isinstance(part, torch.nn.TransformerEncoder):
+                part.use_nested_tensor = False
     return report
 
 
@@ -122,6 +140,7 @@ def _why_left(
     linear: torch.nn.Linear,
     blocksize: tuple[int, int],
     filter: Callable[[str, torch.nn.Linear], bool] | None,
+    owners: _Owners,
 ) -> str | None:
     if filter is not None and not filter(name, linear):
         return "the filter refused it"
@@ -132,6 +151,9 @@ def _why_left(
     hooks = [kind for kind in _HOOKS if getattr(linear, f"_{kind}_hooks", None)]
     if hooks:
         return f"it has {hooks[0].replace('_', ' ')} hooks, which would be lost"
+    for owner, weight_name in owners.get(id(linear.weight), []):
+        if owner is not linear:
+            return f"its weight is {weight_name}, too"
     if linear.weight.dtype not in _DTYPES:
         return f"its weight is {str(linear.weight.dtype).removeprefix('torch.')}"
     return _misfit(linear, blocksize)
