@@ -87,6 +87,13 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
+// The same by a warp, of which one lane arrives or sends next. Each lane looks by itself, and parities are ambiguous to one that
+// is a lap behind: before the phase can end a second time, all must have seen it end.
+__device__ __forceinline__ void barrier_wait_by_warp(uint32_t barrier, uint32_t parity) {
+  barrier_wait(barrier, parity);
+  __syncwarp();
+}
+
 // ---- grids that follow one another --------------------------------------------------------------
 
 // Programmatic dependent launch: a kernel may begin on SMs that the one before it in its stream has left, and prepare

@@ -112,8 +112,7 @@ struct Kernel {
     uint32_t tile_parity = 0;
     int t = blockIdx.x / kCluster;
     for (;; slot.advance(), tile_parity ^= 1) {
-      ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
-      __syncwarp();  // a lane that has not seen it when the message goes out would wait a lap too long
+      ptx::barrier_wait_by_warp(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
       const TilePosition position = tile_position(t, p.tile_count, p.n_tile_count, p.group, p.lead);
       const int4 rows = __ldg(reinterpret_cast<const int4 *>(p.tiles + position.row));
@@ -236,6 +235,13 @@ struct Kernel {
       ptx::barrier_arrive_cluster_if(ptx::map_to_rank(empty(stage), rank ^ 1), lane == (rank ^ 1));
   }
 
+  // Of a stage that the strip does not read. Parity waits are ambiguous to a reader that is a lap behind: it passes through every
+  // stage, in order, and with all lanes, of which each has waited by itself.
+  __device__ void pass_stage(int stage) const {
+    __syncwarp();
+    release_stage(stage);
+  }
+
   // The scale of a strip's block in a stage. The lane that reads is the one that later arrives at this CTA's barrier, so
   // that racecheck sees that the producer's next ones come after.
   __device__ float scale_of(int stage, int strip) const {
@@ -332,8 +338,7 @@ struct Kernel {
         }
         started = true;
       } else {
-        __syncwarp();  // as in accumulate_promoted
-        release_stage(stage.slot);
+        pass_stage(stage.slot);
       }
       stages.pass(tail);
       if (takes_part) {
@@ -360,14 +365,10 @@ struct Kernel {
       const bool takes_part = stages.takes_part();
       const bool tail = stages.next_is_last();
       ptx::barrier_wait(full(stage.slot), stage.parity);
-      // Parity waits are ambiguous to a reader that is a lap behind: pass through every stage, in order, and with all
-      // lanes, of which each has waited by itself.
-      if (takes_part) {
+      if (takes_part)
         add_stage_up_to(d, strip, stage.slot, tail ? tail_steps : kSteps, scale_of(stage.slot, strip));
-      } else {
-        __syncwarp();
-        release_stage(stage.slot);
-      }
+      else
+        pass_stage(stage.slot);
       stages.pass(tail);
     }
   }

@@ -295,8 +295,7 @@ struct Kernel {
   // By a warp. The lane that reads is the one that arrives: racecheck would not see that others have read before.
   __device__ int4 receive(const Slot &slot) const {
     int4 tile = {};
-    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-    __syncwarp();
+    ptx::barrier_wait_by_warp(tile_full(slot.slot), slot.parity);
     if (lane == 0) {
       tile = ptx::load_shared_int4(message(slot.slot));
       ptx::barrier_arrive(tile_empty(slot.slot));

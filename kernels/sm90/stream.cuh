@@ -99,8 +99,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
   // wait: after a loop of one lane's, ptxas takes nothing for uniform any more and the main loop grows by a third.
   __device__ Message receive_by_warp(const Slot &slot) const {
     Message m = {};
-    ptx::barrier_wait(tile_full(slot.slot), slot.parity);
-    __syncwarp();
+    ptx::barrier_wait_by_warp(tile_full(slot.slot), slot.parity);
     if (lane == 0) m = take(slot);
     return {__shfl_sync(~0u, m.stage_begin, 0), __shfl_sync(~0u, m.stage_count, 0),
             __shfl_sync(~0u, m.row_begin, 0), __shfl_sync(~0u, m.n_tile, 0)};
@@ -214,8 +213,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
           a = __ldg(reinterpret_cast<const int2 *>(next));
           if constexpr (kStored) source = __ldg(sources + begin + count);
         }
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        __syncwarp();  // the stage may fill without this warp: a lane that has not seen it empty would wait a lap too long
+        ptx::barrier_wait_by_warp(empty(stage.slot), stage.parity);
         if (leads)
           ptx::barrier_arrive_expect(full(stage.slot), share_of(count, loader, kBlockLoaders) * kBlockBytes +
                                                            (is_first ? L::kRecordBytes : 0));
@@ -280,8 +278,7 @@ struct Kernel : Output<T, kHeight, kFused, kTransposedX> {
           next_count = __ldg(&next->x_count);
           if (has_any) next_row = __ldg(&next->x_row[mine]);
         }
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        __syncwarp();  // as in load_blocks
+        ptx::barrier_wait_by_warp(empty(stage.slot), stage.parity);
         if (lane == 0)
           ptx::barrier_arrive_expect(full(stage.slot), share_of(count, loader, kSlotLoaders) * bytes);
         __syncwarp();

@@ -142,8 +142,7 @@ struct Kernel : Output<T, Layout<kStepK>, kTransposedX, hands_over(kUnion, kPart
     uint32_t tile_parity = 0;
     int t = blockIdx.x / kCluster;
     for (;; slot.advance(), tile_parity ^= 1) {
-      ptx::barrier_wait(tile_empty(slot.slot), slot.parity);
-      __syncwarp();  // a lane that has not seen it when the message goes out would wait a lap too long
+      ptx::barrier_wait_by_warp(tile_empty(slot.slot), slot.parity);
       if (t >= tiles) break;
       const TilePosition position = this->position(t, rows);
       for (int r = 0; r < kCluster; ++r) {

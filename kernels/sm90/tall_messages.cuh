@@ -127,8 +127,7 @@ struct MessageSlot {
   // Of the bits of blocks only those of one strip are passed on, as present0.
   __device__ Message receive_by_warp(uint32_t parity, int lane, int strip) const {
     Message m = {};
-    ptx::barrier_wait(full, parity);
-    __syncwarp();
+    ptx::barrier_wait_by_warp(full, parity);
     if (lane == 0) m = take();
     return {__shfl_sync(~0u, m.strip0, 0),
             __shfl_sync(~0u, m.strip1, 0),
