@@ -192,6 +192,13 @@ struct Kernel : Output<T, kPanels, kStrip> {
     });
   }
 
+  // Of a pair, until all `count` stages have been released by both CTAs, as wait_until_released does.
+  __device__ void wait_for_releases(int count) const {
+    OpenRingPosition next{count % p.stages, (count / p.stages & 1) ^ 1u};
+    for (int i = 0; i < p.stages; ++i, next.advance(p.stages))
+      ptx::barrier_wait(empty(next.slot), next.parity);
+  }
+
   // ---- consumers --------------------------------------------------------------------------------
 
   // Of 256 columns and 64 rows the rows are an instruction's, which takes 64 cycles then for 128 columns and not 40 for 64.
@@ -265,6 +272,7 @@ struct Kernel : Output<T, kPanels, kStrip> {
       in_flight = stage.slot;
     }
     ptx::warpgroup_wait<0>();
+    if (cluster() > 1 && in_flight >= 0) release(in_flight);  // which wait_for_releases waits for
   }
 
   // ---- 8 bits -----------------------------------------------------------------------------------
@@ -420,8 +428,9 @@ struct Kernel : Output<T, kPanels, kStrip> {
         if (lane < item.block_count) first_columns = __ldg(columns + lane);
       }
       load_x(item, columns, first_columns);
+      // No CTA may exit while the other can still arrive at its barriers, and cluster_sync orders no arrivals.
+      if (cluster() > 1) wait_for_releases(item.block_count * p.steps);
     }
-    // No CTA may exit while the other can still arrive at its barriers.
     __syncwarp();
     if (cluster() > 1) ptx::cluster_sync();
   }

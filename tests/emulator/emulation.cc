@@ -260,8 +260,7 @@ void run_cluster(uint3 first) {
       emulation_switch(&state.scheduler, fiber.stack_pointer);
     }
   state.current = nullptr;
-  while (do_one_under_way()) {
-  }
+  if (!state.under_way.empty()) fail("something is under way when its blocks have ended");
 }
 
 Mbarrier &barrier_at(uint32_t address) {
@@ -339,13 +338,27 @@ void init_barrier(uint32_t barrier, int arrivals) {
   progress();
 }
 
-void arrive(uint32_t address, int bytes) {
+static void arrive_now(uint32_t address, int bytes) {
   Mbarrier &barrier = barrier_at(address);
   if (barrier.pending == 0) fail("more arrivals than a barrier expects");
   barrier.bytes += bytes;
   --barrier.pending;
   progress();
   step(barrier);
+}
+
+// At another block's barrier it takes its time.
+void arrive(uint32_t address, int bytes) {
+  const int block = address & kStatic ? 0 : static_cast<int>(address >> 24);  // counted from one; 0: this one
+  if (block == 0 || block - 1 == state.current->block->rank) {
+    arrive_now(address, bytes);
+    return;
+  }
+  progress();
+  later([=] {
+    if (state.blocks[block - 1].alive == 0) fail("an arrival at a barrier of a block that has ended");
+    arrive_now(address, bytes);
+  });
 }
 
 void complete(uint32_t address, int bytes) {

@@ -23,6 +23,11 @@ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   while (!emulation::is_past(barrier, parity)) emulation::yield();
 }
 
+inline void barrier_wait_by_warp(uint32_t barrier, uint32_t parity) {
+  barrier_wait(barrier, parity);
+  __syncwarp();
+}
+
 // ---- grids that follow one another --------------------------------------------------------------
 
 inline void wait_for_grid_before() {}
