@@ -127,9 +127,18 @@ enum { BSRG_MASK_OPTIONS = 12 };
 /* Makes a plan; NULL when memory ran out. */
 typedef void *(*bsrg_mask_plan_maker)(const bsrg_attention_args *args, const int64_t *options);
 
-/* Made at the first call with these masks and options, and kept with the first of them. */
+/* A mask's part in a plan. */
+struct bsrg_mask_link {
+  bsrg_mask_link *before, *next; /* of the same mask */
+  bsrg_structure *mask;
+  bsrg_mask_plan *plan;
+};
+
+/* Made at the first call with these masks and options, and kept until the first of these masks is destroyed. */
 struct bsrg_mask_plan {
-  bsrg_mask_plan *next;
+  bsrg_mask_link *links; /* of each mask, once */
+  int64_t link_count;
+  bsrg_mask_plan *next_dead;
   bsrg_family family;
   int64_t options[BSRG_MASK_OPTIONS]; /* as given to bsrg_mask_plan_get */
   int64_t mask_batch, mask_heads;

@@ -17,6 +17,10 @@
 bsrg_status bsrg_fail(bsrg_error *error, bsrg_status status, const char *format, ...) BSRG_PRINTF(3, 4);
 
 /* false when the product does not fit in an int64_t. */
+/* More columns than any memory has: predictions can round up to tiles without a second thought. */
+#define BSRG_MOST_PLANNED ((int64_t)1 << 56)
+enum { BSRG_MOST_SMS = 10000 };
+
 static inline bool bsrg_mul_ok(int64_t a, int64_t b, int64_t *out) {
   return !__builtin_mul_overflow(a, b, out);
 }
@@ -61,6 +65,7 @@ static inline bsrg_dtype bsrg_out_dtype(const bsrg_matmul_args *args) {
 
 typedef struct bsrg_uploads bsrg_uploads;       /* uploads.h */
 typedef struct bsrg_mask_plan bsrg_mask_plan;   /* attention.h */
+typedef struct bsrg_mask_link bsrg_mask_link;   /* likewise */
 typedef struct bsrg_pair_index bsrg_pair_index; /* pairs.h */
 typedef struct bsrg_stack bsrg_stack;
 
@@ -92,8 +97,8 @@ struct bsrg_structure {
   _Atomic(void *) low_plans[BSRG_FAMILY_COUNT]; /* for few columns */
   bsrg_choice choice;
   _Atomic(bsrg_uploads *) uploads; /* a list, one node a device and family, newest first */
-  /* As the first mask of attention: a list, one node a backend and set of masks, newest first. */
-  _Atomic(bsrg_mask_plan *) mask_plans;
+  /* As a mask of attention: a list of the plans that it has a part in, newest first. attention_masks.c has its lock. */
+  _Atomic(bsrg_mask_link *) mask_links;
   _Atomic(bsrg_pair_index *) pair_index; /* made at the first product with another block-sparse matrix */
   _Atomic(bsrg_stack *) stacks;          /* the pattern repeated: a list, newest first */
   uint64_t id;                           /* never used twice; 0 where the pattern is a GPU's */
@@ -123,7 +128,7 @@ bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *na
 /* Free what planner.c, uploads.c, attention_masks.c, pairs_index.c and structure_stack.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);
 void bsrg_uploads_destroy(bsrg_uploads *uploads);
-void bsrg_mask_plans_destroy(bsrg_mask_plan *plans);
+void bsrg_mask_plans_destroy(bsrg_structure *mask);
 void bsrg_pair_index_destroy(bsrg_pair_index *index);
 void bsrg_stacks_destroy(bsrg_stack *stacks);
 

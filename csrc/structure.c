@@ -265,7 +265,7 @@ bsrg_status bsrg_structure_create(const bsrg_pattern *pattern, int check, bsrg_s
 void bsrg_structure_destroy(bsrg_structure *structure) {
   if (structure == NULL) return;
   bsrg_structure_destroy(atomic_load(&structure->transposed));
-  bsrg_mask_plans_destroy(atomic_load(&structure->mask_plans));
+  bsrg_mask_plans_destroy(structure);
   bsrg_pair_index_destroy(atomic_load(&structure->pair_index));
   bsrg_uploads_destroy(atomic_load(&structure->uploads));
   bsrg_plans_destroy(structure);
@@ -297,9 +297,19 @@ bsrg_status bsrg_structure_widen(const bsrg_structure *structure, int64_t times,
   return BSRG_OK;
 }
 
+/* Of a structure whose rows are sorted. */
+static bsrg_column_order order_of_sorted(const bsrg_structure_view *v) {
+  for (int64_t row = 0; row < v->block_rows; ++row)
+    for (int64_t p = v->indptr[row] + 1; p < v->indptr[row + 1]; ++p)
+      if (v->indices[p] == v->indices[p - 1]) return BSRG_REPEATED;
+  return BSRG_ASCENDING;
+}
+
 bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_structure **out, int64_t *order,
                                      bsrg_error *error) {
   *out = NULL;
+  const bsrg_status fixed = bsrg_check_fixed(structure, "a structure to transpose", error);
+  if (fixed != BSRG_OK) return fixed;
   const bsrg_structure_view *a = &structure->view;
   bsrg_structure *transposed = allocate(a->block_cols, a->nnzb);
   if (transposed == NULL) return fail_memory(a->block_cols, a->nnzb, error);
@@ -311,8 +321,6 @@ bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_struc
   t->block_rows = a->block_cols;
   t->block_cols = a->block_rows;
   t->nnzb = a->nnzb;
-  /* Sorted in any case, but what is there twice stays so. */
-  t->column_order = a->column_order == BSRG_ASCENDING ? BSRG_ASCENDING : BSRG_REPEATED;
 
   /* Counting sort by block column. Rows are visited in ascending order, so each transposed row comes out
    * sorted. next[j] is where the next block of column j goes; it ends up at the beginning of column j + 1,
@@ -335,6 +343,7 @@ bsrg_status bsrg_structure_transpose(const bsrg_structure *structure, bsrg_struc
       order[to] = k;
     }
   }
+  t->column_order = a->column_order == BSRG_ASCENDING ? BSRG_ASCENDING : order_of_sorted(t);
   *out = transposed;
   return BSRG_OK;
 }

@@ -333,6 +333,20 @@ EDGES = tuple(
 )
 
 
+def check_queries_without_keys(space: Space, dtype: str, backend: str | None = None) -> None:
+    """Their rows are zeros, whatever lies in those of v that they do not see."""
+    rng = np.random.default_rng(0)
+    for case in (Case(3, 2, size=64, causal=True), Case(20, 15, size=64, causal=True)):
+        arrays = operands(rng, case, dtype)
+        arrays[2][:] = np.nan
+        given = [space.array(x) for x in arrays]
+        out, lse = call(case, given, return_lse=True, backend=backend)
+        out, lse = (space.host(x).astype(np.float64) for x in (out, lse))
+        hidden = case.queries - case.keys
+        assert (out[..., :hidden, :] == 0).all() and np.isneginf(lse[..., :hidden]).all()
+        assert np.isnan(out[..., hidden:, :]).all() and np.isfinite(lse[..., hidden:]).all()
+
+
 def masks(rng: np.random.Generator) -> dict[str, Case]:
     return {
         "16": masked(rng, Case(200, 230), (16, 16)),

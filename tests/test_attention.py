@@ -139,6 +139,11 @@ def test_masked_keys_are_not_read(rng: np.random.Generator) -> None:
     assert np.array_equal(bsrgemm.attention(q, k, v, block_mask=mask), expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_queries_without_keys(dtype: str) -> None:
+    table.check_queries_without_keys(CPU_SPACES[0], dtype)
+
+
 def test_nan_stays(rng: np.random.Generator) -> None:
     q, k, v = (rng.standard_normal((1, 1, 40, 8)).astype(np.float32) for _ in range(3))
     q[0, 0, 7, 3] = np.nan

@@ -12,6 +12,11 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   return c;
 }
 
+// factor * x, but 0 for a factor of 0, whatever x is.
+__device__ __forceinline__ float times_unless_zero(float factor, float x) {
+  return factor == 0.f ? 0.f : factor * x;
+}
+
 __device__ __forceinline__ uint32_t highest_bit(uint32_t bits) {
   uint32_t number;
   asm("bfind.u32 %0, %1;" : "=r"(number) : "r"(bits));

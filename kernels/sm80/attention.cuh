@@ -15,6 +15,7 @@
 #include "params.h"
 #include "ptx/convert.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/math.cuh"
 #include "ptx/mma_sync.cuh"
 #include "ptx/sync.cuh"
 #include "sm80/quad.cuh"
@@ -375,7 +376,7 @@ class Kernel {
             (static_cast<int64_t>(batch_) * p_.heads + head_) * p_.queries + query_begin() + at;
         p_.lse[row] = sum == 0 ? -INFINITY : maximum[i / 2][i % 2] * kLn2 + logf(sum);
       }
-      const float factor = sum == 0 ? 0 : 1 / sum;
+      const float factor = sum == 0 ? 0 : 1 / sum;  // 0: of a query that sees no key
       T *const row = const_cast<T *>(head_of(p_.out, head_, query_begin())) + at * p_.out.row_stride;
       if (p_.copy_out)
         store_chunks(row, out[i / 2], i % 2 * 2, factor, exists);
@@ -391,7 +392,8 @@ class Kernel {
       uint32_t y[4];
 #pragma unroll
       for (int f = 0; f < 4; ++f)
-        y[f] = ptx::pack<T>(factor * out[j + f][half], factor * out[j + f][half + 1]);
+        y[f] = ptx::pack<T>(ptx::times_unless_zero(factor, out[j + f][half]),
+                            ptx::times_unless_zero(factor, out[j + f][half + 1]));
       quad::transpose(y, lane_);
       const int element = (j + lane_ % 4) * 8;
       quad::store_chunk(row + element, y, exists ? p_.value_size - element : 0);
@@ -406,7 +408,8 @@ class Kernel {
       for (int e = 0; e < 2; ++e) {
         const int element = j * 8 + lane_ % 4 * 2 + e;
         if (element < p_.value_size)
-          row[element * p_.out.element_stride] = static_cast<T>(factor * out[j][half + e]);
+          row[element * p_.out.element_stride] =
+              static_cast<T>(ptx::times_unless_zero(factor, out[j][half + e]));
       }
   }
 

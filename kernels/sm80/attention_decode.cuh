@@ -47,13 +47,13 @@ struct Unit {
   // The result of eight elements of a row. The maximum is in units of log(2), as everywhere in these kernels.
   __device__ __forceinline__ void store(int row, int chunk, const float (&sums)[8], float maximum,
                                         float total) const {
-    const float factor = total == 0 ? 0 : 1 / total;
-    uint4 y;
-    y.x = ptx::pack<T>(factor * sums[0], factor * sums[1]);
-    y.y = ptx::pack<T>(factor * sums[2], factor * sums[3]);
-    y.z = ptx::pack<T>(factor * sums[4], factor * sums[5]);
-    y.w = ptx::pack<T>(factor * sums[6], factor * sums[7]);
-    *reinterpret_cast<uint4 *>(row_of(p.out, row) + chunk * 8) = y;
+    const float factor = total == 0 ? 0 : 1 / total;  // 0: of a query that sees no key
+    uint32_t y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      y[i] = ptx::pack<T>(ptx::times_unless_zero(factor, sums[2 * i]),
+                          ptx::times_unless_zero(factor, sums[2 * i + 1]));
+    *reinterpret_cast<uint4 *>(row_of(p.out, row) + chunk * 8) = make_uint4(y[0], y[1], y[2], y[3]);
     if (p.lse == nullptr || chunk != 0) return;
     const int64_t q_head = (static_cast<int64_t>(batch) * p.heads + head) * p.group + row % p.group;
     p.lse[q_head * p.queries + query(row)] = total == 0 ? -INFINITY : maximum * kLn2 + logf(total);

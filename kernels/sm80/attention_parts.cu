@@ -65,7 +65,8 @@ __device__ __forceinline__ void join(const bsrg_attention_join_params &p) {
       const int element = (panel * kChunks + i) * 8 + lane % 4 * 2;
       if (element < p.value_size)
         *reinterpret_cast<uint32_t *>(to + element) =
-            bsrg::ptx::pack<T>(out[r][2 * i] * inverse, out[r][2 * i + 1] * inverse);
+            bsrg::ptx::pack<T>(bsrg::ptx::times_unless_zero(inverse, out[r][2 * i]),
+                               bsrg::ptx::times_unless_zero(inverse, out[r][2 * i + 1]));
     }
     if (p.lse != nullptr && panel == 0 && lane % 4 == 0) {
       constexpr float kLn2 = 0.693147181f;

@@ -49,8 +49,9 @@ def attention(
     The result of float8_e4m3fn is bfloat16. No scores are kept in memory. Beside the result, a GPU
     allocates in stream order what the parts of split keys leave, with the backend ``'decode'``
     alone, for float8_e4m3fn a copy of ``v``, and the lists of a mask from :meth:`BlockMask.topk`;
-    the CPU some 100 KiB a thread. The first call with another mask on a GPU brings its lists of
-    blocks there; the others never wait for the GPU, and all can be captured in CUDA graphs, where
+    the CPU some 100 KiB a thread. The first call with another mask on a GPU, or with the same and
+    other lengths, batch, window, causality or kernel, brings its lists of blocks there; the others
+    never wait for the GPU, and all can be captured in CUDA graphs, where
     scratch memory, and a counter from which tiles of unequal lengths are drawn, are memory nodes:
     CUDA lets such a graph have one executable graph at a time. The bits of a result do not depend
     on when, or by how many threads, it is computed.

@@ -176,9 +176,8 @@ def attention(
             "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
             "FlexAttention"
         )
-    if is_plain(query, key, value) and is_plain_or_absent(
-        cu_seqlens_q, cu_seqlens_k, q_descale, k_descale, v_descale
-    ):
+    descales = [x for x in (q_descale, k_descale, v_descale) if not isinstance(x, numbers.Real)]
+    if is_plain(query, key, value) and is_plain_or_absent(cu_seqlens_q, cu_seqlens_k, *descales):
         return _attention(
             query,
             key,
@@ -236,4 +235,6 @@ def _factor(
         return factor
     if not isinstance(factor, numbers.Real):
         check_tensor(factor, name, ", a real number or None")
+    if not 0 <= factor <= torch.finfo(torch.float32).max:
+        raise ValueError(f"{name} is {factor:g}, but must be a float32 of at least 0")
     return torch.full((), factor, dtype=torch.float32, device=query.device)

@@ -175,6 +175,13 @@ def test_libraries(dtype: str, space: Space, rng: np.random.Generator) -> None:
     assert type(found) is type(arrays[0]) and found.dtype == arrays[0].dtype
 
 
+@pytest.mark.parametrize("space", GPU_SPACES, ids=repr)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_queries_without_keys(dtype: str, space: Space, backend: str) -> None:
+    space.check()
+    table.check_queries_without_keys(space, dtype, backend)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_other_dtypes_say_what_is_supported(dtype: str, torch: Any) -> None:
     x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, dtype), device="cuda")
