@@ -29,8 +29,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# What takes longest goes first, so that workers of pytest-xdist end together. By itself it begins
+# with the files of most tests.
+LONG = ("test_c_core.py", "test_emulated.py", "test_instruction_sets.py", "test_torch_linear.py")
+LONG += ("test_examples.py", "test_torch_patterns.py", "test_torch.py", "test_torch_autograd.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Neighbours stay together: they need the same kernels, which take long to load under tools."""
+    order = {name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.name, len(LONG)))
     part, parts = map(int, config.getoption("--shard").split("/"))
     items[:] = items[(part - 1) * len(items) // parts : part * len(items) // parts]
 
