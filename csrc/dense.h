@@ -28,10 +28,10 @@ static inline bool bsrg_dense_is(const bsrg_dense *a, const bsrg_dense *b) {
          (a->cols <= 1 || a->col_stride == b->col_stride);
 }
 
-/* Libraries put anything into the stride of a dimension of one element. Backends choose fast paths by
+/* Libraries put anything into the stride of a dimension of one element, and of an empty array. Backends choose fast paths by
  * strides, so such a stride becomes what it would be in a contiguous view. */
 static inline void bsrg_dense_settle(bsrg_dense *view) {
-  if (view->cols <= 1 && view->rows <= 1) {
+  if (bsrg_dense_is_empty(view) || (view->cols <= 1 && view->rows <= 1)) {
     view->row_stride = view->col_stride = 1;
   } else if (view->cols <= 1) {
     view->col_stride = 1;

@@ -213,10 +213,10 @@ static bsrg_status check_capacity(const bsrg_structure_view *v, bsrg_error *erro
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "shape is (%" PRId64 ", %" PRId64 "), but a dynamic pattern needs at least one block",
                      v->rows, v->cols);
-  if (!bsrg_mul_ok(v->block_rows, v->block_cols, &cells) || cells > INT32_MAX)
+  if (!bsrg_mul_ok(v->block_rows, v->block_cols, &cells) || cells > INT64_C(1) << 30)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "shape is (%" PRId64 ", %" PRId64 ") in blocks of (%" PRId64 ", %" PRId64
-                     "), but a dynamic pattern takes fewer than 2^31 places of blocks",
+                     "), but a dynamic pattern takes at most 2^30 places of blocks",
                      v->rows, v->cols, v->block_height, v->block_width);
   if (!bsrg_mul_ok(v->block_height, v->block_width, &elements) || elements > INT32_MAX)
     return bsrg_fail(error, BSRG_ERR_VALUE,

@@ -1,5 +1,6 @@
 /* The kernels that make the pattern of a dynamic structure, and the values of its blocks. kernels/sm80/pattern.cu */
 #include "attention_topk.h"
+#include "dense.h"
 #include "dynamic.h"
 #include "views.h"
 
@@ -197,6 +198,9 @@ bsrg_status bsrg_dynamic_gather(bsrg_structure *structure, const bsrg_dense *den
   const bsrg_structure_view *v = &as_stored(structure)->view;
   status = check_gather(v, dense, dtype, values, place_of(d), error);
   if (status != BSRG_OK || d->device < 0) return status;
+  bsrg_dense settled = *dense;
+  bsrg_dense_settle(&settled);
+  dense = &settled;
   const int64_t item = (int64_t)bsrg_dtype_size(dtype), unit = unit_bytes(v, dense, values, item);
   const int64_t items = unit / item; /* of a unit; strides are multiples of it then, or it is 1 */
   bsrg_gather_params p = {.dense = dense->data,

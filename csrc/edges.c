@@ -31,7 +31,7 @@ bsrg_status bsrg_gpu_clear_edges(bsrg_structure *structure, void *values, bsrg_d
   if (v->nnzb == 0 || (!columns && !rows)) return BSRG_OK;
   const int64_t ctas = bsrg_ceil_div(v->nnzb, BSRG_EDGES_THREADS);
   int64_t area;
-  if (!bsrg_mul_ok(v->block_height, v->block_width, &area) || area > INT32_MAX || ctas > INT32_MAX)
+  if (!bsrg_mul_ok(v->block_height, v->block_width, &area) || area > INT32_MAX - 32 || ctas > INT32_MAX)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
         "there are %lld blocks of (%lld, %lld), which reach beyond the matrix: the GPU kernels take "

@@ -178,7 +178,7 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const void *kmajor, bs
     status = bsrg_encode_tiles(gpu.api, args->dtype, &x, &x_tiles, &p.x, &p.x_rest, error);
   if (status == BSRG_OK) status = describe_y(args, &p, gpu, error);
   if (status != BSRG_OK) return status;
-  const int64_t most = gpu.device->info.sm_count / s.pair;
+  const int64_t most = bsrg_max(1, gpu.device->info.sm_count / s.pair);
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
   return bsrg_launch_drawing(gpu.api, gpu.device, kernel_for(args->dtype, bytes, s.pair), 0,
                              clusters * s.pair, (CUstream)args->stream, &p, &p.counter,

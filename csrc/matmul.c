@@ -79,9 +79,8 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
 static bsrg_status check_precision(const bsrg_matmul_args *args, bsrg_error *error) {
   const bool eight = bsrg_is_8_bit(args->dtype);
   const operand_names names = names_of(args);
-  if (args->precision != BSRG_IEEE && args->precision != BSRG_TF32)
-    return bsrg_fail(error, BSRG_ERR_VALUE, "precision is %d, but must be BSRG_IEEE or BSRG_TF32",
-                     (int)args->precision);
+  const bsrg_status status = bsrg_check_precision(args->precision, error);
+  if (status != BSRG_OK) return status;
   if (args->precision == BSRG_TF32 && args->dtype != BSRG_F32)
     return bsrg_fail(error, BSRG_ERR_TYPE, "precision is 'tf32', but %s has dtype %s: only float32 has it",
                      names.values, bsrg_dtype_name(args->dtype));

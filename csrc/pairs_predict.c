@@ -1,6 +1,7 @@
 /* What products of two block-sparse matrices cost, and which kernels compute them where Hopper's do not. */
 #include "edges.h"
 #include "pairs.h"
+#include "views.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -149,8 +150,12 @@ bsrg_status bsrg_pairs_choose_other(const bsrg_matmul_sparse_args *args, const b
 
 /* ---- entry ------------------------------------------------------------------------------------ */
 
-static bsrg_status check(const bsrg_structure_view *a, const bsrg_structure_view *b, bsrg_dtype dtype,
-                         bsrg_error *error) {
+static bsrg_status check(const bsrg_structure *given_a, const bsrg_structure *given_b, bsrg_dtype dtype,
+                         const bsrg_chip *chip, bsrg_error *error) {
+  bsrg_status status = bsrg_check_ascending(given_a, "a", error);
+  if (status == BSRG_OK) status = bsrg_check_ascending(given_b, "b", error);
+  if (status != BSRG_OK) return status;
+  const bsrg_structure_view *a = &given_a->view, *b = &given_b->view;
   if (b->rows != a->cols || b->block_height != a->block_width)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has %lld rows in blocks %lld high, but a has %lld columns in blocks %lld wide: these "
@@ -162,13 +167,13 @@ static bsrg_status check(const bsrg_structure_view *a, const bsrg_structure_view
                      "dtype is %s, but products of two block-sparse matrices have float16, bfloat16, float32 "
                      "and float64",
                      bsrg_dtype_name(dtype));
-  return BSRG_OK;
+  return bsrg_check_plan(dtype, BSRG_TAKES_NONE, chip, error);
 }
 
 bsrg_status bsrg_matmul_sparse_explain(bsrg_structure *a, bsrg_structure *b, bsrg_dtype dtype,
                                        const bsrg_chip *chip, bsrg_plan_info *out, bsrg_error *error) {
   bsrg_structure *bt;
-  bsrg_status status = check(&a->view, &b->view, dtype, error);
+  bsrg_status status = check(a, b, dtype, chip, error);
   if (status == BSRG_OK) status = bsrg_structure_transposed(b, &bt, error);
   if (status != BSRG_OK) return status;
   const bsrg_matmul_sparse_args args = {

@@ -273,10 +273,12 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
                      "right is the transposed product of its transposed structure");
   if (n < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan needs at least one column", (long long)n);
-  /* More than any memory has, so that predictions can round up to tiles without a second thought. */
-  if (n > INT64_C(1) << 56)
+  if (n > BSRG_MOST_PLANNED)
     return bsrg_fail(error, BSRG_ERR_VALUE, "n is %lld, but a plan is for at most 2**56 columns",
                      (long long)n);
+  bsrg_status status = bsrg_check_plan(args->dtype, BSRG_TAKES_BOTH, chip, error);
+  if (status == BSRG_OK) status = bsrg_check_precision(args->precision, error);
+  if (status != BSRG_OK) return status;
   const bsrg_structure_view *v = &args->a->view;
   memset(out, 0, sizeof(*out));
   out->useful_flops = 2 * bsrg_stored_elements(v) * (double)n;
@@ -284,7 +286,7 @@ bsrg_status bsrg_plan_explain_product(const bsrg_matmul_args *args, const bsrg_c
   for (int i = 0; i < FAMILIES; ++i) {
     const void *plan = NULL;
     bsrg_candidate *c = &out->candidates[out->count++];
-    const bsrg_status status = consider(families[i], args, chip, true, c, &plan, error);
+    status = consider(families[i], args, chip, true, c, &plan, error);
     if (status != BSRG_OK) return status;
     if (c->supported && (out->chosen < 0 || c->seconds < out->candidates[out->chosen].seconds))
       out->chosen = i;

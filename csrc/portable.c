@@ -295,7 +295,11 @@ static bsrg_status launch(const bsrg_matmul_args *args, const void *plan, bsrg_g
   const bsrg_chip chip = bsrg_chip_of(gpu);
   bsrg_candidate needed = {0};
   if (goes_by_few(args, &chip, &needed)) return bsrg_few_launch(args, &p, gpu, error);
-  if (bsrg_is_8_bit(args->dtype)) return bsrg_eight_launch(args, &p, gpu, error);
+  if (bsrg_is_8_bit(args->dtype)) {
+    const bsrg_status launched = bsrg_eight_launch(args, &p, gpu, error);
+    if (launched != BSRG_ERR_MEMORY) return launched;
+    return bsrg_few_launch(args, &p, gpu, error); /* which needs none */
+  }
   /* Row tiles vary fastest, so that those of one column tile share its part of X in L2; the kernel walks over the
    * column tiles that grid.y, which ends at 65535, leaves out. */
   const int64_t column_tiles = bsrg_min(bsrg_ceil_div(n, tile.columns), 65535);

@@ -186,6 +186,10 @@ static bsrg_status launch_portable(const bsrg_sampled_args *args, const bsrg_sam
         "pattern has %lld blocks of (%lld, %lld): the GPU kernels take fewer than 2^31 tiles and "
         "block sides below 2^31 - 256",
         (long long)v->nnzb, (long long)v->block_height, (long long)v->block_width);
+  if (args->pattern->dynamic && bsrg_whole_cols(v) > INT32_MAX)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "pattern has %lld columns: the GPU kernels take fewer than 2^31 of a dynamic pattern",
+                     (long long)v->cols);
   bsrg_sampled_arrays arrays;
   bsrg_status status = place(args, plan, BSRG_PORTABLE, gpu, &arrays, error);
   if (status != BSRG_OK) return status;

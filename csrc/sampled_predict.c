@@ -120,10 +120,15 @@ static bsrg_status check(bsrg_dtype dtype, int64_t k, const bsrg_chip *chip, bsr
   if (k < 1)
     return bsrg_fail(error, BSRG_ERR_VALUE, "k is %lld, but a plan needs an a of at least one column",
                      (long long)k);
+  if (k > BSRG_MOST_PLANNED)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "k is %lld, but a plan is for at most 2**56 columns",
+                     (long long)k);
   if (bsrg_is_8_bit(dtype))
     return bsrg_fail(error, BSRG_ERR_TYPE,
                      "dtype is %s, but sampled products have float16, bfloat16, float32 and float64",
                      bsrg_dtype_name(dtype));
+  const bsrg_status status = bsrg_check_plan(dtype, BSRG_TAKES_NONE, chip, error);
+  if (status != BSRG_OK) return status;
   if (chip->sm_arch < 80)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "chip has compute capability %d, but the GPU kernels need 80 or later", chip->sm_arch);

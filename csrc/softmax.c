@@ -2,8 +2,6 @@
 #include "portable.h"
 #include "views.h"
 
-#include <float.h>
-
 static bsrg_status check_memory(const bsrg_softmax_args *args, const bsrg_structure_view *a,
                                 bsrg_error *error) {
   /* The product fits: bsrg_structure_create has made sure. */
@@ -68,7 +66,10 @@ static bsrg_status prepare(const bsrg_softmax_args *args, bsrg_gpu gpu, softmax_
   const bsrg_structure_view *v = &args->a->view;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
   const int64_t line = v->order ? v->block_height : v->block_width;
-  l->vector = line * size % 16 == 0 && ((uintptr_t)args->values | (uintptr_t)args->out) % 16 == 0;
+  /* Vectors of rows lie in shared memory, where elements beyond the matrix hide as infinities, of which 0 times is NaN. */
+  const bool is_cut = !v->order && v->cols != bsrg_whole_cols(v);
+  const bool hides = !is_cut || (args->dtype == BSRG_F64 ? args->scale : (float)args->scale) != 0;
+  l->vector = hides && line * size % 16 == 0 && ((uintptr_t)args->values | (uintptr_t)args->out) % 16 == 0;
   const int64_t rows_of_lane = l->vector ? 16 / size : 1;
   l->lanes = 1;
   while (l->lanes * rows_of_lane < BSRG_SOFTMAX_TILE && l->lanes * rows_of_lane < v->block_height)
@@ -116,10 +117,6 @@ static bsrg_status launch(const bsrg_softmax_args *args, bsrg_gpu gpu, bsrg_erro
                            .lanes = l.lanes,
                            .tiles = (int32_t)l.tiles,
                            .scale = args->scale};
-  /* Of 0 times infinity, which is what hides elements beyond the matrix, there is no softmax; the least of numbers makes the
-   * others as equal. */
-  const bool wide = args->dtype == BSRG_F64;
-  if (is_cut && (wide ? args->scale : (float)args->scale) == 0) p.scale = wide ? DBL_TRUE_MIN : FLT_TRUE_MIN;
   const int first = columns ? BSRG_KERNEL_SOFTMAX_COLUMNS_F16 : BSRG_KERNEL_SOFTMAX_ROWS_F16;
   return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + (int)args->dtype), l.ctas, 1,
                      (CUstream)args->stream, &p, error);

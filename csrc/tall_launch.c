@@ -272,7 +272,7 @@ static bsrg_status launch_with(const bsrg_matmul_args *args, const void *plan, c
     p.cut_tiles = level->tiles;
   }
   const int32_t ctas = s.cluster.columns * s.cluster.rows; /* of a cluster */
-  const int64_t most = gpu.device->info.sm_count / ctas;
+  const int64_t most = bsrg_max(1, gpu.device->info.sm_count / ctas);
   const int64_t clusters = s.in_step ? bsrg_workers_in_step(tiles, most) : bsrg_min(most, tiles);
   const bsrg_kernel_id kernel =
       pieces ? kernel_for_pieces(args->dtype, pieces, &s) : kernel_for(v, args->dtype, form, step_k, &s);

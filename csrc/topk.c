@@ -5,20 +5,21 @@
 #include <inttypes.h>
 
 bsrg_status bsrg_topk_check(const bsrg_topk_mask *m, bsrg_error *error) {
-  const int64_t most = INT64_C(1) << 40; /* products of a number of blocks and a side fit in 64 bits */
-  if (m->batch < 1 || m->heads < 1 || m->block_rows < 0 || m->block_cols < 0 || m->block_rows > INT32_MAX ||
-      m->block_cols > INT32_MAX)
+  const int64_t most_blocks = INT64_C(1) << 30; /* kernels count them in 32 bits, some by strides */
+  const int64_t most = INT64_C(1) << 40;        /* products of a number of blocks and a side fit in 64 bits */
+  if (m->batch < 1 || m->heads < 1 || m->block_rows < 0 || m->block_cols < 0 || m->block_rows > most_blocks ||
+      m->block_cols > most_blocks)
     return bsrg_fail(
         error, BSRG_ERR_VALUE,
         "mask has shape (batch, heads, block rows, block columns) = %s, but must have at least one "
-        "batch and head, and from 0 to 2^31 - 1 block rows and columns",
+        "batch and head, and from 0 to 2^30 block rows and columns",
         bsrg_format_numbers((int64_t[]){m->batch, m->heads, m->block_rows, m->block_cols}, 4).text);
   int64_t patterns, rows;
   if (!bsrg_mul_ok(m->batch, m->heads, &patterns) || !bsrg_mul_ok(patterns, m->block_rows, &rows) ||
-      rows > INT32_MAX)
+      rows > most_blocks)
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "mask has %" PRId64 " batches of %" PRId64 " heads of %" PRId64
-                     " block rows, but at most 2^31 - 1 block rows in all are accepted",
+                     " block rows, but at most 2^30 block rows in all are accepted",
                      m->batch, m->heads, m->block_rows);
   /* Attention rounds up to whole blocks: as many as there are fit in 64 bits then. */
   if (m->block_height < 1 || m->block_width < 1 || m->block_height > most || m->block_width > most ||

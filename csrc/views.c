@@ -20,6 +20,25 @@ bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_eight_bits takes, bsrg_devic
   return BSRG_OK;
 }
 
+bsrg_status bsrg_check_precision(bsrg_precision precision, bsrg_error *error) {
+  if (precision == BSRG_IEEE || precision == BSRG_TF32) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE, "precision is %d, but must be BSRG_IEEE or BSRG_TF32",
+                   (int)precision);
+}
+
+bsrg_status bsrg_check_plan(bsrg_dtype dtype, bsrg_eight_bits takes, const bsrg_chip *chip,
+                            bsrg_error *error) {
+  const bsrg_status status = bsrg_check_place(dtype, takes, (bsrg_device){BSRG_CUDA, 0}, error);
+  if (status != BSRG_OK) return status;
+  if (chip->sm_count < 1 || chip->sm_count > BSRG_MOST_SMS)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "chip has sm_count %d, but must have from 1 to %d",
+                     chip->sm_count, BSRG_MOST_SMS);
+  if (!(chip->hbm_bytes_per_s > 0 && chip->l2_bytes_per_s > 0 && chip->l2_bytes >= 0 &&
+        chip->mma_flops_per_s > 0))
+    return bsrg_fail(error, BSRG_ERR_VALUE, "chip has a rate that is not above 0");
+  return BSRG_OK;
+}
+
 bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count) {
   bsrg_numbers_text out;
   int at = snprintf(out.text, sizeof(out.text), "(");

@@ -6,9 +6,11 @@ import os
 import warnings
 from typing import Any
 
+import attention_cases
 import numpy as np
 import operations
 import pytest
+import softmax_cases
 import value_batch_cases
 import view_cases
 from cases import problem
@@ -78,6 +80,17 @@ def views() -> int:
     for cut in (0, 1, 2):
         done += _is_emulated(lambda: view_cases.check_pairs(LentSpace(), rng, "float16", 64, cut))  # noqa: B023
     return done
+
+
+def special_values() -> int:
+    """Checks what infinities and NaN do to softmax and attention; how many were computed."""
+    space, done = OwnDevice(), 0
+    for backend in ("hopper", "decode", "portable"):
+        if backend != "hopper" or os.environ["FAKE_CUDA_ARCH"] == "90":
+            done += _is_emulated(
+                lambda: attention_cases.check_queries_without_keys(space, "float16", backend)  # noqa: B023
+            )
+    return done + _is_emulated(lambda: softmax_cases.check_special(space, "float16"))
 
 
 def _is_emulated(call: Any) -> bool:

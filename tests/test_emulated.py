@@ -70,6 +70,13 @@ def test_views(kernels: Path, arch: int) -> None:
     assert int(said.splitlines()[-1]) >= 4
 
 
+@pytest.mark.parametrize("arch", [80, 90])
+def test_special_values(kernels: Path, arch: int) -> None:
+    script = "import emulated; print(emulated.special_values())"
+    said = fake_cuda.run(script, arch=arch, kernels=kernels)
+    assert int(said.splitlines()[-1]) == (4 if arch == 90 else 3)
+
+
 # ---- what the emulator finds ---------------------------------------------------------------------
 
 FAULTS = """

@@ -28,7 +28,7 @@ def make_mask(kind: str = "changing") -> Any:
     if kind in ("full", "empty"):
         return torch.full(GRID, kind == "full")
     mask = torch.rand(GRID) < 0.5
-    mask[2], mask[0, 0] = False, True
+    mask[2], mask[0, 0], mask[4, 1] = False, True, True  # one is left where one is dropped
     return mask
 
 
@@ -269,6 +269,20 @@ def test_patterns_go_into_compiled_code_and_out_of_it(backend: str) -> None:
         mask, dense, x = make_mask(), torch.randn(M, K), torch.randn(M, 5)
         stored = torch.kron(mask.float(), torch.ones(BLOCK))
         torch.testing.assert_close(used(made(mask), dense, x), (dense * stored).T @ x)
+
+
+def test_states_that_are_views() -> None:
+    masks = torch.rand(2, 3, 4) < 0.5
+    masks[:, 0, 0] = torch.tensor([True, False])
+    patterns = [BlockPattern.from_mask(mask, (2, 4)) for mask in masks]
+    states = torch.stack([pattern.state for pattern in patterns])
+    x = torch.randn(16, 3)
+    for pattern, state in zip(patterns, states, strict=True):
+        view = BlockPattern(state, pattern.shape, pattern.blocksize, pattern.capacity)
+        assert torch.equal(view.counts, pattern.counts)
+        assert torch.equal(view.indptr, pattern.indptr)
+        values = torch.randn(pattern.capacity, 2, 4)
+        assert torch.equal(matmul(view.array(values), x), matmul(pattern.array(values), x))
 
 
 def test_autocast() -> None:

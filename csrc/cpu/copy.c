@@ -182,12 +182,12 @@ void bsrg_cpu_copy(const bsrg_tensor *from, const bsrg_tensor *to, int64_t size)
 /* ---- Rows ---------------------------------------------------------------------------------------------- */
 
 bsrg_tensor bsrg_cpu_in_rows(const bsrg_tensor *t) {
-  const int64_t head = t->rows * t->size, heads = t->head_stride == 0 ? 1 : t->heads;
+  const int64_t head = bsrg_mul_saturated(t->rows, t->size), heads = t->head_stride == 0 ? 1 : t->heads;
   return (bsrg_tensor){.batch = t->batch,
                        .heads = t->heads,
                        .rows = t->rows,
                        .size = t->size,
-                       .batch_stride = t->batch_stride == 0 ? 0 : heads * head,
+                       .batch_stride = t->batch_stride == 0 ? 0 : bsrg_mul_saturated(heads, head),
                        .head_stride = t->head_stride == 0 ? 0 : head,
                        .row_stride = t->size,
                        .element_stride = 1};
@@ -202,7 +202,10 @@ static bsrg_tensor distinct(bsrg_tensor t) {
 size_t bsrg_cpu_rows_bytes(const bsrg_tensor *rows, int64_t size) {
   const bsrg_tensor t = distinct(*rows);
   size_t bytes = 0;
-  bsrg_reserve(&bytes, t.batch * t.heads * t.rows * t.size * size);
+  const int64_t vectors = bsrg_mul_saturated(bsrg_mul_saturated(t.batch, t.heads), t.rows);
+  const int64_t wanted = bsrg_mul_saturated(bsrg_mul_saturated(vectors, t.size), size);
+  if (wanted == INT64_MAX) return SIZE_MAX; /* which is never there */
+  bsrg_reserve(&bytes, wanted);
   return bytes;
 }
 

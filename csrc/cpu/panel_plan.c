@@ -42,7 +42,7 @@ static void plan_source(bsrg_panel_job *job) {
   /* Packing copies cols * passes rows, gathering `used`, and the taller the blocks the less that matters;
    * a block row's share of a chunk must be worth a visit. */
   const int64_t share = CHUNK_SHARE * bsrg_max(4, bsrg_min(a->block_height, BSRG_GROUP_ROWS));
-  const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && a->cols * passes <= used &&
+  const bool pack = a->nnzb > 0 && a->block_width <= chunk_k && bsrg_mul_saturated(a->cols, passes) <= used &&
                     (chunks == 1 || a->block_rows * chunks <= used / share);
   const bool vectors_fit = x->cols % job->ops->lanes == 0 || x->row_stride == x->cols;
   const bool loadable = job->in_place && x->col_stride == 1 && x->row_stride >= x->cols && vectors_fit;

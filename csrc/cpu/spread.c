@@ -2,6 +2,8 @@
  * (pairs.c) a block that meets another takes longer to find than to multiply then.
  *
  * Zeros are multiplied, which an infinity or NaN in A would turn into NaN: products with one go by pairs. */
+#define _POSIX_C_SOURCE 200112L /* posix_memalign */
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +50,12 @@ static bool pays(const bsrg_structure_view *a, const bsrg_structure_view *b, int
   return dense * least_gain < by_pairs;
 }
 
+/* Columns of the widest tile. */
+static int64_t panel_of(bsrg_dtype dtype) {
+  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(dtype);
+  return ops->tile_vectors * ops->lanes;
+}
+
 /* Exponents of an infinity or NaN are all ones. */
 #define ONLY_FINITE(NAME, BITS, EXPONENT)                                       \
   static bool only_finite_##NAME(const void *values, int64_t count) {           \
@@ -85,10 +93,16 @@ static bool is_finite(const bsrg_structure_view *a, const char *values, bsrg_dty
   return true;
 }
 
+/* A chunk is of all rows of B, however few blocks these have. */
+static bool has_room(const bsrg_matmul_sparse_args *args, const bsrg_structure_view *b) {
+  const double bytes = (double)b->rows * (double)panel_of(args->dtype) * (double)bsrg_dtype_size(args->dtype);
+  return bytes <= CHUNK_BYTES || bytes <= bsrg_pairs_bytes(args);
+}
+
 bool bsrg_cpu_spread_pays(const bsrg_matmul_sparse_args *args) {
   const bsrg_structure_view a = bsrg_structure_get(args->a), b = bsrg_structure_get(args->b);
-  return b.column_order == BSRG_ASCENDING && pays(&a, &b, (int64_t)bsrg_dtype_size(args->dtype)) &&
-         is_finite(&a, args->a_values, args->dtype);
+  return b.column_order == BSRG_ASCENDING && has_room(args, &b) &&
+         pays(&a, &b, (int64_t)bsrg_dtype_size(args->dtype)) && is_finite(&a, args->a_values, args->dtype);
 }
 
 /* ---- B, written out ------------------------------------------------------------------------------------ */
@@ -155,16 +169,16 @@ static bsrg_status multiply_chunks(const bsrg_matmul_sparse_args *args, spread_j
 }
 
 bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
-  const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(args->dtype);
   spread_job job = {.b = bsrg_structure_get(args->b),
                     .values = args->b_values,
                     .item = (int64_t)bsrg_dtype_size(args->dtype)};
-  const int64_t panel = ops->tile_vectors * ops->lanes;
+  const int64_t panel = panel_of(args->dtype);
   const int64_t fit = CHUNK_BYTES / (job.item * bsrg_max(1, job.b.rows)) / panel * panel;
   job.columns = bsrg_min(job.b.cols, bsrg_max(panel, bsrg_min(fit, CHUNK_PANELS * panel)));
   job.stride = bsrg_ceil_div(job.columns * job.item, ALIGNMENT) * ALIGNMENT / job.item;
   const size_t bytes = (size_t)(bsrg_max(1, job.b.rows) * job.stride * job.item);
-  job.dense = aligned_alloc(ALIGNMENT, bytes);
+  void *dense = NULL;
+  job.dense = posix_memalign(&dense, ALIGNMENT, bytes) == 0 ? dense : NULL;
   job.next = malloc(sizeof(*job.next) * (size_t)bsrg_max(1, job.b.block_rows));
   bsrg_status status;
   if (job.dense && job.next) {

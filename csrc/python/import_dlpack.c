@@ -189,7 +189,8 @@ int bsrg_import_dlpack(bsrg_state *state, PyObject *obj, const char *name, bsrg_
   }
   const Py_ssize_t stream = is_cuda ? stream_for_producer(work) : 0;
   PyObject *capsule = call_dlpack(state, obj, is_cuda, stream);
-  if (capsule == NULL && stream == -1) { /* JAX takes -1 for the handle of a stream */
+  /* JAX takes -1 for the handle of a stream. Interrupts are no answer. */
+  if (capsule == NULL && stream == -1 && PyErr_ExceptionMatches(PyExc_Exception)) {
     PyErr_Clear();
     capsule = call_dlpack(state, obj, is_cuda, 1);
   }

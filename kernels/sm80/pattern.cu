@@ -28,7 +28,7 @@ namespace {
 
 // A warp a block row.
 __device__ __forceinline__ void make_sampled_lists(const bsrg_sampled_lists_params &p) {
-  const int row = static_cast<int>(blockIdx.x * BSRG_PATTERN_THREADS + threadIdx.x) / 32;
+  const int row = bsrg::pattern::row_of_warp();
   if (row < p.rows) bsrg::sampled_lists::Row(p, row).make();
 }
 

@@ -81,7 +81,7 @@ __device__ __forceinline__ void bits_of_columns(const bsrg_pattern_params &p) {
     const int begin = (first + lane) * 32;
     int low = 0, high = p.most;  // the first column that is no less than begin
     while (low < high) {
-      const int middle = (low + high) / 2;
+      const int middle = low + (high - low) / 2;
       if (columns[middle] < begin)
         low = middle + 1;
       else

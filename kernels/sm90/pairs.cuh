@@ -273,7 +273,7 @@ struct Kernel {
   // One tile into d, parts that nothing meets as zeros; false behind the last tile. On return all stages have been
   // released, d may be read, and lane 0 has the last note.
   __device__ bool accumulate(float (&d)[kSlots][kSums], int strip, Stage &stage, int4 &last) const {
-    int started = 0, in_flight = -1;  // the stage that the last committed groups still read
+    int started = 0;
     for (bool more = true; more;) {
       ptx::barrier_wait(full(stage.slot), stage.parity);
       int4 n = make_int4(0, 0, 0, 0);
@@ -298,8 +298,8 @@ struct Kernel {
       release_stage(stage.slot);
       stage.advance();
     }
-    ptx::warpgroup_wait<0>();
-    if (in_flight >= 0) release_stage(in_flight);
+    ptx::warpgroup_wait<
+        0>();  // once more: without it ptxas serialises WGMMAs, as zeros are written below (C7515)
 #pragma unroll
     for (int s = 0; s < kSlots; ++s) {
       if (started >> s & 1) continue;

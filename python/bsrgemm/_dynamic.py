@@ -29,7 +29,7 @@ class DynamicPattern:
     shape : (int, int)
         (M, K) of the matrix in elements, multiples of the blocks' height and width.
     blocksize : (int, int)
-        (bh, bw). There may be fewer than 2^31 places for blocks.
+        (bh, bw). There may be up to 2^30 places for blocks.
     capacity : int
         The most blocks that are ever stored, from 1 to M / bh * K / bw. Values have room for as
         many. If a mask has more, the last ones are dropped, by rows and then by columns, and
@@ -49,12 +49,14 @@ class DynamicPattern:
 
     Notes
     -----
-    It begins without blocks. Making it allocates all its memory, about 50 bytes for each block of
-    the capacity, in low or narrow blocks up to 230 more for each 32 x 32 elements or fewer, and
-    half a byte for each place, and waits for the GPU; that, and :attr:`nnzb` and other questions
-    about the choice, do not belong into a graph. A graph needs the pattern alive when it is
-    replayed. Updates and products happen in the order of their stream; on several
-    streams that order is the caller's to establish. A pattern is for one thread at a time.
+    It begins without blocks. Making it allocates all its memory: for each block of the capacity 84
+    bytes where it is 64 x 64, 116 of 128 x 128, about 2 for each 32 x 32 elements of larger ones
+    and, of low or narrow ones, 50 and up to 230 more for each 32 x 32 elements or fewer; some 40
+    for each block row and block column; and half a byte for each place. It waits for the GPU; that,
+    and :attr:`nnzb` and other questions about the choice, do not belong into a graph. A graph needs
+    the pattern alive when it is replayed. Updates and products happen in the order of their stream;
+    on several streams that order is the caller's to establish. A pattern is for one thread at a
+    time.
 
     Products of float16 and bfloat16 go on Hopper by the kernels for tall blocks (heights that are
     multiples of 64 and widths that are multiples of 16; for ``A.T`` and ``X @ A`` the other way
@@ -193,6 +195,8 @@ class DynamicPattern:
         current = None if given is None else library_of(given).current_stream(given)
         if isinstance(given, _core.DeviceArray):
             given.to_host()  # waits for the update: it was put on the array's stream
+        elif current is not None and current != self._stream:
+            _core.synchronize(self._device, self._stream)
         return structure.read(self._stream if current is None else current)
 
     def __reduce__(self) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from . import _core
 from ._array import bsr_array
 from ._convert import check_data
-from ._interop import OWN_DEVICE, BlockSparse, library_of
+from ._interop import FOREIGN, OWN_DEVICE, BlockSparse, library_of
 from ._matmul import matmul
 
 if TYPE_CHECKING:
@@ -85,9 +85,12 @@ class DynamicArray(BlockSparse):
 
     @property
     def _data(self) -> Any:
-        pattern = self._pattern
-        on_host = pattern.device == "cpu"
-        return self._values[: pattern._structure.nnzb] if on_host else self._values
+        pattern, values = self._pattern, self._values
+        if pattern.device != "cpu":
+            return values
+        if library_of(values) is FOREIGN:
+            values = FOREIGN.to_host(values)
+        return values[: pattern._structure.nnzb]
 
     def to_bsr(self) -> bsr_array:
         """A :class:`bsr_array` of the blocks that are stored now, with a copy of their values.
@@ -98,8 +101,8 @@ class DynamicArray(BlockSparse):
         pattern, values = self._pattern, self._values
         indices, indptr, _ = pattern._read()
         library = library_of(values)
-        if library is OWN_DEVICE:
-            host = values.to_host()[: len(indices)]
+        if library in (OWN_DEVICE, FOREIGN):
+            host = library.to_host(values)[: len(indices)].copy()
             stored = library.from_host(host, values)
         else:
             stored = library.copy(values[: len(indices)])

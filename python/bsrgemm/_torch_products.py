@@ -61,6 +61,9 @@ class BlockPattern:
     def __init__(
         self, state: torch.Tensor, shape: tuple[int, int], blocksize: tuple[int, int], capacity: int
     ) -> None:
+        # Parts of it are counted from where its storage begins; compilers know no offsets.
+        if not torch.compiler.is_compiling() and state.storage_offset() != 0:
+            state = state.clone()
         self.state, self.shape, self.blocksize = state, shape, blocksize
         self.capacity = capacity
 

@@ -233,7 +233,7 @@ CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevic
   return CUDA_SUCCESS;
 }
 
-enum { NO_SUCH_KERNEL = 500 };
+enum { INVALID_VALUE = 1, NO_SUCH_KERNEL = 500 };
 
 typedef bool (*emulation)(const char *name, const unsigned *grid, const unsigned *block, unsigned cluster,
                           void *parameter);
@@ -262,6 +262,7 @@ CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parame
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
       cluster = config->attrs[i].value.clusterDim.x;
+  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return INVALID_VALUE;
   return !emulate || emulate(last_kernel, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS
                                                                                : NO_SUCH_KERNEL;
 }

@@ -29,7 +29,7 @@ static void test_sizes(void) {
   REFUSE(-8, 12, 2, 3, 1, "shape is (-8, 12)");
   REFUSE(9, 12, 2, 3, 1, "multiple of the block height");
   REFUSE(8, 12, 2, 5, 1, "multiple of the block width");
-  REFUSE(65536, 65536, 1, 1, 1, "fewer than 2^31 places");
+  REFUSE(65536, 65536, 1, 1, 1, "at most 2^30 places");
   REFUSE(65536, 65536, 65536, 65536, 1, "fewer than 2^31 elements");
 }
 

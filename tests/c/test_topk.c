@@ -106,8 +106,8 @@ static void test_refusals(void) {
     if (!strstr(error.message, text)) fprintf(stderr, "%s\n", error.message); \
   }
   REFUSES(mask.heads = 0, , BSRG_F32, gpu, "(1, 0, 2, 2)")
-  REFUSES(mask.block_cols = INT64_MAX, , BSRG_F32, gpu, "2^31 - 1 block rows and columns")
-  REFUSES(mask.batch = 1 << 30, , BSRG_F32, gpu, "2^31 - 1 block rows in all")
+  REFUSES(mask.block_cols = INT64_MAX, , BSRG_F32, gpu, "2^30 block rows and columns")
+  REFUSES(mask.batch = 1 << 30, , BSRG_F32, gpu, "2^30 block rows in all")
   REFUSES(mask.block_width = 0, , BSRG_F32, gpu, "blocks of (16, 0)")
   REFUSES(mask.block_height = INT64_MAX, , BSRG_F32, gpu, "sides from 1 to 2^40")
   REFUSES(mask.k = -1, , BSRG_F32, gpu, "k is -1")
