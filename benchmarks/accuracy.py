@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bsrgemm import _core
 from bsrgemm._planning import CHIP
 
+from .arguments import add_select_argument
 from .cases import READ_ROWS, Case, PairsCase, gpu_cases, select
 from .precision import precision_cases, precision_of
 from .records import ROOT, Row
@@ -62,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results", type=Path, default=ROOT / RESULTS / GPU_SLUG, help="a folder of result files"
     )
-    parser.add_argument(
-        "--select", default="", help="a regular expression for the names of cases (default: all)"
-    )
+    add_select_argument(parser)
     parser.add_argument(
         "--recorded", action="store_true", help="judge what was predicted when it was measured"
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .arguments import add_list_argument, are_any
 from .attention_cases import AttentionCase, gpu_attention_cases
 from .attention_peers import RIVALS, wanted
 from .attention_suite import AttentionSuite
 from .cases import select
-from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
+from .gpu import add_measure_arguments, add_sustained_argument, measure
 from .records import Results
 from .suite import TURNS
 from .timing import BURST_IDLE, COLD_LAUNCHES, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
@@ -26,17 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         groups="dense, fp8, varlen, decode, masks, topk, sparse_decode (default: all)",
     )
     add_sustained_argument(parser)
-    parser.add_argument(
-        "--backends",
-        type=lambda text: text.split(","),
-        default=["auto"],
-        help=f"backends to force, of {','.join(BACKENDS)} (default auto)",
-    )
+    add_list_argument(parser, "--backends", BACKENDS, ["auto"], "backends to force, of")
 
 
 def run(args: argparse.Namespace) -> int:
     cases = select(gpu_attention_cases(), args.select)
-    if not is_complete(cases, set(args.peers) - set(RIVALS) | set(args.backends) - set(BACKENDS)):
+    if not are_any(cases):
         return 2
     if args.dry_run:
         dry_run(cases, args.peers)

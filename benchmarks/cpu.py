@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,15 @@ from bsrgemm import bsr_array, matmul
 from bsrgemm._dtypes import numpy_dtype
 
 from . import cpu_attention, cpu_peers, records
+from .arguments import (
+    add_list_argument,
+    add_peers_argument,
+    add_result_arguments,
+    add_select_argument,
+    are_any,
+    order,
+    positive,
+)
 from .attention_cases import AttentionCase, cpu_attention_cases
 from .cases import SEED, Case, cpu_cases, select
 from .cpu_peers import RIVALS, Problem
@@ -41,35 +49,22 @@ SLOW = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
-    parser.add_argument("--name", default="cpu", help="of the result file (default cpu)")
-    parser.add_argument("--commit", help="recorded in the results; default: git's")
-    parser.add_argument("--select", default="", help="a regular expression for names of cases")
+    add_result_arguments(parser, "cpu")
+    add_select_argument(parser)
+    add_list_argument(parser, "--dtypes", DTYPES, DTYPES, "some of")
+    add_peers_argument(parser, PEERS)
     parser.add_argument(
-        "--dtypes",
-        type=lambda text: text.split(","),
-        default=list(DTYPES),
-        help=f"default: {','.join(DTYPES)}",
+        "--order", type=order, default=4096, help="M = N = K of products (default 4096)"
     )
     parser.add_argument(
-        "--peers",
-        type=lambda text: [name for name in text.split(",") if name != "none"],
-        default=list(PEERS),
-        help=f"none, or some of {','.join(PEERS)} (default: all)",
+        "--rounds", type=positive, default=5, help="calls of each in turn (default 5)"
     )
-    parser.add_argument(
-        "--order", type=int, default=4096, help="M = N = K of products (default 4096)"
-    )
-    parser.add_argument("--rounds", type=int, default=5, help="calls of each in turn (default 5)")
 
 
 def run(args: argparse.Namespace) -> int:
     cases = [*cpu_cases(args.dtypes, args.order), *cpu_attention_cases(args.dtypes)]
     cases = select(cases, args.select)
-    unknown = set(args.peers) - set(PEERS)
-    if unknown or not cases:
-        what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
-        print(what, file=sys.stderr)
+    if not are_any(cases):
         return 2
     path = args.out / f"{args.name}.json" if args.out else None
     results = Results(path, records.facts(args.commit, None))

@@ -11,6 +11,7 @@ from pathlib import Path
 from bsrgemm import bsr_array
 from bsrgemm._dtypes import ACCEPTED_DTYPES
 
+from .arguments import order
 from .cases import cpu_cases
 from .cpu import make_problem
 
@@ -18,7 +19,7 @@ from .cpu import make_problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=ACCEPTED_DTYPES, default="float32")
     parser.add_argument("--block", type=int, choices=(16, 32, 64, 128), default=64)
-    parser.add_argument("--order", type=int, default=4096)
+    parser.add_argument("--order", type=order, default=4096)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,13 +7,20 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 from bsrgemm import DeviceUnavailableError, _core
 from bsrgemm._planning import chip_of
 
 from . import records
+from .arguments import (
+    add_list_argument,
+    add_peers_argument,
+    add_result_arguments,
+    add_select_argument,
+    are_any,
+    sustained_seconds,
+)
 from .cases import FORMS, READ_ROWS, SEED, Case, PairsCase, gpu_cases, select
 from .pairs import PairsSuite
 from .peers import RIVALS, wanted
@@ -34,45 +41,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bsr_bsr (default: the first two)",
     )
     add_sustained_argument(parser)
-    parser.add_argument(
-        "--dtypes",
-        type=lambda text: text.split(","),
-        default=["float16", "bfloat16", "float32"],
-        help="default: float16,bfloat16,float32",
-    )
-    parser.add_argument(
-        "--families",
-        type=lambda text: text.split(","),
-        default=["auto"],
-        help=f"kernel families to force, of {','.join(FAMILIES)} (default auto)",
-    )
+    dtypes = ("float16", "bfloat16", "float32")
+    add_list_argument(parser, "--dtypes", (*dtypes, "float64"), dtypes, "some of")
+    add_list_argument(parser, "--families", FAMILIES, ["auto"], "kernel families to force, of")
 
 
 def add_measure_arguments(
     parser: argparse.ArgumentParser, name: str, rivals: Iterable[str], *, select: str, groups: str
 ) -> None:
     """What ``measure`` and the choice of cases and peers need."""
-    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
-    parser.add_argument("--name", default=name, help=f"of the result file (default {name})")
-    parser.add_argument("--commit", help="recorded in the results; default: git's")
-    parser.add_argument(
-        "--select",
-        default=select,
-        help=f"a regular expression for the names of cases; groups are {groups}",
-    )
-    parser.add_argument(
-        "--peers",
-        type=lambda text: [name for name in text.split(",") if name != "none"],
-        default=list(rivals),
-        help=f"none, or some of {','.join(rivals)} (default: all)",
-    )
+    add_result_arguments(parser, name)
+    add_select_argument(parser, select, groups)
+    add_peers_argument(parser, rivals)
     parser.add_argument("--dry-run", action="store_true", help="list cases, predicted times, peers")
 
 
 def add_sustained_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sustained",
-        type=seconds_pair,
+        type=sustained_seconds,
         default=(SUSTAINED_WARM, SUSTAINED_MEASURED),
         metavar="WARM,MEASURED",
         help="seconds of the same call before it is measured, and while it is, where sustained "
@@ -81,26 +68,9 @@ def add_sustained_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def seconds_pair(text: str) -> tuple[float, float]:
-    warm, measured = (float(part) for part in text.split(","))
-    if warm < SUSTAINED_WARM or measured < SUSTAINED_MEASURED:
-        raise argparse.ArgumentTypeError(
-            f"{text}: at least {SUSTAINED_WARM},{SUSTAINED_MEASURED} are sustained"
-        )
-    return warm, measured
-
-
-def is_complete(cases: list[Any], unknown: set[str]) -> bool:
-    """Whether there are cases, and nothing else was asked for; says what is wrong."""
-    if unknown or not cases:
-        what = f"unknown: {', '.join(sorted(unknown))}" if unknown else "no case is selected"
-        print(what, file=sys.stderr)
-    return bool(cases) and not unknown
-
-
 def run(args: argparse.Namespace) -> int:
     cases = select(gpu_cases(args.dtypes), args.select)
-    if not is_complete(cases, set(args.peers) - set(RIVALS) | set(args.families) - set(FAMILIES)):
+    if not are_any(cases):
         return 2
     if args.dry_run:
         dry_run(cases, args.peers)

@@ -13,15 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bsrgemm import DeviceUnavailableError, _core, bsr_array, matmul
 
 from . import records
+from .arguments import add_result_arguments, add_select_argument, are_any, positive
 from .cases import SEED, select
-from .gpu import is_complete, report_wrong, run_cases
+from .gpu import report_wrong, run_cases
 from .patterns import Pattern, uniform
 from .records import Results, Row, make_row
 from .suite import ALLOWED, Outcome, describe, relative_error
@@ -72,16 +72,16 @@ def host_cases(device: str) -> Iterator[HostCase]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cuda:0", "cpu"), default="cuda:0")
-    parser.add_argument("--out", type=Path, help="write OUT/<name>.json")
-    parser.add_argument("--name", default="host", help="of the result file (default host)")
-    parser.add_argument("--commit", help="recorded in the results; default: git's")
-    parser.add_argument("--select", default="", help="a regular expression for names of cases")
-    parser.add_argument("--calls", type=int, default=CALLS, help=f"of each kind (default {CALLS})")
+    add_result_arguments(parser, "host")
+    add_select_argument(parser)
+    parser.add_argument(
+        "--calls", type=positive, default=CALLS, help=f"of each kind (default {CALLS})"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     cases = select(host_cases(args.device), args.select)
-    if not is_complete(cases, set()):
+    if not are_any(cases):
         return 2
     try:
         gpu = None if args.device == "cpu" else _core.cuda_devices()[0]

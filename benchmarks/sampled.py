@@ -12,8 +12,9 @@ from bsrgemm import Plan, bsr_array
 from bsrgemm._planning import chip_of
 from bsrgemm._sampled import sampled
 
+from .arguments import add_list_argument, are_any
 from .cases import Case, select
-from .gpu import add_measure_arguments, add_sustained_argument, is_complete, measure
+from .gpu import add_measure_arguments, add_sustained_argument, measure
 from .peers import Problem, Product
 from .records import Results, Row, make_row
 from .suite import TURNS, Reference, Suite, relative_error
@@ -193,17 +194,12 @@ class SampledSuite(Suite):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_measure_arguments(parser, "sampled", RIVALS, select="", groups="sampled")
     add_sustained_argument(parser)
-    parser.add_argument(
-        "--families",
-        type=lambda text: text.split(","),
-        default=["auto"],
-        help=f"kernels to force, of {','.join(FAMILIES)} (default auto)",
-    )
+    add_list_argument(parser, "--families", FAMILIES, ["auto"], "kernels to force, of")
 
 
 def run(args: argparse.Namespace) -> int:
     cases = select(gpu_sampled_cases(), args.select)
-    if not is_complete(cases, set(args.peers) - set(RIVALS) | set(args.families) - set(FAMILIES)):
+    if not are_any(cases):
         return 2
     if args.dry_run:
         dry_run(cases, args.peers)
