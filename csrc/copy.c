@@ -19,18 +19,9 @@ static bsrg_copy_params describe(const bsrg_dense *source, const bsrg_dense *tar
                             .target_col_stride = target->col_stride};
 }
 
-bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
-                                 CUstream stream, bsrg_error *error) {
-  if (source->col_stride != 1) return bsrg_copy_16_bit(source, target, source->cols, gpu, stream, error);
-  if (source->rows == 0) return BSRG_OK;
-  bsrg_copy_params p = describe(source, target, source->cols);
-  const int64_t vectors = p.rows * (p.target_row_stride / 8);
-  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ALIGN_COPY_TO_VECTORS,
-                     bsrg_ceil_div(vectors, BSRG_COPY_THREADS), 1, stream, &p, error);
-}
-
-bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
-                             bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
+/* The first `columns` columns of the source, of 16-bit elements, onto a matrix of the same or more columns. */
+static bsrg_status copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
+                               bsrg_gpu gpu, CUstream stream, bsrg_error *error) {
   if (source->rows == 0 || columns == 0) return BSRG_OK;
   bsrg_copy_params p = describe(source, target, columns);
   /* Seen so that neighbours in the target's rows are the closest. */
@@ -55,6 +46,16 @@ bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target,
                      adjacent ? BSRG_KERNEL_ALIGN_COPY_ROWS : BSRG_KERNEL_ALIGN_COPY_ELEMENTS,
                      bsrg_ceil_div(p.cols + 7, BSRG_COPY_COLUMNS),
                      bsrg_min(bsrg_ceil_div(p.rows, BSRG_COPY_ROWS), most_y), stream, &p, error);
+}
+
+bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
+                                 CUstream stream, bsrg_error *error) {
+  if (source->col_stride != 1) return copy_16_bit(source, target, source->cols, gpu, stream, error);
+  if (source->rows == 0) return BSRG_OK;
+  bsrg_copy_params p = describe(source, target, source->cols);
+  const int64_t vectors = p.rows * (p.target_row_stride / 8);
+  return bsrg_launch(gpu.api, gpu.device, BSRG_KERNEL_ALIGN_COPY_TO_VECTORS,
+                     bsrg_ceil_div(vectors, BSRG_COPY_THREADS), 1, stream, &p, error);
 }
 
 /* ---- larger elements, in contiguous rows as 16-bit ones ------------------------------------------ */
@@ -100,11 +101,11 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
     to = turned(&to);
   }
   if (size == 1) return copy_bytes(&from, &to, gpu, stream, error);
-  if (parts == 1) return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
+  if (parts == 1) return copy_16_bit(&from, &to, from.cols, gpu, stream, error);
   if (from.col_stride == 1 && to.col_stride == 1) {
     from = in_parts(&from, parts);
     to = in_parts(&to, parts);
-    return bsrg_copy_16_bit(&from, &to, from.cols, gpu, stream, error);
+    return copy_16_bit(&from, &to, from.cols, gpu, stream, error);
   }
   return copy_tiles(&from, &to, size, gpu, stream, error);
 }

@@ -4,9 +4,6 @@
 
 #include "family.h"
 
-/* The first `columns` columns of the source, of 16-bit elements, onto a matrix of the same or more columns. */
-bsrg_status bsrg_copy_16_bit(const bsrg_dense *source, const bsrg_dense *target, int64_t columns,
-                             bsrg_gpu gpu, CUstream stream, bsrg_error *error);
 /* 16-bit elements onto rows of few, whole vectors of 16 bytes, in which anything comes behind the source's. */
 bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
                                  CUstream stream, bsrg_error *error);

@@ -1,5 +1,4 @@
 /* What the kmajor family takes, its plan, and what a product costs. */
-#include "epilogue.h"
 #include "kmajor.h"
 
 #include <math.h>

@@ -4,7 +4,6 @@
 #include "kmajor.h"
 #include "tensor_map.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
 /* The portable family's tiles of 8-bit floats: what they cost, and the launch. Kernels in kernels/sm80/portable_eight.cuh. */
-#include "epilogue.h"
 #include "kmajor.h"
 #include "portable.h"
 

@@ -1,6 +1,5 @@
 /* The portable family's kernels for few columns: who has what of the blocks, what that costs, and the launch. Kernels in
  * kernels/sm80/few.cuh. */
-#include "epilogue.h"
 #include "kmajor.h"
 #include "portable.h"
 

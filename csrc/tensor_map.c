@@ -26,14 +26,14 @@ const char *bsrg_map_count_obstacle(int64_t n) {
   return n > INT32_MAX ? "needs fewer than 2^31 columns" : NULL;
 }
 
-const char *bsrg_map_columns_obstacle(int64_t n) {
+static const char *columns_obstacle(int64_t n) {
   return n % 8 ? "needs a number of columns that is a multiple of 8" : bsrg_map_count_obstacle(n);
 }
 
 const char *bsrg_map_layout_obstacle(const bsrg_matmul_args *args, const char *of_c) {
   if ((uintptr_t)args->values % 16) return "needs a.data to start at a multiple of 16 bytes";
   if (bsrg_map_has_transposed_x(args)) return NULL;
-  const char *columns = bsrg_map_columns_obstacle(args->x.cols);
+  const char *columns = columns_obstacle(args->x.cols);
   if (columns) return columns;
   if (of_c) return of_c;
   if (!bsrg_map_can_describe(&args->x))
@@ -82,7 +82,8 @@ bsrg_map_shape bsrg_map_panel(const bsrg_dense *dense, uint32_t rows) {
                           CU_TENSOR_MAP_SWIZZLE_128B};
 }
 
-bsrg_map_shape bsrg_map_panels(const bsrg_dense *dense, uint32_t rows, uint32_t panels) {
+/* Several whole panels a box. */
+static bsrg_map_shape map_panels(const bsrg_dense *dense, uint32_t rows, uint32_t panels) {
   return (bsrg_map_shape){3,
                           {64, (uint64_t)dense->rows, (uint64_t)dense->cols / 64},
                           {(uint64_t)dense->row_stride, 64},
@@ -105,7 +106,7 @@ bsrg_status bsrg_encode_tiles(const bsrg_cuda_api *api, bsrg_dtype dtype, const 
   bsrg_status status = BSRG_OK;
   if (tiles->whole > 0) {
     const bsrg_map_shape shape = tiles->by_columns ? bsrg_map_columns(x, dtype, tiles->rows, tiles->whole)
-                                                   : bsrg_map_panels(x, tiles->rows, tiles->whole / 64);
+                                                   : map_panels(x, tiles->rows, tiles->whole / 64);
     status = bsrg_encode_map(api, dtype, x->data, &shape, whole, error);
   }
   if (status != BSRG_OK || left == 0) return status;

@@ -20,9 +20,8 @@ bool bsrg_map_can_store(const bsrg_dense *dense, int64_t size, bool padded);
 /* Whether TMA can load X and store Y, but only with the rows of a column adjacent, as products with A on the right have
  * them. */
 bool bsrg_map_has_transposed_x(const bsrg_matmul_args *args);
-/* What the families that reach A, X and Y through maps or bulk copies need of n; NULL if it suits. Those that take a
- * transposed X, too, need fewer than 2^31 columns, and the rest only by rows. */
-const char *bsrg_map_columns_obstacle(int64_t n);
+/* What families that reach A, X and Y through maps or bulk copies, and take a transposed X, too, need of n: fewer than 2^31
+ * columns. NULL if it suits. */
 const char *bsrg_map_count_obstacle(int64_t n);
 /* Likewise of the operands, for families that take a transposed X. Then neither n nor the layout of C matters.
  * of_c: what by rows is wrong with C, or NULL. */
@@ -36,10 +35,9 @@ static inline int bsrg_map_swizzle(int64_t bytes) {
                        : CU_TENSOR_MAP_SWIZZLE_NONE;
 }
 
-/* Rows of a dense operand in panels of 64 columns, a box of one of them, which ends with the last column, or of several; or
- * columns that are adjacent in memory. rows, columns: of a box. */
+/* Rows of a dense operand in panels of 64 columns, a box of one of them, which ends with the last column; or columns that are
+ * adjacent in memory. rows, columns: of a box. */
 bsrg_map_shape bsrg_map_panel(const bsrg_dense *dense, uint32_t rows);
-bsrg_map_shape bsrg_map_panels(const bsrg_dense *dense, uint32_t rows, uint32_t panels);
 bsrg_map_shape bsrg_map_columns(const bsrg_dense *dense, bsrg_dtype dtype, uint32_t rows, uint32_t columns);
 
 /* float32 is read as tf32. */

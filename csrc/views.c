@@ -48,7 +48,7 @@ bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count) {
   return out;
 }
 
-bool bsrg_view_is_empty(const bsrg_view *view) {
+static bool is_empty(const bsrg_view *view) {
   for (int i = 0; i < view->ndim; ++i)
     if (view->shape[i] == 0) return true;
   return false;
@@ -69,7 +69,7 @@ bsrg_status bsrg_view_check(bsrg_view *view, bsrg_error *error) {
     if (view->shape[i] < 0)
       return bsrg_fail(error, BSRG_ERR_VALUE, "%s has shape %s, but all numbers must be at least 0",
                        view->name, bsrg_format_numbers(view->shape, view->ndim).text);
-  if (bsrg_view_is_empty(view)) return BSRG_OK;
+  if (is_empty(view)) return BSRG_OK;
   const uintptr_t base = (uintptr_t)view->data;
   if (base == 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "%s has elements, but its pointer is NULL", view->name);
@@ -118,7 +118,7 @@ static int steps_of(const bsrg_view *view, step *steps) {
 }
 
 static bool has_distinct_elements(const bsrg_view *view) {
-  if (bsrg_view_is_empty(view)) return true;
+  if (is_empty(view)) return true;
   step steps[BSRG_VIEW_DIMS];
   const int count = steps_of(view, steps);
   int64_t reach = 0;

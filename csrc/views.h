@@ -32,8 +32,6 @@ typedef struct bsrg_numbers_text {
 } bsrg_numbers_text;
 bsrg_numbers_text bsrg_format_numbers(const int64_t *numbers, int count);
 
-bool bsrg_view_is_empty(const bsrg_view *view);
-
 /* Sizes, pointer, alignment and reach; sets begin and end, both 0 when there are no elements. */
 bsrg_status bsrg_view_check(bsrg_view *view, bsrg_error *error);
 

@@ -6,6 +6,7 @@ By hand: python tools/build_kernels.py
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.metadata
 import os
@@ -271,6 +272,7 @@ def build() -> list[Image]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     try:
         build()
     except KernelBuildError as error:

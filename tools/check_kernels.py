@@ -10,6 +10,7 @@ waits, and for what comes before the arrivals at barriers of other CTAs.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import os
 import re
@@ -402,4 +403,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     sys.exit(main())

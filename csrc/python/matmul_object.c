@@ -83,8 +83,10 @@ static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, bool vec
 
 static bool is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
 
-/* Of one dimension or, with one element across, of two. */
-int bsrg_import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand, bsrg_work *work) {
+/* A vector of the epilogue: of one dimension or, with one element across, of two, along number 0 or 1 of these. None and NULL
+ * stand for none. */
+static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand,
+                         bsrg_work *work) {
   if (is_absent(obj)) return 0;
   if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   bsrg_array *array = &operand->array;
@@ -113,8 +115,7 @@ static int import_operands(bsrg_state *state, PyObject *const *objects, bsrg_wor
     return -1;
   }
   for (int i = ROW_SCALE; i <= COL_BIAS; ++i) {
-    if (!operands[i].given &&
-        bsrg_import_vector(state, objects[i], (i - ROW_SCALE) % 2, &operands[i], work) < 0)
+    if (!operands[i].given && import_vector(state, objects[i], (i - ROW_SCALE) % 2, &operands[i], work) < 0)
       return -1;
     if (operands[i].given && bsrg_check_same_device(&operands[VALUES], &operands[i]) < 0) return -1;
   }

@@ -19,8 +19,6 @@ typedef struct bsrg_matmul_call {
 void bsrg_name_operands(bsrg_matmul_call *call);
 /* One with at least one dimension. */
 int bsrg_import_dense(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work);
-/* A vector of the epilogue, along dimension 0 or 1 of two. None and NULL stand for none. */
-int bsrg_import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand, bsrg_work *work);
 
 /* Imports those of objects[0 .. OPERANDS) that have not been given yet (the dense operand first: a call that names no
  * stream takes that of its library), multiplies, and releases the operands. NULL and None stand for none. */

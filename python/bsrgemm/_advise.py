@@ -231,7 +231,7 @@ def advise(matrix: Matrix, n: int, chip: dict[str, Any] | None) -> None:
         line += f"{c.seconds * 1e6:>10.1f}{dense / c.seconds:>9.2f}  {c.family}{own}"
         print(line)
     _explain_table()
-    _conclude(matrix, n, chip, found, best, dense)
+    _conclude(matrix, n, chip, best, dense)
 
 
 def _explain_table() -> None:
@@ -245,7 +245,6 @@ def _conclude(
     matrix: Matrix,
     n: int,
     chip: dict[str, Any] | None,
-    found: list[Candidate],
     best: Candidate,
     dense: float,
 ) -> None:

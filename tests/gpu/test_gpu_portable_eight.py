@@ -25,8 +25,6 @@ ERROR = 2.0**-20
 # Chunks of 16 k, copied by 16 bytes, by 4 and by 1, whole and filled up.
 WIDTHS = (8, 9, 12, 15, 16, 20, 24, 32, 48, 64, 80, 100, 128, 144)
 
-FEW_BLOCKS = ("none", "one block")  # for which tiles are not chosen
-
 
 def blocks_of(blocksize: tuple[int, int]) -> tuple[int, int]:
     return -(-ORDER // blocksize[0]), -(-ORDER // blocksize[1])
