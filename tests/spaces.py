@@ -138,6 +138,19 @@ class OwnDevice(Space):
         return x.to_host()
 
 
+class Foreign:
+    """Host memory of a library that is not known here: it speaks DLPack and nothing else."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __dlpack__(self, **keywords: Any) -> Any:
+        return self.array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+
 class Lent:
     """An array of NumPy's that says that it is on a GPU: for one that is emulated."""
 

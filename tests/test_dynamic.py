@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from bsrgemm import DynamicPattern, _core
 from cases import densify, kept
-from spaces import CPU_SPACES, Space, import_torch
+from spaces import CPU_SPACES, Foreign, Space, import_torch
 
 
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
@@ -114,24 +114,11 @@ def test_topk(rng: np.random.Generator) -> None:
         assert np.array_equal(pattern.to_mask(), kept(mask, 9))
 
 
-class Lent:
-    """What knows no more than to be lent by DLPack."""
-
-    def __init__(self, x: np.ndarray) -> None:
-        self.x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.x.__dlpack_device__()
-
-
 def test_values_that_are_only_lent(rng: np.random.Generator) -> None:
     pattern = DynamicPattern((4, 12), (2, 4), 4, "cpu")
     pattern.update(np.array([[1, 0, 0], [0, 1, 1]], bool))
     values, x = rng.standard_normal((4, 2, 4)), rng.standard_normal((12, 3))
-    lent, plain = pattern.array(Lent(values)), pattern.array(values)
+    lent, plain = pattern.array(Foreign(values)), pattern.array(values)
     assert np.array_equal(lent @ x, plain @ x)
     assert np.array_equal(lent.T @ x[:4], plain.T @ x[:4])
     copy = lent.to_bsr()

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import io
 import pickle
-from typing import Any
 
 import bsrgemm
 import numpy as np
@@ -16,7 +15,7 @@ from bsrgemm import _core, bsr_array
 from cases import DTYPES, Problem, fill_beyond, normal, problem
 from operations import matrix
 from partial_cases import SHAPES, make
-from spaces import CPU_SPACES, Space
+from spaces import CPU_SPACES, Foreign, Space
 from structure_cases import stored
 
 NUMPY = CPU_SPACES[0]
@@ -176,19 +175,6 @@ def test_eight_bits(space: Space, dtype: str, rng: np.random.Generator) -> None:
     fill_beyond(p, 1)
     with pytest.raises(ValueError, match="data has elements that are not 0"):
         matrix(space, p)
-
-
-class Foreign:
-    """Host memory of a library that is not known here."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
 
 
 @pytest.mark.parametrize("cut", [(0, 0), (0, 2), (1, 0), (1, 2)], ids=str)

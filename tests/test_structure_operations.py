@@ -13,7 +13,7 @@ from bsrgemm import bsr_array
 from cases import DTYPES, Problem, problem
 from operations import matrix
 from precision_cases import EIGHT
-from spaces import CPU_SPACES, Space
+from spaces import CPU_SPACES, Foreign, Space
 
 SHAPES = (
     (6, 4, (3, 5)),
@@ -209,19 +209,6 @@ def test_numpy_matrices_are_dense_matrices() -> None:
 
 def small(dtype: Any = np.float32, blocksize: tuple[int, int] = (2, 2)) -> bsr_array:
     return bsr_array(np.ones((4, 6), dtype), blocksize=blocksize)
-
-
-class Foreign:
-    """Host memory of no library that is known here."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array = array
-
-    def __dlpack__(self, **keywords: Any) -> Any:
-        return self.array.__dlpack__(**keywords)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
 
 
 def foreign() -> bsr_array:
