@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import _core
+from . import _core, _torch_func
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import grid_of, pair_of
@@ -97,7 +97,7 @@ def linear(
     check_single(weight, "weight")
     indices, indptr = index_tensor(weight.indices), index_tensor(weight.indptr)
     if not plain:
-        if not torch.compiler.is_compiling():
+        if not (torch.compiler.is_compiling() or _torch_func.is_transformed()):
             indices, indptr = keep_structure(indices, indptr, structure)
         structure = None
     return _linear(input, values, indices, indptr, weight.shape, structure, bias, activation)
@@ -171,10 +171,12 @@ def _by_operator(
     recorded: bool,
 ) -> torch.Tensor:
     """By the operator that compilers, tracers, modes and subclasses of tensors see."""
-    fused = None if recorded else activation
-    rows = rows_of(x)
-    y = matmul_operator(values, indices, indptr, rows, bias, list(shape), True, True, fused)
-    if recorded:
+    transformed = _torch_func.is_transformed()
+    apart = recorded or transformed
+    product = _torch_func.matmul if transformed else matmul_operator
+    options = (list(shape), True, True, None if apart else activation)
+    y = product(values, indices, indptr, rows_of(x), bias, *options)
+    if apart:
         y = ACTIVATIONS[activation](y)
     return y if x.ndim == 2 else y.view(*x.shape[:-1], shape[0])
 

@@ -397,14 +397,17 @@ def matmul_gradients(
     shape: list[int],
     transposed: bool,
     dense_left: bool,
+    functions: tuple[Any, Any] | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """By operators, of the values and the dense operand of a product, those that are wanted."""
+    """By operators, or functions in their place, of the values and the dense operand of a product,
+    those that are wanted."""
+    matmul, sampled = functions or (matmul_operator, sampled_operator)
     of_values = of_dense = None
     if wanted[0]:
         left, right = factors_of_values(dense, gradient, transposed, dense_left)
-        of_values = sampled_operator(left, right, indices, indptr, list(values.shape[1:]))
+        of_values = sampled(left, right, indices, indptr, list(values.shape[1:]))
     if wanted[1]:
-        of_dense = matmul_operator(
+        of_dense = matmul(
             values, indices, indptr, gradient, None, shape, not transposed, dense_left, None
         )
     return of_values, of_dense
@@ -478,16 +481,18 @@ def sampled_gradients(
     indices: torch.Tensor,
     indptr: torch.Tensor,
     gradient: torch.Tensor,
+    function: Any = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """By operators, of ``a``: G @ b^T, and of ``b``: a^T @ G, with G the block-sparse matrix of
-    ``gradient``; those that are wanted."""
+    """By operators, or a function in place of ``matmul_operator``, of ``a``: G @ b^T, and of ``b``:
+    a^T @ G, with G the block-sparse matrix of ``gradient``; those that are wanted."""
+    matmul = function or matmul_operator
     shape = [a.shape[0], b.shape[1]]
     of_a = of_b = None
     gradient = gradient.contiguous()
     if wanted[0]:
-        of_a = matmul_operator(gradient, indices, indptr, b.T, None, shape, False, False, None)
+        of_a = matmul(gradient, indices, indptr, b.T, None, shape, False, False, None)
     if wanted[1]:
-        of_b = matmul_operator(gradient, indices, indptr, a.T, None, shape, False, True, None)
+        of_b = matmul(gradient, indices, indptr, a.T, None, shape, False, True, None)
     return of_a, of_b
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _core
+from . import _core, _torch_func
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import pair_of
@@ -337,7 +337,8 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
         indices, indptr = _indices_of(matrix)
         shape = [cols, rows] if matrix.is_transposed else [rows, cols]
         options = (shape, matrix.is_transposed, dense_left, None)
-        y = matmul_operator(values, indices, indptr, x, None, *options)
+        product = _torch_func.matmul if _torch_func.is_transformed() else matmul_operator
+        y = product(values, indices, indptr, x, None, *options)
     return y if x is dense else y.view(*dense.shape[:-1], cols)
 
 
@@ -411,7 +412,8 @@ def sampled_matmul(
         indices = index_tensor(pattern._indices), index_tensor(pattern._indptr)
         return RecordedSampled.apply(a, b, pattern._structure, *indices)
     indices, indptr = _indices_of(pattern)
-    return sampled_operator(a, b, indices, indptr, [height, width])
+    product = _torch_func.sampled if _torch_func.is_transformed() else sampled_operator
+    return product(a, b, indices, indptr, [height, width])
 
 
 def _try_sampled(pattern: bsr_array, a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -457,7 +459,7 @@ def _values_of(matrix: _Matrix, name: str) -> torch.Tensor:
 def _indices_of(matrix: bsr_array) -> tuple[torch.Tensor, torch.Tensor]:
     """Of the matrix that is stored."""
     indices, indptr = index_tensor(matrix._indices), index_tensor(matrix._indptr)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _torch_func.is_transformed():
         return indices, indptr
     stored = matrix.T if matrix.is_transposed else matrix
     return keep_structure(indices, indptr, stored._structure)
