@@ -28,7 +28,8 @@ from ._convert import (
 )
 from ._dtypes import dtype_name, dtype_size
 from ._elementwise import Arithmetic
-from ._interop import NUMPY, TORCH, device_name, library_of
+from ._interop import TORCH, device_name, library_of
+from ._library import NUMPY
 from ._matmul import matmul
 from ._planning import Planning
 from ._storage import in_order, naming, read, write

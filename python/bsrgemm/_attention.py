@@ -7,8 +7,9 @@ import numbers
 from typing import Any
 
 from . import _core
-from ._interop import BlockSparse, Library, handed_back, importable, library_of
+from ._interop import handed_back, importable, library_of
 from ._kinds import kind_of
+from ._library import BlockSparse, Library
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
 from ._matmul import real_number

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ._interop import CUPY, NUMPY, TORCH, library_of
+from ._interop import CUPY, TORCH, library_of
+from ._library import NUMPY
 
 
 def check_single(matrix: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from ._batch import check_single, entry_of
 from ._convert import grid_of, pair_of
 from ._elementwise import canonical, keys_of, of_keys
-from ._interop import BlockSparse
+from ._library import BlockSparse
 from ._values import Values, dense_values, masked_blocks
 
 

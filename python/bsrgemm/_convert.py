@@ -11,8 +11,9 @@ import numpy as np
 
 from . import _core
 from ._dtypes import check_dtype, dtype_size
-from ._interop import TORCH, Library, is_scipy_sparse, library_of
+from ._interop import TORCH, is_scipy_sparse, library_of
 from ._kinds import kind_of
+from ._library import Library
 
 
 class Parts(NamedTuple):

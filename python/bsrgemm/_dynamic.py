@@ -11,7 +11,8 @@ from . import _core
 from ._convert import grid_of, pair_of
 from ._dtypes import check_dtype, numpy_dtype
 from ._dynamic_array import DynamicArray
-from ._interop import device_name, handed_back, library_of, stream_handle
+from ._interop import device_name, handed_back, library_of
+from ._library import stream_handle
 from ._topk import _DTYPES, _Rule
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from . import _core
 from ._array import bsr_array
 from ._convert import check_data
-from ._interop import FOREIGN, OWN_DEVICE, BlockSparse, library_of
+from ._interop import FOREIGN, OWN_DEVICE, library_of
+from ._library import BlockSparse
 from ._matmul import matmul
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import numpy as np
 
 from ._batch import check_single
 from ._convert import grid_of
-from ._interop import BlockSparse, library_of
+from ._interop import library_of
 from ._kinds import kind_of
+from ._library import BlockSparse
 from ._matmul import matmul, real_number
 from ._values import Values, ones_like
 

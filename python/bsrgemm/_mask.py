@@ -12,8 +12,8 @@ import numpy as np
 from . import _core
 from ._convert import grid_of
 from ._flex import flex_blocks
-from ._interop import BlockSparse
 from ._kinds import kind_of
+from ._library import BlockSparse
 from ._mask_arguments import block_shape_of, integers_of, on_host, pair_of
 from ._mask_builders import Builders
 

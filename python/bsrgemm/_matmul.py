@@ -10,8 +10,9 @@ from ._batch import broadcast, check_single
 from ._convert import MOST_BATCH_DIMENSIONS
 from ._dtypes import EIGHT_BIT_DTYPES, dtype_name
 from ._forward_mode import in_dual_level
-from ._interop import BlockSparse, handed_back, importable, is_scipy_sparse, library_of
+from ._interop import handed_back, importable, is_scipy_sparse, library_of
 from ._kinds import kind_of
+from ._library import BlockSparse
 
 if TYPE_CHECKING:
     from ._array import bsr_array

@@ -6,8 +6,9 @@ import operator
 from typing import Any
 
 from . import _core
-from ._interop import BlockSparse, device_index
+from ._interop import device_index
 from ._kinds import kind_of
+from ._library import BlockSparse
 from ._matmul import check_precision
 from ._plan import Plan
 from ._spy import draw

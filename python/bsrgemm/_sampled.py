@@ -13,8 +13,9 @@ from ._dtypes import ACCEPTED_DTYPES
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._forward_mode import in_dual_level
-from ._interop import BlockSparse, Library, is_scipy_sparse, library_of
+from ._interop import is_scipy_sparse, library_of
 from ._kinds import kind_of
+from ._library import BlockSparse, Library
 from ._matmul import real_number
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from typing import Any
 
 from . import _core
 from ._array import bsr_array
-from ._interop import BlockSparse, library_of
+from ._interop import library_of
 from ._kinds import kind_of
+from ._library import BlockSparse
 from ._matmul import real_number
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._interop import library_of, stream_handle
+from ._interop import library_of
+from ._library import stream_handle
 from ._mask import BlockMask
 from ._mask_arguments import block_shape_of, count_of, diagonal_of
 

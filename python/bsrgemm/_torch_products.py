@@ -11,8 +11,8 @@ from . import _core, _torch_func
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import pair_of
-from ._interop import BlockSparse
 from ._kinds import kind_of
+from ._library import BlockSparse
 from ._torch_eager import RecordedProduct, RecordedSampled, is_plain
 from ._torch_linear import cast_for, is_cast
 from ._torch_operators import (

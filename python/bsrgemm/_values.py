@@ -16,7 +16,8 @@ import numpy as np
 from . import _core
 from ._convert import edges_of, grid_of, whole_shape
 from ._dtypes import EIGHT_BIT_DTYPES, check_dtype, numpy_dtype
-from ._interop import CUPY, NUMPY, TORCH, library_of, without_repeats
+from ._interop import CUPY, TORCH, library_of
+from ._library import NUMPY, without_repeats
 
 
 class Values:
