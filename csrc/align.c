@@ -121,7 +121,9 @@ static bool may_go_by_columns(const bsrg_matmul_args *args, const bsrg_chip *chi
   if (chip->sm_arch != 90 || bsrg_dtype_size(args->dtype) != 2) return false;
   if (args->x.row_stride != 1 || args->y.row_stride != 1) return false;
   const aligned_product p = align(args, true);
-  return p.copy_x || p.copy_y;
+  /* Copies that TMA cannot describe would have to be copied again, without end. */
+  const int64_t most = (int64_t)1 << 39;
+  return (p.copy_x || p.copy_y) && p.args.x.col_stride < most && p.args.y.col_stride < most;
 }
 
 /* Returns whether copies go by columns. */

@@ -251,7 +251,7 @@ bsrg_status bsrg_upload(const bsrg_cuda_api *api, bsrg_device_state *device, con
   api->exchange_capture_mode(&mode);
   if (result == CUDA_ERROR_OUT_OF_MEMORY)
     return bsrg_fail(error, BSRG_ERR_MEMORY, "cuda:%d has no room for %zu bytes of a plan", device->index,
-                     bytes);
+                     bytes ? bytes : 1);
   return bsrg_cuda_check(api, result, "uploading a plan", error);
 }
 

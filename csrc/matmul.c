@@ -220,6 +220,8 @@ bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {
   status = bsrg_check_place(args->dtype, BSRG_TAKES_BOTH, args->device, error);
   if (status == BSRG_OK && !args->question) status = bsrg_dynamic_check_place(args->a, args->device, error);
   if (status == BSRG_OK) status = check_precision(args, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->alpha, "alpha", args->dtype, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->beta, "beta", args->dtype, error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = check_batch(&args->batch, error);
   if (status == BSRG_OK) status = check_shapes(args, &a, error);

@@ -108,6 +108,8 @@ bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *
   if (status == BSRG_OK) status = bsrg_check_ascending(args->a, "a", error);
   if (status == BSRG_OK) status = bsrg_check_ascending(args->b, "b", error);
   if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->alpha, "alpha", args->dtype, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->beta, "beta", args->dtype, error);
   if (status == BSRG_OK) status = check_shapes(args, error);
   if (status == BSRG_OK) status = check_memory(args, error);
   if (status != BSRG_OK || bsrg_dense_is_empty(&args->y)) return status;

@@ -140,6 +140,8 @@ bsrg_status bsrg_sampled_matmul(const bsrg_sampled_args *args, bsrg_error *error
   if (status == BSRG_OK && !args->question)
     status = bsrg_dynamic_check_place(args->pattern, args->device, error);
   if (status == BSRG_OK) status = check_family(args, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->alpha, "alpha", args->dtype, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->beta, "beta", args->dtype, error);
   if (status == BSRG_OK) status = check_batch(args, error);
   if (status == BSRG_OK) status = check_shapes(args, &pattern, error);
   if (status == BSRG_OK) status = check_memory(args, &pattern, error);

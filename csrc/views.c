@@ -1,6 +1,8 @@
 #include "views.h"
 
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,6 +26,12 @@ bsrg_status bsrg_check_precision(bsrg_precision precision, bsrg_error *error) {
   if (precision == BSRG_IEEE || precision == BSRG_TF32) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_VALUE, "precision is %d, but must be BSRG_IEEE or BSRG_TF32",
                    (int)precision);
+}
+
+bsrg_status bsrg_check_factor(double value, const char *name, bsrg_dtype dtype, bsrg_error *error) {
+  if (dtype == BSRG_F64 || !isfinite(value) || fabs(value) <= (double)FLT_MAX) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE, "%s is %g, but must be from %g to %g where a has dtype %s", name,
+                   value, -(double)FLT_MAX, (double)FLT_MAX, bsrg_dtype_name(dtype));
 }
 
 bsrg_status bsrg_check_plan(bsrg_dtype dtype, bsrg_eight_bits takes, const bsrg_chip *chip,

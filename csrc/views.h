@@ -10,6 +10,8 @@ typedef enum bsrg_eight_bits { BSRG_TAKES_NONE = 0, BSRG_TAKES_E4M3, BSRG_TAKES_
 bsrg_status bsrg_check_place(bsrg_dtype dtype, bsrg_eight_bits takes, bsrg_device device, bsrg_error *error);
 
 bsrg_status bsrg_check_precision(bsrg_precision precision, bsrg_error *error);
+/* That a finite alpha or beta is one in what the dtype's sums are multiplied in: float32, and float64 of its own. */
+bsrg_status bsrg_check_factor(double value, const char *name, bsrg_dtype dtype, bsrg_error *error);
 /* Of what a plan is asked for: that the operation has the dtype on a GPU, and that the chip is one. */
 bsrg_status bsrg_check_plan(bsrg_dtype dtype, bsrg_eight_bits takes, const bsrg_chip *chip,
                             bsrg_error *error);

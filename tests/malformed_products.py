@@ -164,6 +164,12 @@ PRODUCTS = (
         TypeError,
         ("c", "float16", "float32"),
     ),
+    Bad(
+        "alpha beyond float32",
+        lambda: matmul(build(), x(6, 3), alpha=1e39),
+        ValueError,
+        ("alpha is 1e+39", "where a has dtype float32"),
+    ),
     Bad("beta without c", lambda: matmul(build(), x(6, 3), beta=2), ValueError, ("beta is 2", "c")),
     Bad(
         "out of another shape",

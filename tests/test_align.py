@@ -76,3 +76,12 @@ def test_obstacles(rng: np.random.Generator, case: dict[str, Any], reason: str) 
     found, choice = candidate(rng, **{"blocksize": (64, 64), **case})
     assert not found["supported"] and reason in found["reason"]
     assert choice != "align"
+
+
+@pytest.mark.parametrize("width", [2**20, 10**6])
+def test_copies_that_kernels_could_not_read_either(width: int) -> None:
+    """Rows of 2^40 elements: an aligned copy would have to be copied again, without end."""
+    data = np.ones((1, 64, width), np.float16)
+    a = bsr_array((data, [0], [0, 1]), (64, 2**40 // width * width))
+    for matrix, n in ((a, 1), (a, 100), (a.T, 9)):
+        assert 0 < matrix.plan(n).seconds < np.inf

@@ -67,6 +67,40 @@ def test_operations() -> None:
 
 
 @fake_cuda.needs_kernels
+def test_an_update_that_fails_leaves_no_pattern() -> None:
+    script = """
+        pattern = bsrgemm.DynamicPattern((128, 128), (64, 64), 3)
+        mask = DeviceArray.from_host(np.ones((2, 2), np.uint8))
+        a = pattern.array(DeviceArray.from_host(np.ones((3, 64, 64), np.float16)))
+        x = DeviceArray.from_host(np.ones((128, 8), np.float16))
+        uses = lambda: pattern.nnzb, lambda: a @ x, lambda: pattern.gather(x), a.to_bsr
+        failed = 0
+        for at in range(20):
+            fake.fake_fail_at(at, OTHER)
+            try:
+                pattern.update(mask)
+            except RuntimeError:
+                failed += 1
+            fake.fake_fail_at(-1, 0)
+            for use in uses if fake.fake_calls() > at else ():
+                try:
+                    use()
+                except RuntimeError as error:
+                    assert "last update has failed" in str(error), error
+                else:
+                    raise AssertionError(f"call {at} of the update failed")
+            try:
+                pattern.update(x)
+            except TypeError:  # which changes nothing
+                pass
+        pattern.update(mask)
+        a @ x
+        print(failed)
+    """
+    assert int(fake_cuda.run(_script(script))) > 3
+
+
+@fake_cuda.needs_kernels
 @pytest.mark.parametrize("blocksize", [64, 16])
 def test_counters_of_the_per_thread_stream(blocksize: int) -> None:
     """Which is many streams: kernels that draw uneven tiles have a counter of their own there, in

@@ -266,6 +266,30 @@ def test_dlpack_lifetimes(rng: np.random.Generator) -> None:
     assert sys.getrefcount(x) == before
 
 
+def test_an_interface_that_changes_while_it_is_read() -> None:
+    class Changing:
+        """A version of the protocol that takes the interface apart."""
+
+        def __init__(self, interface: dict[str, Any]) -> None:
+            self.interface = interface
+
+        def __index__(self) -> int:
+            self.interface.clear()
+            return 3
+
+    class Lender:
+        pass
+
+    for _ in range(50):
+        lender = Lender()
+        entries = {"typestr": "<f4", "shape": (4, 4), "data": (1 << 40, False), "strides": None}
+        lender.__cuda_array_interface__ = entries
+        entries["version"] = Changing(entries)
+        with pytest.raises((TypeError, bsrgemm.DeviceUnavailableError)):
+            bsrgemm.matmul(bsr_array(np.ones((4, 4), np.float32), blocksize=(2, 2)), lender)
+        assert not entries
+
+
 def test_buffers(rng: np.random.Generator) -> None:
     """memoryview and array.array."""
     import array

@@ -134,8 +134,15 @@ int bsrg_import_cuda_interface(bsrg_state *state, PyObject *obj, const char *nam
     PyErr_Format(PyExc_TypeError, "%s has a __cuda_array_interface__ that is %R, but must be a dict", name,
                  interface);
     taken = -1;
-  } else if (read_layout(interface, name, out) < 0 || read_data(interface, name, out) < 0 ||
-             find_device(state, out) < 0 || join_producer(state, interface, name, work, out) < 0) {
+  } else {
+    /* Numbers in it may be objects whose code changes it. */
+    PyObject *const given = interface;
+    interface = PyDict_Copy(given);
+    Py_DECREF(given);
+    if (interface == NULL) return -1;
+  }
+  if (taken > 0 && (read_layout(interface, name, out) < 0 || read_data(interface, name, out) < 0 ||
+                    find_device(state, out) < 0 || join_producer(state, interface, name, work, out) < 0)) {
     taken = -1;
   }
   Py_DECREF(interface);

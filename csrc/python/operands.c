@@ -114,6 +114,9 @@ void bsrg_release_operands(bsrg_state *state, bsrg_operand *operands, int count,
                            const bsrg_work *work) {
   /* Libraries free device memory in stream order, so letting go of the operands here is safe; our own arrays are told
    * which stream that is. */
+  /* Of a call that has failed, too, but for arguments, which are judged before the first launch. */
+  used |= PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_TypeError) &&
+          !PyErr_ExceptionMatches(PyExc_ValueError);
   for (int i = 0; i < count; ++i) {
     if (!operands[i].given) continue;
     if (used) bsrg_note_device_use(state, &operands[i].array, work->stream);

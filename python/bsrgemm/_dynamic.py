@@ -74,9 +74,10 @@ class DynamicPattern:
         "_device",
         "_dropped",
         "_given",
+        "_is_torn",
+        "_made",
         "_shape",
         "_stream",
-        "_structure",
         "__weakref__",
     )
 
@@ -97,7 +98,8 @@ class DynamicPattern:
             self._hold(structure, structure.capacity, name)
 
     def _hold(self, structure: Any, capacity: int, device: str) -> None:
-        self._device, self._structure, self._capacity = device, structure, capacity
+        self._device, self._made, self._capacity = device, structure, capacity
+        self._is_torn = False  # between two choices, since an update has failed
         self._shape, self._blocksize = structure.shape, structure.blocksize
         self._given: Any = None  # the last mask or scores: their library knows the current stream
         self._stream = 0
@@ -109,6 +111,15 @@ class DynamicPattern:
         self = cls.__new__(cls)
         self._hold(structure, capacity, device)
         return self
+
+    @property
+    def _structure(self) -> Any:
+        if self._is_torn:
+            raise RuntimeError(
+                "the pattern's last update has failed and left neither its old nor its new blocks; "
+                "accepted: another update"
+            )
+        return self._made
 
     # ---- what it is ----------------------------------------------------------------------------
 
@@ -239,7 +250,7 @@ class DynamicPattern:
             self._choose(library.to_host(mask) != 0)
             return
         handle = library.current_stream(mask) if stream is None else stream_handle(stream)
-        _core.pattern_update(self._structure, given, handle)
+        self._update(_core.pattern_update, given, handle)
         self._note(mask, handle)
 
     def update_topk(self, scores: Any, k: int, *, stream: Any = None) -> None:
@@ -271,7 +282,7 @@ class DynamicPattern:
             self._choose(rule.choose(library.to_host(given))[0, 0])
             return
         handle = library.current_stream(scores) if stream is None else stream_handle(stream)
-        _core.pattern_topk(self._structure, given, rule.most, handle)
+        self._update(_core.pattern_topk, given, rule.most, handle)
         self._note(scores, handle)
 
     def _check(self, info: _core.ArrayInfo, name: str, dtypes: tuple[str, ...]) -> None:
@@ -287,6 +298,15 @@ class DynamicPattern:
                 "and block columns"
             )
 
+    def _update(self, function: Any, *arguments: Any) -> None:
+        before, self._is_torn = self._is_torn, True
+        try:
+            function(self._made, *arguments)
+        except (TypeError, ValueError):  # before anything was launched
+            self._is_torn = before
+            raise
+        self._is_torn = False
+
     def _note(self, given: Any, handle: int | None) -> None:
         self._given, self._stream = given, handle or 0
 
@@ -296,7 +316,7 @@ class DynamicPattern:
         self._dropped = max(len(rows) - self._capacity, 0)
         rows, cols = rows[: self._capacity], cols[: self._capacity]
         indptr = np.searchsorted(rows, np.arange(mask.shape[0] + 1))
-        self._structure = _core.Structure(cols, indptr, self._shape, self._blocksize)
+        self._made = _core.Structure(cols, indptr, self._shape, self._blocksize)
 
     # ---- values --------------------------------------------------------------------------------
 

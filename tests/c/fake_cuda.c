@@ -263,8 +263,8 @@ CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parame
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
       cluster = config->attrs[i].value.clusterDim.x;
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return INVALID_VALUE;
-  return !emulate || emulate(last_kernel, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS
-                                                                               : NO_SUCH_KERNEL;
+  return !emulate || emulate((const char *)function, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS
+                                                                                          : NO_SUCH_KERNEL;
 }
 
 CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *address, const uint64_t *dims,
