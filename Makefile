@@ -1,7 +1,7 @@
 # The C core without Python: a static library, its example, and its checks. See docs/c.md.
 #
 #   make                   build/c/libbsrgemm.a, for the CPU
-#   make KERNELS=1         build/c-cuda/libbsrgemm.a, with the CUDA kernels, for which nvcc is downloaded if need be
+#   make KERNELS=1         build/c-cuda/libbsrgemm.a, with the CUDA kernels, which need nvcc
 #   make example           build/c/multiply, linked with the library; KERNELS=1 likewise
 #   make install PREFIX=…  the library and bsrgemm.h
 #   make sanitize          the C tests under Address-, UndefinedBehavior-, Leak- and ThreadSanitizer
@@ -22,6 +22,7 @@ LIBRARY := $(BUILD)/libbsrgemm.a
 CORE_FLAGS := -std=c11 -fno-math-errno -fPIC -pthread -Wall -Wextra -Wshadow -Icsrc -Ikernels
 LIBRARIES := -pthread -lm -ldl
 
+.DEFAULT_GOAL := all
 ifneq ($(WITH_KERNELS),)
 IMAGES := build/kernels/kernel_list.h
 $(BUILD)/csrc/kernel_images.o: CORE_FLAGS += -DBSRG_IMAGE_LIST='"../$(IMAGES)"'
@@ -38,18 +39,18 @@ $(BUILD)/%.o: %.c $(HEADERS)
 	@mkdir -p $(@D)
 	$(CC) $(CORE_FLAGS) $(CFLAGS) -c $< -o $@
 
-build/kernels/kernel_list.h: $(wildcard kernels/*/*.cu kernels/*.h kernels/*/*.cuh)
+# Asked each time: the list may be that of another build, without kernels.
+build/kernels/kernel_list.h:
 	BSRGEMM_CUDA=1 $(PYTHON) tools/build_kernels.py
-	@touch $@  # the list may be the same where kernels are not
 
 example: $(BUILD)/multiply
 $(BUILD)/multiply: examples/multiply.c $(LIBRARY)
 	$(CC) -std=c11 -Wall -Wextra $(CFLAGS) -Icsrc $< $(LIBRARY) $(LIBRARIES) -o $@
 
 install: $(LIBRARY)
-	install -d $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
-	install -m 644 $(LIBRARY) $(DESTDIR)$(PREFIX)/lib
-	install -m 644 csrc/bsrgemm.h $(DESTDIR)$(PREFIX)/include
+	install -d "$(DESTDIR)$(PREFIX)/lib" "$(DESTDIR)$(PREFIX)/include"
+	install -m 644 $(LIBRARY) "$(DESTDIR)$(PREFIX)/lib"
+	install -m 644 csrc/bsrgemm.h "$(DESTDIR)$(PREFIX)/include"
 
 sanitize:
 	$(PYTHON) tools/sanitize.py --host
@@ -88,4 +89,4 @@ fuzz-corpus: $(FUZZ)/fuzz
 clean:
 	rm -rf build/c build/c-cuda $(FUZZ)
 
-.PHONY: all example install sanitize fuzz fuzz-corpus clean
+.PHONY: build/kernels/kernel_list.h all example install sanitize fuzz fuzz-corpus clean

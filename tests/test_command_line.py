@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "bsrgemm", *arguments], capture_output=True, text=True, timeout=120
     )
+
+
+def test_output_that_cannot_show_all_signs_and_none_at_all(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "bsrgemm", "bench", "--source", "predictions"]
+    command += ["--plot", str(tmp_path / "rates.svg")]
+    said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert said.returncode == 0 and "8192\\xd78192" in said.stdout, said
+    closed = f"exec '{sys.executable}' -m bsrgemm info >&-"
+    assert subprocess.run(["sh", "-c", closed], timeout=120).returncode == 0
 
 
 def test_info() -> None:

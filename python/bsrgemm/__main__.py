@@ -36,6 +36,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _until_nobody_reads() -> int:
     """``main``, which ends quietly where what it prints goes to a command that has ended."""
+    if sys.stdout is None:  # closed
+        return main()
+    sys.stdout.reconfigure(errors="backslashreplace")  # of names and signs that it cannot show
     try:
         status = main()
         sys.stdout.flush()
