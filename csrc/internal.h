@@ -16,11 +16,11 @@
 /* Writes the message and returns status, so that a failure reads `return bsrg_fail(error, ...)`. */
 bsrg_status bsrg_fail(bsrg_error *error, bsrg_status status, const char *format, ...) BSRG_PRINTF(3, 4);
 
-/* false when the product does not fit in an int64_t. */
 /* More columns than any memory has: predictions can round up to tiles without a second thought. */
 #define BSRG_MOST_PLANNED ((int64_t)1 << 56)
 enum { BSRG_MOST_SMS = 10000 };
 
+/* false when the product does not fit in an int64_t. */
 static inline bool bsrg_mul_ok(int64_t a, int64_t b, int64_t *out) {
   return !__builtin_mul_overflow(a, b, out);
 }
@@ -124,6 +124,8 @@ bsrg_status bsrg_check_sizes(const bsrg_pattern *pattern, bsrg_error *error);
 bsrg_status bsrg_check_fixed(const bsrg_structure *structure, const char *name, bsrg_error *error);
 /* Likewise, that find blocks by their columns. */
 bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *name, bsrg_error *error);
+/* And of a view that what it views has such columns, too: B is read by its transposed pattern. */
+bsrg_status bsrg_check_ascending_both(const bsrg_structure *structure, const char *name, bsrg_error *error);
 
 /* Free what planner.c, uploads.c, attention_masks.c, pairs_index.c and structure_stack.c made for a structure. */
 void bsrg_plans_destroy(bsrg_structure *structure);

@@ -106,7 +106,7 @@ bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *
                      args->a == NULL ? "a" : "b");
   bsrg_status status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
   if (status == BSRG_OK) status = bsrg_check_ascending(args->a, "a", error);
-  if (status == BSRG_OK) status = bsrg_check_ascending(args->b, "b", error);
+  if (status == BSRG_OK) status = bsrg_check_ascending_both(args->b, "b", error);
   if (status == BSRG_OK) status = check_family(args, error);
   if (status == BSRG_OK) status = bsrg_check_factor(args->alpha, "alpha", args->dtype, error);
   if (status == BSRG_OK) status = bsrg_check_factor(args->beta, "beta", args->dtype, error);

@@ -153,7 +153,7 @@ bsrg_status bsrg_pairs_choose_other(const bsrg_matmul_sparse_args *args, const b
 static bsrg_status check(const bsrg_structure *given_a, const bsrg_structure *given_b, bsrg_dtype dtype,
                          const bsrg_chip *chip, bsrg_error *error) {
   bsrg_status status = bsrg_check_ascending(given_a, "a", error);
-  if (status == BSRG_OK) status = bsrg_check_ascending(given_b, "b", error);
+  if (status == BSRG_OK) status = bsrg_check_ascending_both(given_b, "b", error);
   if (status != BSRG_OK) return status;
   const bsrg_structure_view *a = &given_a->view, *b = &given_b->view;
   if (b->rows != a->cols || b->block_height != a->block_width)

@@ -70,6 +70,12 @@ bsrg_status bsrg_check_ascending(const bsrg_structure *structure, const char *na
                    name, structure->view.column_order == BSRG_REPEATED ? "repeated" : "unsorted");
 }
 
+bsrg_status bsrg_check_ascending_both(const bsrg_structure *structure, const char *name, bsrg_error *error) {
+  const bsrg_status status = bsrg_check_ascending(structure, name, error);
+  return status != BSRG_OK || !structure->original ? status
+                                                   : bsrg_check_ascending(structure->original, name, error);
+}
+
 static bsrg_status check_pointer(const void *pointer, int64_t length, size_t item, const char *name,
                                  bsrg_error *error) {
   if (pointer == NULL && length > 0) {

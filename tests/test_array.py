@@ -207,19 +207,36 @@ def test_unsorted_and_repeated_columns(dtype: str, columns: int, rng: np.random.
             assert error <= 20 * np.finfo(dtype).eps * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("height, width", [(1, 3), (5, 4), (64, 64)])
+def test_views_of_unsorted_columns_are_in_order(
+    height: int, width: int, rng: np.random.Generator
+) -> None:
+    mask = rng.random((4, 7)) < 0.6
+    indices = np.concatenate([rng.permutation(np.flatnonzero(row)) for row in mask])
+    indptr = np.concatenate([[0], mask.sum(1).cumsum()])
+    data = rng.standard_normal((len(indices), height, width))
+    a = bsr_array((data, indices, indptr), (4 * height, 7 * width), check=False)
+    b = bsr_array(rng.standard_normal((a.shape[0], 90)), blocksize=(height, 3))
+    dense = a.todense()
+    np.testing.assert_allclose(a.T @ b, dense.T @ b.todense(), atol=1e-12)
+    x = rng.standard_normal((a.shape[0], 9))
+    np.testing.assert_allclose(a.T @ x, dense.T @ x, atol=1e-12)
+
+
 def test_what_needs_ascending_columns(rng: np.random.Generator) -> None:
     ones = np.ones((3, 2, 2))
     repeated = bsr_array((ones, [0, 0, 1], [0, 2, 3]), (4, 4), check=False)
     unsorted = bsr_array((ones, [1, 0, 1], [0, 2, 3]), (4, 4), check=False)
     fine = bsr_array((ones, [0, 1, 1], [0, 2, 3]), (4, 4), check=False)
     assert np.array_equal((fine @ fine), fine.todense() @ fine.todense())
-    # Of a view the columns are in order.
-    assert np.array_equal(fine.T @ unsorted.T, fine.todense().T @ unsorted.todense().T)
+    # Of a view the columns are in order, but b is read by what it views.
+    assert np.array_equal(unsorted.T @ fine, unsorted.todense().T @ fine.todense())
     for a, b, message in (
         (repeated, fine, "a has block columns that are repeated"),
         (fine, repeated, "b has block columns that are repeated"),
         (unsorted, fine, "a has block columns that are unsorted"),
         (fine.T, repeated.T, "b has block columns that are repeated"),
+        (fine.T, unsorted.T, "b has block columns that are unsorted"),
     ):
         with pytest.raises(ValueError, match=f"{message} within a block row.*ascend strictly"):
             a @ b

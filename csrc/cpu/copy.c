@@ -204,7 +204,7 @@ size_t bsrg_cpu_rows_bytes(const bsrg_tensor *rows, int64_t size) {
   size_t bytes = 0;
   const int64_t vectors = bsrg_mul_saturated(bsrg_mul_saturated(t.batch, t.heads), t.rows);
   const int64_t wanted = bsrg_mul_saturated(bsrg_mul_saturated(vectors, t.size), size);
-  if (wanted == INT64_MAX) return SIZE_MAX; /* which is never there */
+  if (wanted == INT64_MAX) return SIZE_MAX / 4; /* which is never there, and callers add others */
   bsrg_reserve(&bytes, wanted);
   return bytes;
 }

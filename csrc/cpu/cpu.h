@@ -184,7 +184,8 @@ bsrg_status bsrg_panel_matmul(const bsrg_matmul_args *args, const bsrg_cpu_ops *
 
 /* Whether a product of two block-sparse matrices takes less time with B written out, and has the same result. */
 bool bsrg_cpu_spread_pays(const bsrg_matmul_sparse_args *args);
-bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bsrg_error *error);
+/* *begun: Y has been written to. */
+bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bool *begun, bsrg_error *error);
 
 /* ---- copy.c -------------------------------------------------------------------------------------------- */
 

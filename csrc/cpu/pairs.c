@@ -257,8 +257,9 @@ static void plan(pairs_job *job) {
 
 bsrg_status bsrg_cpu_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
   if (bsrg_cpu_spread_pays(args)) {
-    const bsrg_status status = bsrg_cpu_spread(args, error);
-    if (status != BSRG_ERR_MEMORY) return status; /* without, nothing has been written */
+    bool begun = false;
+    const bsrg_status status = bsrg_cpu_spread(args, &begun, error);
+    if (status != BSRG_ERR_MEMORY || begun) return status;
   }
   bsrg_structure *bt;
   const bsrg_status status = bsrg_structure_transposed(args->b, &bt, error);

@@ -152,7 +152,8 @@ static void write_rows(void *context, int slot) {
 
 /* ---- The product --------------------------------------------------------------------------------------- */
 
-static bsrg_status multiply_chunks(const bsrg_matmul_sparse_args *args, spread_job *job, bsrg_error *error) {
+static bsrg_status multiply_chunks(const bsrg_matmul_sparse_args *args, spread_job *job, bool *begun,
+                                   bsrg_error *error) {
   const int64_t at_once = job->columns;
   bsrg_status status = BSRG_OK;
   for (; job->first < job->b.cols && status == BSRG_OK; job->first += at_once) {
@@ -164,11 +165,12 @@ static bsrg_status multiply_chunks(const bsrg_matmul_sparse_args *args, spread_j
     bsrg_dense_take_columns(&product.c, args->dtype, job->first, job->columns);
     bsrg_dense_take_columns(&product.y, args->dtype, job->first, job->columns);
     status = bsrg_cpu_multiply(&product, error);
+    *begun |= status == BSRG_OK;
   }
   return status;
 }
 
-bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
+bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bool *begun, bsrg_error *error) {
   spread_job job = {.b = bsrg_structure_get(args->b),
                     .values = args->b_values,
                     .item = (int64_t)bsrg_dtype_size(args->dtype)};
@@ -183,7 +185,7 @@ bsrg_status bsrg_cpu_spread(const bsrg_matmul_sparse_args *args, bsrg_error *err
   bsrg_status status;
   if (job.dense && job.next) {
     for (int64_t row = 0; row < job.b.block_rows; ++row) job.next[row] = job.b.indptr[row];
-    status = multiply_chunks(args, &job, error);
+    status = multiply_chunks(args, &job, begun, error);
   } else {
     status = bsrg_fail(error, BSRG_ERR_MEMORY, "no memory for %zu bytes of b as a dense matrix", bytes);
   }

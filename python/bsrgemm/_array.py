@@ -232,6 +232,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
     @property
     def nbytes(self) -> int:
         """Bytes of data, indices and indptr; of a transposed view, those that it shares."""
+        self._look()
         height, width = self.blocksize
         size = dtype_size(self._dtype)
         index_bytes = 0
@@ -425,7 +426,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
         Of a transposed view, one whose blocks are transposed and lie in the order of its rows.
         Values of torch are detached: the copy's require no grad. ``copy.deepcopy`` copies them as
-        it does by themselves, so that a copied module's matrices are around its parameters.
+        it does by themselves, so that a copied module's matrices are around its parameters; those
+        that autograd has computed it refuses.
         """
         if self.is_transposed:
             indices, indptr = _index_arrays(self._structure)

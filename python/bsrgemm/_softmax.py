@@ -51,6 +51,7 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     if not isinstance(a, bsr_array):
         hint = ", so use a.to_bsr()" if isinstance(a, BlockSparse) else ""
         raise TypeError(f"a is a {kind_of(a)}; accepted: a bsr_array{hint}")
+    a._look()
     library = library_of(a._data)
     values = library.importable(a._data, "a.data")
     handle = library.stream_of_work(a._data, stream)

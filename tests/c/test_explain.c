@@ -57,11 +57,13 @@ int main(void) {
   status = bsrg_matmul_sparse_explain(unsorted, a, BSRG_F16, &chip, &info, &error);
   expect(__LINE__, status, &error, "a has block columns that are unsorted");
 
-  /* The transposed pattern is sorted, whatever the order of the one that it views. */
+  /* The transposed pattern is sorted, whatever the order of the one that it views, by which b is read. */
   bsrg_structure *turned;
   CHECK(bsrg_structure_transposed(unsorted, &turned, NULL) == BSRG_OK);
-  status = bsrg_matmul_sparse_explain(a, turned, BSRG_F16, &chip, &info, &error);
+  status = bsrg_matmul_sparse_explain(turned, a, BSRG_F16, &chip, &info, &error);
   expect(__LINE__, status, &error, NULL);
+  status = bsrg_matmul_sparse_explain(a, turned, BSRG_F16, &chip, &info, &error);
+  expect(__LINE__, status, &error, "b has block columns that are unsorted");
   bsrg_structure_destroy(unsorted);
   bsrg_structure_destroy(a);
   return failures != 0;
