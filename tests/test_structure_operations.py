@@ -180,7 +180,8 @@ def test_pruned_blocks() -> None:
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
 def test_pruning_compares_norms_whose_squares_leave_the_range(space: Space) -> None:
     space.check()
-    for low, high in ((1e-170, 3e-170), (5e-324, 1.5e-323), (1e200, 3e200), (1e-300, 1e300)):
+    pairs = ((1e-170, 3e-170), (5e-324, 1.5e-323), (1e200, 3e200), (1e-300, 1e300))
+    for low, high in (*pairs, (1.2e308, 1.7e308)):
         for signs in (1, -1):
             dense = np.full((2, 6), signs * low)
             dense[:, 2:4] = high

@@ -224,7 +224,8 @@ class Values:
             return self._moved(contiguous() if contiguous else self.xp.ascontiguousarray(blocks))
 
     def norms(self, blocksize: tuple[int, int]) -> np.ndarray:
-        """On the host, the Frobenius norms of the blocks of a dense matrix, in float64."""
+        """On the host, the Frobenius norms of the blocks of a dense matrix, in float64; all of them
+        smaller by one power of two where the largest would leave its range."""
         with self.here():
             tiles = self._tiles(blocksize)
             if self._eight:
@@ -233,7 +234,9 @@ class Values:
                 return self.library.to_host(self._norms(tiles))
             # Squares of float64 may leave its range, of what are no larger than 2 not.
             scale = self._powers(tiles)
-            return self.library.to_host(self._norms(tiles / scale) * scale[:, 0, :, 0])
+            norms = self.library.to_host(self._norms(tiles / scale))
+            powers = self.library.to_host(scale[:, 0, :, 0])
+            return norms * (powers * min(1.0, 2.0**1000 / powers.max(initial=1.0)))
 
     def _norms(self, tiles: Any) -> Any:
         if self.library is TORCH:
