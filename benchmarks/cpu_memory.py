@@ -6,12 +6,13 @@ import argparse
 import ctypes
 import json
 import re
+import sys
 from pathlib import Path
 
 from bsrgemm import bsr_array
 from bsrgemm._dtypes import ACCEPTED_DTYPES
 
-from .arguments import order
+from .arguments import positive
 from .cases import cpu_cases
 from .cpu import make_problem
 
@@ -19,10 +20,14 @@ from .cpu import make_problem
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=ACCEPTED_DTYPES, default="float32")
     parser.add_argument("--block", type=int, choices=(16, 32, 64, 128), default=64)
-    parser.add_argument("--order", type=order, default=4096)
+    parser.add_argument("--order", type=positive, default=4096)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.order % (8 * args.block):  # one block in eight is stored
+        accepted = f"a multiple of {8 * args.block}, eight blocks"
+        print(f"--order is {args.order}; accepted: {accepted}", file=sys.stderr)
+        return 2
     cases = cpu_cases([args.dtype], args.order)
     p = make_problem(next(case for case in cases if case.block[0] == args.block))
     a = bsr_array((p.values, p.pattern.indices, p.pattern.indptr), (p.case.m, p.case.k))

@@ -22,7 +22,7 @@ from benchmarks.__main__ import main
         ("cpu --dtypes int8", "'int8'; accepted: float32"),
         ("families --dtype foo", "invalid choice: 'foo'"),
         ("cpu --order 100", "'100'; accepted: a multiple of 1024"),
-        ("memory --order -1024", "'-1024'; accepted: a multiple of 1024"),
+        ("memory --order -1024", "'-1024'; accepted: an integer of at least 1"),
         ("cpu --rounds 0", "'0'; accepted: an integer of at least 1"),
         ("host --calls x", "'x'; accepted: an integer of at least 1"),
         ("gpu --sustained nan,nan", "'nan,nan'; accepted: two numbers of seconds"),
@@ -44,6 +44,11 @@ def test_what_is_refused(command: str, said: str, capsys: pytest.CaptureFixture[
 def test_no_case(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--select", "no such case"]) == 2
     assert "no case is selected; accepted: --select" in capsys.readouterr().err
+
+
+def test_memory_of_what_has_no_eighth_block(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["memory", "--order", "256", "--block", "64"]) == 2
+    assert "--order is 256; accepted: a multiple of 512" in capsys.readouterr().err
 
 
 def test_what_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,4 +61,6 @@ def test_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sampled", "--dry-run", "--select", "128x128/d0.125/uniform"]) == 0
     text = capsys.readouterr().out
     assert "sampled/bfloat16/128x128/d0.125/uniform/8192x8192x2048: 34 GF; cublas_dense" in text
-    assert main(["sampled", "--dry-run", "--families", "fast"]) == 2
+    with pytest.raises(SystemExit, match="^2$"):
+        main(["sampled", "--dry-run", "--families", "fast"])
+    assert "'fast'; accepted: auto, sampled" in capsys.readouterr().err
