@@ -15,6 +15,7 @@ from . import _core
 from ._array import bsr_array
 from ._convert import Parts
 from ._matmul import matmul
+from ._torch_func import are_transforms_active
 from ._torch_operators import (
     factors_of_values,
     forward_ad,
@@ -31,7 +32,6 @@ _is_compiling = torch.compiler.is_compiling
 _is_tracing = torch.jit.is_tracing
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _function_modes: Callable[[], int] = torch._C._len_torch_function_stack
-_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
 _has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -47,7 +47,7 @@ def is_plain(x: Any, values: Any, bias: Any) -> bool:
         or (bias is not None and type(bias) not in _TYPES)
         or _dispatch_modes()
         or _function_modes()
-        or _transforms()
+        or are_transforms_active()
         or _is_tracing()
     )
 

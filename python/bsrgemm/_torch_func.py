@@ -13,68 +13,34 @@ from typing import Any
 import torch
 
 from ._torch_operators import (
-    matmul_gradients,
+    matmul_backward,
     matmul_operator,
-    sampled_gradients,
+    sampled_backward,
     sampled_operator,
+    save_matmul,
+    save_sampled,
 )
 
-_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
+are_transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
 def is_transformed() -> bool:
     """Whether the caller is within a function that is transformed, and not compiled as well."""
-    return not torch.compiler.is_compiling() and _transforms()
-
-
-def matmul(
-    values: torch.Tensor,
-    indices: torch.Tensor,
-    indptr: torch.Tensor,
-    dense: torch.Tensor,
-    bias: torch.Tensor | None,
-    shape: list[int],
-    transposed: bool,
-    dense_left: bool,
-    activation: None = None,
-) -> torch.Tensor:
-    """As ``matmul_operator``, which has the activation too."""
-    return _Matmul.apply(values, indices, indptr, dense, bias, shape, transposed, dense_left)
-
-
-def sampled(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    indices: torch.Tensor,
-    indptr: torch.Tensor,
-    blocksize: list[int],
-) -> torch.Tensor:
-    """As ``sampled_operator``."""
-    return _Sampled.apply(a, b, indices, indptr, blocksize)
+    return not torch.compiler.is_compiling() and are_transforms_active()
 
 
 class _Matmul(torch.autograd.Function):
-    @staticmethod
-    def forward(*inputs: Any) -> torch.Tensor:
-        return matmul_operator(*inputs, None)
+    """``matmul_operator``, of whose inputs the activation is None."""
+
+    setup_context = staticmethod(save_matmul)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        values, indices, indptr, dense, bias, *ctx.options = inputs
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(values, indices, indptr, dense)
+    def forward(*inputs: Any) -> torch.Tensor:
+        return matmul_operator(*inputs)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        shape, transposed, dense_left = ctx.options
-        wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
-        of_values, of_dense = matmul_gradients(
-            wanted, *ctx.saved_tensors, gradient, shape, transposed, dense_left, (matmul, sampled)
-        )
-        of_bias = None
-        if ctx.has_bias and ctx.needs_input_grad[4]:
-            of_bias = gradient.sum(0 if dense_left else 1)
-        return of_values, None, None, of_dense, of_bias, None, None, None
+        return matmul_backward(ctx, gradient, (matmul, sampled))
 
     @staticmethod
     def vmap(
@@ -88,7 +54,8 @@ class _Matmul(torch.autograd.Function):
         *options: Any,
     ) -> tuple[torch.Tensor, int]:
         _check_pattern(in_dims[1:3])
-        count, dense_left = info.batch_size, options[-1]
+        shape, transposed, dense_left, _ = options
+        count = info.batch_size
         if in_dims[0] is None and in_dims[4] is None:  # one product of all rows, or columns
             at = 0 if dense_left else 1
             dense = dense.movedim(in_dims[3], at)
@@ -106,7 +73,6 @@ class _Matmul(torch.autograd.Function):
             )
             for i in range(count)
         ]
-        shape, transposed, _ = options
         outer = shape[1] if transposed != dense_left else shape[0]
         others = [size for dim, size in enumerate(dense.shape) if dim != in_dims[3]]
         each = (others[0], outer) if dense_left else (outer, others[1])
@@ -114,20 +80,17 @@ class _Matmul(torch.autograd.Function):
 
 
 class _Sampled(torch.autograd.Function):
+    """``sampled_operator``."""
+
+    setup_context = staticmethod(save_sampled)
+
     @staticmethod
     def forward(*inputs: Any) -> torch.Tensor:
         return sampled_operator(*inputs)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        a, b, indices, indptr, _ = inputs
-        ctx.save_for_backward(a, b, indices, indptr)
-
-    @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[:2]
-        of_a, of_b = sampled_gradients(wanted, *ctx.saved_tensors, gradient, matmul)
-        return of_a, of_b, None, None, None
+        return sampled_backward(ctx, gradient, matmul)
 
     @staticmethod
     def vmap(
@@ -160,3 +123,7 @@ def _stacked(parts: list[torch.Tensor], like: torch.Tensor, shape: tuple[int, ..
 
 def _entry(x: Any, dim: int | None, i: int) -> Any:
     return x if dim is None else x.select(dim, i)
+
+
+# In place of the operators, with their arguments.
+matmul, sampled = _Matmul.apply, _Sampled.apply

@@ -367,7 +367,7 @@ def _(
     return new_result(dense, (dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
 
 
-def _save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     values, indices, indptr, dense, bias, *ctx.options = inputs
     if ctx.options[-1] is not None:
         raise RuntimeError(
@@ -413,12 +413,14 @@ def matmul_gradients(
     return of_values, of_dense
 
 
-def _matmul_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+def matmul_backward(
+    ctx: Any, gradient: torch.Tensor, functions: tuple[Any, Any] | None = None
+) -> tuple[Any, ...]:
     *tensors, dense = ctx.saved_tensors
     shape, transposed, dense_left, _ = ctx.options
     wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
     of_values, of_dense = matmul_gradients(
-        wanted, *tensors, dense, gradient, shape, transposed, dense_left
+        wanted, *tensors, dense, gradient, shape, transposed, dense_left, functions
     )
     of_bias = None
     if ctx.has_bias and ctx.needs_input_grad[4]:
@@ -426,7 +428,7 @@ def _matmul_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     return of_values, None, None, of_dense, of_bias, None, None, None, None
 
 
-matmul_operator.register_autograd(_matmul_backward, setup_context=_save_matmul)
+matmul_operator.register_autograd(matmul_backward, setup_context=save_matmul)
 
 
 # ---- blocks of a dense product -------------------------------------------------------------------
@@ -469,7 +471,7 @@ def _(
     return a.new_empty((indices.shape[0], *blocksize))
 
 
-def _save_sampled(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def save_sampled(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     a, b, indices, indptr, _ = inputs
     ctx.save_for_backward(a, b, indices, indptr)
 
@@ -496,9 +498,10 @@ def sampled_gradients(
     return of_a, of_b
 
 
-def _sampled_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    of_a, of_b = sampled_gradients(ctx.needs_input_grad[:2], *ctx.saved_tensors, gradient)
+def sampled_backward(ctx: Any, gradient: torch.Tensor, function: Any = None) -> tuple[Any, ...]:
+    wanted = ctx.needs_input_grad[:2]
+    of_a, of_b = sampled_gradients(wanted, *ctx.saved_tensors, gradient, function)
     return of_a, of_b, None, None, None
 
 
-sampled_operator.register_autograd(_sampled_backward, setup_context=_save_sampled)
+sampled_operator.register_autograd(sampled_backward, setup_context=save_sampled)
