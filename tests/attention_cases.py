@@ -347,6 +347,26 @@ def check_queries_without_keys(space: Space, dtype: str, backend: str | None = N
         assert np.isnan(out[..., hidden:, :]).all() and np.isfinite(lse[..., hidden:]).all()
 
 
+def check_far_scores(
+    space: Space, case: Case, dtype: str, rng: np.random.Generator, **options: Any
+) -> None:
+    """Scores of up to 768 times the scale that every type has, of which every query sees the
+    largest a few times, and those that are less weigh nothing: results are means of values."""
+    q, k, v = operands(rng, case, dtype)
+    q[:], k[:] = 0, 0
+    q[..., 0] = rng.choice([-16, -8, 0.125, 8, 16], q.shape[:3]).astype(q.dtype)
+    k[..., 0] = rng.choice([-48, -44, -3, 3, 44, 48], k.shape[:3]).astype(k.dtype)
+    expected = reference(case, q, k, v.astype(np.float64))
+    given = [space.array(x) for x in (q, k, v)]
+    out, lse = (space.host(x) for x in call(case, given, return_lse=True, **options))
+    what = f"{case._replace(blocks=None)} {dtype} {space!r} {options}"
+    of_result = "bfloat16" if dtype.startswith("float8") else dtype
+    error, limit = relative_error(out, expected), 2 * FLOOR[of_result] * ROUNDOFF[of_result]
+    assert error <= limit, f"{what}: relative error {error:.3e}, allowed {limit:.3e}"
+    far, scores = lse_error(out, lse.astype(np.float64), expected, what)
+    assert far <= 4 * ROUNDOFF["float32"] * scores, f"{what}: lse is off by {far:.3e}"
+
+
 def masks(rng: np.random.Generator) -> dict[str, Case]:
     return {
         "16": masked(rng, Case(200, 230), (16, 16)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 import warnings
 from typing import Any
 
@@ -83,13 +84,19 @@ def views() -> int:
 
 
 def special_values() -> int:
-    """Checks what infinities and NaN do to softmax and attention; how many were computed."""
-    space, done = OwnDevice(), 0
+    """Checks what infinities, NaN and large scores do to softmax and attention; how many of them
+    were computed."""
+    space, done, rng = OwnDevice(), 0, np.random.default_rng()
     for backend in ("hopper", "decode", "portable"):
-        if backend != "hopper" or os.environ["FAKE_CUDA_ARCH"] == "90":
-            done += _is_emulated(
-                lambda: attention_cases.check_queries_without_keys(space, "float16", backend)  # noqa: B023
-            )
+        if backend == "hopper" and os.environ["FAKE_CUDA_ARCH"] != "90":
+            continue
+        done += _is_emulated(
+            lambda: attention_cases.check_queries_without_keys(space, "float16", backend)  # noqa: B023
+        )
+        for size in (64, 192):
+            case = attention_cases.Case(5, 500, size=size, scale=2.0**40)
+            check = partial(attention_cases.check_far_scores, space, case, "float16", rng)
+            done += _is_emulated(partial(check, backend=backend))
     return done + _is_emulated(lambda: softmax_cases.check_special(space, "float16"))
 
 

@@ -144,6 +144,13 @@ def test_queries_without_keys(dtype: str) -> None:
     table.check_queries_without_keys(CPU_SPACES[0], dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_far_scores(dtype: str, rng: np.random.Generator) -> None:
+    case = Case(60, 300, size=32, scale=2.0**40)
+    for each in (case, case._replace(causal=True), masked(rng, case, (16, 16), density=0.9)):
+        table.check_far_scores(CPU_SPACES[0], each, dtype, rng)
+
+
 def test_nan_stays(rng: np.random.Generator) -> None:
     q, k, v = (rng.standard_normal((1, 1, 40, 8)).astype(np.float32) for _ in range(3))
     q[0, 0, 7, 3] = np.nan

@@ -83,7 +83,9 @@ class Consumer : OutputRows<Shape> {
 
  private:
   const int group;
-  std::conditional_t<Shape::kAgain, KeptShift<kScores, Shape::kWide>, LazyShift<kScores, kEight>> softmax;
+  std::conditional_t<Shape::kAgain, KeptShift<kScores, Shape::kWide, Shape::kCapped>,
+                     LazyShift<kScores, kEight>>
+      softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
   float scores[kScores];
   uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
@@ -468,7 +470,7 @@ class Consumer : OutputRows<Shape> {
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<false>();
     wait_for_sums();
-    store(m, softmax.shift, softmax.sum);
+    store(m, {softmax.scaled_shift(0), softmax.scaled_shift(1)}, softmax.sum);
   }
 
   // The last sums of m and the first scores of the next query tile, which is returned.
@@ -488,7 +490,8 @@ class Consumer : OutputRows<Shape> {
     release_keys();
     known_run = run_of(tile.flags) - 1;
     mask(next, tile);
-    const float shift[2] = {softmax.shift[0], softmax.shift[1]}, sum[2] = {softmax.sum[0], softmax.sum[1]};
+    const float shift[2] = {softmax.scaled_shift(0), softmax.scaled_shift(1)},
+                sum[2] = {softmax.sum[0], softmax.sum[1]};
     first_softmax(next);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
@@ -515,7 +518,7 @@ class Consumer : OutputRows<Shape> {
     }
     if constexpr (Shape::kAgain) {
       // What is stored now will be stored again.
-      if (!m.exact && softmax.overflowed(sum, sums) && lane == 0) shared.set_overflow(tiles);
+      if (!m.exact && softmax.overflowed(sum, shift, sums) && lane == 0) shared.set_overflow(tiles);
     }
     const bool is_part = Shape::kParts && m.slot >= 0;
     if (is_part) {

@@ -114,19 +114,22 @@ __device__ __forceinline__ void row_maximum(const float (&s)[kScores], float (&m
 }
 
 // Scores become exponentials, which are also added to this thread's share of the sums; the shares of a quad are added at
-// the end.
-template <int kScores>
-__device__ __forceinline__ void exponentials(float (&s)[kScores], float scale, const float (&shift)[2],
-                                             float (&sum)[2]) {
+// the end. exponent(score, r): of 2, in row r.
+template <int kScores, typename Exponent>
+__device__ __forceinline__ void exponentials(float (&s)[kScores], float (&sum)[2], const Exponent &exponent) {
   float partial[4] = {};
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
-    s[i] = ptx::exp2(fmaf(s[i], scale, -shift[i / 2 % 2]));
+    s[i] = ptx::exp2(exponent(s[i], i / 2 % 2));
     partial[i % 4] += s[i];
   }
   sum[0] += partial[0] + partial[1];
   sum[1] += partial[2] + partial[3];
 }
+
+// A shift is rounded, a score times scale is not. What that changes cancels, too, but where the shift is some 2^27 it may be a
+// factor that overflows or leaves nothing. So a score itself is the shift where it is far from 0, and the difference is
+// scaled, which takes an instruction more.
 
 // For 16 bits: the shift is the largest score among the first keys that the row meets, and stays until a thread's sum
 // exceeds kLimit. To look at two sums after the exponentials takes less than to look for the maximum before them, which
@@ -137,16 +140,19 @@ __device__ __forceinline__ void exponentials(float (&s)[kScores], float scale, c
 //
 // Where exponentials grow by more than 2^100 from one key tile to the next, or by 2^67 in a run of plain ones, they may
 // overflow before anybody has looked. A sum is infinite or no number then, and the query tile must be computed again,
-// exactly.
-template <int kScores, bool kWide>
+// exactly, and so it must where a shift is far from 0.
+//
+// kCapped: no shift is far from 0, as the host sees to.
+template <int kScores, bool kWide, bool kCapped>
 class KeptShift {
  public:
   using Scores = float[kScores];
 
   float sum[2];
-  float shift[2];  // kUnseen while the row has seen no key: exponentials of what is masked are 0 all the same
 
   __device__ explicit KeptShift(float scale_log2) : scale(scale_log2) {}
+
+  __device__ float scaled_shift(int r) const { return unscaled() ? shift[r] * scale : shift[r]; }
 
   // Of a query tile's first key tile: scores become exponentials.
   __device__ void first(Scores &s, bool is_exact) {
@@ -159,17 +165,19 @@ class KeptShift {
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      shift[r] = m[r] == -INFINITY ? kUnseen : m[r] * scale;
+      shift[r] = m[r] == -INFINITY ? kUnseen : shift_of(m[r]);
       sum[r] = 0.f;
     }
-    exponentials(s, scale, shift, sum);
+    exponentiate(s);
     float factor[2];
     if constexpr (!kWide) rescale(s, factor);
   }
 
   // Whether the next few key tiles may be plain: scores become exponentials, and that is all.
   __device__ bool allows_plain() const { return !careful && !exceeds(); }
-  __device__ void plain(Scores &s) { exponentials(s, scale, shift, sum); }
+  __device__ void plain(Scores &s) {
+    exponentials(s, sum, [&](float score, int r) { return fmaf(score, scale, -shift[r]); });
+  }
 
   // Of the next ones. True if earlier sums, those here excepted, must be multiplied by factor[r].
   __device__ bool next(Scores &s, float (&factor)[2]) {
@@ -179,10 +187,10 @@ class KeptShift {
       float m[2] = {-INFINITY, -INFINITY};
       row_maximum<kScores>(s, m);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) move(r, fmaxf(shift[r], m[r] * scale), factor[r]);
+      for (int r = 0; r < 2; ++r) move(r, fmaxf(shift[r], shift_of(m[r])), factor[r]);
       careful = exact || __any_sync(~0u, shift[0] == kUnseen || shift[1] == kUnseen);
     }
-    exponentials(s, scale, shift, sum);
+    exponentiate(s);
     float grown[2];
     if (rescale(s, grown)) {
       factor[0] *= grown[0];
@@ -194,9 +202,9 @@ class KeptShift {
 
   __device__ bool exceeds() const { return __any_sync(~0u, sum[0] > kLimit || sum[1] > kLimit); }
 
-  // Of exponentials that are too large: them, their sums, and with those the shifts.
+  // Of exponentials that are too large: them, their sums, and with those the shifts. Exact ones never are.
   __device__ bool rescale(Scores &s, float (&factor)[2]) {
-    if (!exceeds()) return false;
+    if (exact || !exceeds()) return false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float most = fmaxf(sum[r], __shfl_xor_sync(~0u, sum[r], 1));
@@ -211,31 +219,49 @@ class KeptShift {
 
   // Of sums of whole rows, and of what this thread has summed of exponentials times values: with sums of up to kSafe only
   // values beyond 2^107 could exceed float32, which 1000 keys of them do in the exact softmax, too. Sums beyond kOverflow may be
-  // finite, but the reciprocal of one beyond 2^126 is 0, and so is that of what parts of a row add up to.
+  // finite, but the reciprocal of one beyond 2^126 is 0, and so is that of what parts of a row add up to. shift: scaled.
   template <int kSums>
-  static __device__ bool overflowed(const float (&sum)[2], const float (&sums)[kSums]) {
-    if (!__any_sync(~0u, !(sum[0] <= kSafe) || !(sum[1] <= kSafe))) return false;
+  static __device__ bool overflowed(const float (&sum)[2], const float (&shift)[2],
+                                    const float (&sums)[kSums]) {
+    const float most = fmaxf(fabsf(shift[0]), fabsf(shift[1]));
+    if (!__any_sync(~0u, !(sum[0] <= kSafe) || !(sum[1] <= kSafe) || most > kFar)) return false;
     float zero[4] = {};  // no number where one of them is infinite or none
 #pragma unroll
     for (int i = 0; i < kSums; ++i) zero[i % 4] = fmaf(sums[i], 0.f, zero[i % 4]);
-    const bool usable = sum[0] <= kOverflow && sum[1] <= kOverflow;
+    const bool usable = sum[0] <= kOverflow && sum[1] <= kOverflow && is_near(shift[0]) && is_near(shift[1]);
     return __any_sync(~0u, !usable || zero[0] + zero[1] + (zero[2] + zero[3]) != 0.f);
   }
 
  private:
   static constexpr float kLimit = kWide ? 0x1p60f : 0x1p14f, kOverflow = 0x1p100f, kSafe = 0x1p20f,
-                         kUnseen = -FLT_MAX;
+                         kUnseen = -FLT_MAX, kFar = 0x1p24f;
 
   const float scale;
-  bool exact;    // take the largest score so far as the shift, in every key tile
-  bool careful;  // look for the maximum in the next one
+  bool exact;      // take the largest score so far as the shift, in every key tile
+  bool careful;    // look for the maximum in the next one
+  float shift[2];  // kUnseen while the row has seen no key: exponentials of what is masked are 0 all the same
+
+  static __device__ bool is_near(float shift) { return fabsf(shift) <= kFar || shift == kUnseen; }
+
+  // Whether shifts are scores as they are, which makes exact ones right wherever they are.
+  __device__ bool unscaled() const { return !kCapped && exact; }
+
+  __device__ float shift_of(float score) const { return unscaled() ? score : score * scale; }
+
+  __device__ void exponentiate(Scores &s) {
+    if (unscaled())
+      exponentials(s, sum, [&](float score, int r) { return (score - shift[r]) * scale; });
+    else
+      plain(s);
+  }
 
   static __device__ bool some_unseen(const float (&m)[2]) {
     return __any_sync(~0u, m[0] == -INFINITY || m[1] == -INFINITY);
   }
 
   __device__ void move(int r, float to, float &factor) {
-    factor = ptx::exp2(shift[r] - to);  // 0 while the row had seen no key
+    const float less = shift[r] - to;
+    factor = ptx::exp2(unscaled() ? less * scale : less);  // 0 while the row had seen no key
     shift[r] = to;
     sum[r] *= factor;
   }
@@ -252,11 +278,12 @@ class LazyShift {
   using Scores = float[kScores];
 
   float sum[2];
-  float shift[2];
 
   __device__ explicit LazyShift(float scale_log2) { set_scale(scale_log2); }
 
   __device__ bool allows_plain() const { return true; }
+
+  __device__ float scaled_shift(int r) const { return maximum[r] * scale - kRaise; }
 
   // Only before first().
   __device__ void set_scale(float scale_log2) {
@@ -268,9 +295,9 @@ class LazyShift {
   __device__ void first(Scores &s) {
     float m[2] = {-INFINITY, -INFINITY};
     row_maximum<kScores>(s, m);
-    set_maximum(m);
+    set_maximum(m, s);
     sum[0] = sum[1] = 0.f;
-    exponentials(s, scale, shift, sum);
+    exponentiate(s);
   }
 
   // Of the next ones. True if earlier sums, those here excepted, must be multiplied by factor[r].
@@ -278,41 +305,57 @@ class LazyShift {
     factor[0] = factor[1] = 1.f;
     const bool grown = __any_sync(~0u, grows(s));
     if (grown) {
-      float m[2] = {maximum[0], maximum[1]};
+      float m[2] = {maximum[0], maximum[1]}, less[2];
       row_maximum<kScores>(s, m);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) factor[r] = maximum[r] * scale - kRaise;
-      set_maximum(m);
+      for (int r = 0; r < 2; ++r) less[r] = fmaf(far_from_0(maximum[r]) - far_from_0(m[r]), scale, shift[r]);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) factor[r] = maximum[r] == -INFINITY ? 0.f : 1.f;
+      set_maximum(m, s);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        factor[r] = ptx::exp2(factor[r] - shift[r]);  // 0 while the row had seen no key
+        if (factor[r] != 0.f) factor[r] = ptx::exp2(less[r] - shift[r]);
         sum[r] *= factor[r];
       }
     }
-    exponentials(s, scale, shift, sum);
+    exponentiate(s);
     return grown;
   }
 
  private:
-  static constexpr float kSlack = kEight ? 2.75f : 8.f, kRaise = kEight ? 6.f : 0.f;
+  static constexpr float kSlack = kEight ? 2.75f : 8.f, kRaise = kEight ? 6.f : 0.f, kFar = 0x1p20f;
 
   float scale, slack;
   float maximum[2];
+  float shift[2];
   int threshold[2];  // bits of maximum + slack, or INT_MIN
 
-  __device__ void set_maximum(const float (&m)[2]) {
+  __device__ void exponentiate(Scores &s) {
+    exponentials(s, sum, [&](float score, int r) { return fmaf(score, scale, -shift[r]); });
+  }
+
+  // A maximum that is subtracted from its row's scores before these are scaled, and 0 where it is scaled with them.
+  __device__ float far_from_0(float m) const { return m != -INFINITY && fabsf(m * scale) > kFar ? m : 0.f; }
+
+  __device__ void set_maximum(const float (&m)[2], Scores &s) {
+    const float far[2] = {far_from_0(m[0]), far_from_0(m[1])};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       maximum[r] = m[r];
       // A row that has seen no key yet: any finite shift makes its exponentials 0.
-      shift[r] = m[r] == -INFINITY ? 0.f : m[r] * scale - kRaise;
+      shift[r] = m[r] == -INFINITY ? 0.f : (m[r] - far[r]) * scale - kRaise;
       const float limit = m[r] + slack;
-      threshold[r] = limit >= 0.f ? __float_as_int(limit) : INT_MIN;
+      threshold[r] = limit >= 0.f && far[r] == 0.f ? __float_as_int(limit) : INT_MIN;
+    }
+    if (far[0] != 0.f || far[1] != 0.f) {
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) s[i] -= far[i / 2 % 2];
     }
   }
 
   // Whether some score may exceed its row's limit. The bits of floats compare like integers where the limit is not
-  // negative; for other rows the answer is always yes. That takes a third of the instructions of a float maximum.
+  // negative; for other rows, and for those far from 0, the answer is always yes. That takes a third of the instructions
+  // of a float maximum.
   __device__ bool grows(const Scores &s) const {
     int a[2] = {INT_MIN, INT_MIN}, b[2] = {INT_MIN, INT_MIN};  // two chains a row
 #pragma unroll

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import varlen_cases
-from attention_cases import Case, check, masked, operands
+from attention_cases import Case, check, check_far_scores, masked, operands
 from bsrgemm import BlockMask, attention
 from device_cases import reduced, repeats, some
 from spaces import Torch
@@ -85,6 +85,25 @@ def test_sums_of_any_size(size: int, dtype: str, rng: np.random.Generator) -> No
         for head in range(case.heads):
             k[:, head, [5 + 600 * head, case.keys - 500 - head], 0] = 1
         check(SPACE, case, dtype, rng, [q, k, v], backend="hopper")
+
+
+@pytest.mark.parametrize("size", [64, 128, 192, 256])
+@pytest.mark.parametrize("dtype", [*DTYPES, "float8_e4m3fn"])
+def test_scores_far_from_zero(size: int, dtype: str, rng: np.random.Generator) -> None:
+    short = Case(400, 1000, size=size)
+    long = short._replace(heads=1, keys=3000)
+    for case in some(
+        [
+            short,
+            short._replace(causal=True),
+            masked(rng, short, (128, 128), density=0.9),
+            masked(rng, short, (64, 64), density=0.9),
+            masked(rng, short, (16, 16), density=0.5),
+            masked(rng, long, (128, 128), density=0.9),  # parts
+        ]
+    ):
+        for scale in (2.0**12, 2.0**20, 2.0**60):
+            check_far_scores(SPACE, case._replace(scale=scale), dtype, rng, backend="hopper")
 
 
 @pytest.mark.parametrize("spread", [5.0, 25.0])
