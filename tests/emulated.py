@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 import warnings
+from functools import partial
 from typing import Any
 
 import attention_cases

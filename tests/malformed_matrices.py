@@ -312,7 +312,7 @@ STORAGE = (
         "no .npz",
         lambda: bsrgemm.load(io.BytesIO(b"not a zip file")),
         ValueError,
-        ("no .npz file",),
+        ("no .npz file", "it begins with b'not a '"),
         True,
     ),
 )

@@ -92,6 +92,12 @@ MASKS = (
         "negative prefix", lambda: BlockMask.prefix(4, 4, -1, (4, 4)), ValueError, ("prefix is -1",)
     ),
     Bad(
+        "dilated, window",
+        lambda: BlockMask.dilated(4, 4, 2, 3, (4, 4)),
+        TypeError,
+        ("window is 2", "(blocks before, blocks after)"),
+    ),
+    Bad(
         "dilation of zero",
         lambda: BlockMask.dilated(4, 4, (1, 0), 0, (4, 4)),
         ValueError,

@@ -65,6 +65,29 @@ def test_every_format_of_scipy_is_read(
     assert float(found[3]) == pytest.approx(mask.sum() * 256 / 197, abs=0.01)
 
 
+def test_entries_that_are_stored_twice_count_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    rows, cols = np.repeat([0, 1, 20], 40), np.repeat([1, 2, 3], 40)
+    values = np.ones(120)
+    values[80::2] = -1  # these add up to 0
+    sparse.save_npz(tmp_path / "a.npz", sparse.coo_array((values, (rows, cols)), (32, 32)))
+    text = advise(capsys, tmp_path / "a.npz", "--no-measure")
+    assert row(text, "16x16")[1] == "1" and row(text, "16x16")[3] == "128.00"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "complex128"])
+def test_blocks_of_types_that_products_do_not_take(
+    dtype: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    sparse = pytest.importorskip("scipy.sparse")
+    matrix = sparse.csr_array(np.eye(64, dtype=dtype)).tobsr((8, 8))
+    sparse.save_npz(tmp_path / "a.npz", matrix)
+    text = advise(capsys, tmp_path / "a.npz")
+    assert row(text, "16x16")[1] == "4" and row(text, "16x16")[3] == "2.00"
+
+
 def test_zeros_in_stored_blocks_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """A block of 64x64 whose upper left quarter alone has values."""
     data = np.zeros((1, 64, 64), np.float32)
@@ -238,6 +261,11 @@ def test_plans_refuse_what_does_not_fit() -> None:
         a.plan(b)
     with pytest.raises(ValueError, match="k is 0"):
         a.plan_sampled(0)
+    with pytest.raises(TypeError, match="n has dtype float16 and A float32"):
+        a.plan(a.astype("float16"))
+    batch = bsrgemm.bsr_array((np.stack([a.data] * 2), a.indices, a.indptr), a.shape)
+    with pytest.raises(ValueError, match="n has shape .* a batch of matrices"):
+        a.plan(batch)
     eight = a.astype("float8_e4m3fn")
     for call in (lambda: eight.plan(eight), lambda: eight.plan_sampled(8)):
         with pytest.raises(TypeError, match="dtype is float8_e4m3fn"):

@@ -118,7 +118,12 @@ def test_numpy_values_to_torch(torch: Any, dtype: str, rng: np.random.Generator)
 def test_torch_of_other_layouts(torch: Any, rng: np.random.Generator) -> None:
     p = sample(rng)
     dense = torch.from_numpy(p.dense)
-    for theirs in (dense.to_sparse_csr(), dense.to_sparse_coo(), dense.to_sparse_csc()):
+    for theirs in (
+        dense.to_sparse_csr(),
+        dense.to_sparse_coo(),
+        dense.to_sparse_csc(),
+        dense.to_sparse_bsc((2, 2)),
+    ):
         a = bsr_array(theirs, blocksize=(4, 6))
         assert np.array_equal(a.todense().numpy(), p.dense)
         with pytest.raises(ValueError, match="blocksize is needed for a torch tensor of layout"):
@@ -126,6 +131,11 @@ def test_torch_of_other_layouts(torch: Any, rng: np.random.Generator) -> None:
     batch = torch.stack([dense, dense]).to_sparse_bsr((4, 6))
     with pytest.raises(ValueError, match="has 3 dimensions"):
         bsr_array(batch)
+    with pytest.raises(ValueError, match="has 1 sparse dimensions; accepted: 2"):
+        bsr_array(dense.to_sparse(1), blocksize=(4, 6))
+    eight = dense.to(torch.float8_e4m3fn).to_sparse_csr()
+    with pytest.raises(TypeError, match="accepted of 8 bits: torch.sparse_bsr, or a dense one"):
+        bsr_array(eight, blocksize=(4, 6))
 
 
 def test_torch_results(torch: Any, rng: np.random.Generator) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import _core
 from ._arguments import MOST, natural
-from ._array import bsr_array, load
+from ._array import bsr_array, of_file
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
 from ._convert import grid_of
 from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, dtype_size, numpy_dtype
@@ -22,6 +22,7 @@ from ._matmul import matmul
 from ._pattern import Cells, cell_size, cells_of_blocks, rows_of
 from ._plan import cpu_seconds
 from ._storage import format_of, naming
+from ._storage import read as read_arrays
 
 SIDES = (16, 32, 64, 128, 256)
 # What cuBLAS sustained on an H200 with 8192 x 8192 matrices of as many zeros as the sparse ones.
@@ -128,7 +129,7 @@ def read(path: str, dtype: str | None = None) -> Matrix:
     """A matrix in host memory. Formats other than BSR need SciPy."""
     kind = format_of(path)
     if kind in ("bsr", None):
-        blocks = load(path)
+        blocks = _load_blocks(path)
         data = np.asarray(blocks.data)
         found = dtype or str(blocks._dtype)
         return Matrix("bsr", cells_of_blocks(blocks._structure, data), blocks, found)
@@ -143,10 +144,19 @@ def read(path: str, dtype: str | None = None) -> Matrix:
         sparse = scipy.sparse.load_npz(path).tocoo()
     if len(sparse.shape) != 2:
         raise ValueError(f"{path} holds an array of shape {sparse.shape}; accepted: a matrix")
+    sparse.sum_duplicates()
     kept = sparse.data != 0
     found = dtype or (sparse.dtype.name if sparse.dtype.name in ACCEPTED_DTYPES else "float32")
     rows, cols = (x[kept].astype(np.int64) for x in (sparse.row, sparse.col))
     return Matrix(kind, Cells(rows, cols, cell_size((1, 1)), sparse.shape), None, found)
+
+
+def _load_blocks(path: str) -> bsr_array:
+    """Of a type that products do not take (integers, say): ones where it is not zero."""
+    data, *others = read_arrays(path)
+    if data.dtype.kind in "biuc":
+        data = (data != 0).astype(np.float32)
+    return of_file(path, data, *others)
 
 
 # ---- prediction ----------------------------------------------------------------------------------

@@ -124,14 +124,14 @@ def _block_range(key: slice, size: int, block: int, axis: str) -> range:
         begin, end, step = key.indices(size)
     except TypeError:
         raise TypeError(f"the {axis} range is {key!r}; accepted: a slice of integers") from None
-    end = max(begin, end)
-    if step != 1 or any(bound % block and bound != size for bound in (begin, end)):
+    end_of_range = max(begin, end)
+    if step != 1 or any(bound % block and bound != size for bound in (begin, end_of_range)):
         raise ValueError(
             f"the {axis} range is {begin}:{end} in steps of {step}, in a matrix of {size} {axis}s "
             f"in blocks of {block}; accepted: multiples of {block}, or the end, in steps of 1. "
             "A.reblock(blocksize) makes smaller blocks"
         )
-    return range(begin, end)
+    return range(begin, end_of_range)
 
 
 def _cut(a: Any, rows: range, cols: range) -> Any:

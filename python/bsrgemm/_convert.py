@@ -179,8 +179,19 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
                 f"blocksize is needed for a torch tensor of layout {tensor.layout}; accepted: a "
                 "pair (block height, block width)"
             )
+        if tensor.layout is torch.sparse_coo and tensor.sparse_dim() != 2:
+            raise ValueError(
+                f"the torch tensor given has {tensor.sparse_dim()} sparse dimensions; accepted: 2"
+            )
+        if tensor.dtype.itemsize == 1 and tensor.layout is not torch.strided:
+            raise TypeError(
+                f"the torch tensor given has layout {tensor.layout} and dtype {tensor.dtype}; "
+                "accepted of 8 bits: torch.sparse_bsr, or a dense one"
+            )
         whole = whole_shape(shape, blocksize)
-        if whole != shape:
+        # Torch makes no blocks of others' blocks.
+        of_blocks = tensor.layout is torch.sparse_bsc
+        if whole != shape or of_blocks:
             tensor = tensor.to_sparse_coo().coalesce()
             with warnings.catch_warnings():
                 # As in bsr_array.to_torch.

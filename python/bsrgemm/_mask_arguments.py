@@ -62,13 +62,13 @@ def diagonal_of(queries: int, keys: int, alignment: str, name: str = "alignment"
     return keys - queries if alignment == "bottom_right" else 0
 
 
-def window_of(window: Any) -> tuple[int, int]:
-    """Keys before and after a query's own that it sees; -1: all."""
+def window_of(window: Any, what: str = "keys") -> tuple[int, int]:
+    """Keys, or blocks, before and after a query's own that it sees; -1: all."""
     try:
         left, right = (operator.index(n) for n in window)
     except (TypeError, ValueError):
         raise TypeError(
-            f"window is {window!r}; accepted: a pair of integers, (keys before, keys after)"
+            f"window is {window!r}; accepted: a pair of integers, ({what} before, {what} after)"
         ) from None
     if min(left, right) < -1 or max(left, right) >= 2**63:
         raise ValueError(

@@ -132,7 +132,7 @@ class Builders:
         height, width = block_shape_of(block_shape)
         queries, keys = _lengths_of(queries, keys)
         diagonal = diagonal_of(queries, keys, alignment)
-        before, after = window_of(window)
+        before, after = window_of(window, "blocks")
         # From so far on, no block but the own ones is met.
         dilation = min(count_of(dilation, "dilation", least=1), queries + keys + 1)
 

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 from . import _core
+from ._batch import check_single
 from ._interop import device_index
 from ._kinds import kind_of
 from ._library import BlockSparse
@@ -52,12 +53,12 @@ class Planning:
         Raises
         ------
         ValueError
-            If ``n`` is less than 1 or a matrix that does not fit, ``chip`` has an entry of another
-            name, or ``precision`` is another word.
+            If ``n`` is less than 1, a matrix that does not fit or a batch, ``chip`` has an entry of
+            another name, or ``precision`` is another word.
         TypeError
             If ``n`` is no integer, or a ``DynamicArray``, whose pattern the host does not know, or
-            both matrices are of 8-bit floats, or ``precision`` is ``"tf32"`` and the matrix not
-            float32.
+            a bsr_array of another dtype or of 8-bit floats, or ``precision`` is ``"tf32"`` and the
+            matrix not float32.
         """
         chip = self._chip(chip)
         check_precision(precision)
@@ -69,6 +70,11 @@ class Planning:
             if not n.is_fixed:
                 raise TypeError(f"n is a {kind_of(n)}; accepted: an integer or a bsr_array")
             other: Any = n
+            check_single(other, "n")
+            if other._dtype != self._dtype:
+                raise TypeError(
+                    f"n has dtype {other._dtype} and A {self._dtype}; accepted: the same dtype"
+                )
             info = self._structure.explain_sparse(other._structure, self._dtype, chip)
             return self._plan(info, other.shape[1], chip, f"{self._name()} @ {other!r}")
         try:

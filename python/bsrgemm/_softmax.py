@@ -42,6 +42,9 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
 
     Raises
     ------
+    ValueError
+        If the last block column reaches beyond the matrix and block columns do not ascend within
+        each row (``check=False``).
     TypeError
         If ``a`` is no bsr_array, ``scale`` no number, or a torch tensor requires grad or has a
         tangent of forward mode.

@@ -28,8 +28,8 @@ def vstack(blocks: Sequence[bsr_array]) -> bsr_array:
     Raises
     ------
     ValueError
-        If there is none, widths or block sizes differ, or one that others follow ends within a
-        block.
+        If there is none, widths or block sizes differ, one that others follow ends within a
+        block, or one is a batch.
     TypeError
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """
@@ -51,7 +51,8 @@ def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
     Raises
     ------
     ValueError
-        If there is none, or heights or block sizes differ.
+        If there is none, heights or block sizes differ, one that others follow ends within a
+        block, or one is a batch.
     TypeError
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """
@@ -74,7 +75,8 @@ def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
     Raises
     ------
     ValueError
-        If there is none, or block sizes differ.
+        If there is none, block sizes differ, one that others follow ends within a block, or one
+        is a batch.
     TypeError
         If one is no bsr_array, or dtypes, devices or libraries differ.
     """

@@ -11,6 +11,8 @@ import numpy as np
 
 from ._dtypes import dtype_name, numpy_dtype
 
+MAGIC_NPY, MAGIC_NPZ = b"\x93NUMPY", (b"PK\x03\x04", b"PK\x05\x06")
+
 Path = str | os.PathLike[str] | IO[bytes]
 
 
@@ -134,11 +136,14 @@ def _open(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
         # Of a broken archive np.load would leave the file open.
         file = path if hasattr(path, "read") else stack.enter_context(open(path, "rb"))
         with naming(path, "is no .npz file"):
+            # np.load takes what is neither for a pickle, and says how to load that.
+            begin = file.read(len(MAGIC_NPY))
+            file.seek(-len(begin), os.SEEK_CUR)
+            if begin == MAGIC_NPY:
+                raise ValueError("it is a .npy file; accepted: an .npz file of a BSR matrix")
+            if not begin.startswith(MAGIC_NPZ):
+                raise ValueError(f"it begins with {begin!r}")
             archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError(
-                f"path {path!r} is a .npy file; accepted: an .npz file of a BSR matrix"
-            )
         yield stack.enter_context(archive)
 
 
