@@ -151,7 +151,7 @@ class RecordedSampled(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
         a, b, indices, indptr = ctx.saved_tensors
         wanted, structure = ctx.needs_input_grad[:2], ctx.structure
-        if not _is_unrecorded(gradient, a, b):
+        if not is_unrecorded(gradient, a, b):
             indices, indptr = _findable(indices, indptr, structure)
             gradients = sampled_gradients(wanted, a, b, indices, indptr, gradient)
             return *gradients, None, None, None
@@ -205,7 +205,7 @@ class RecordedLinear(torch.autograd.Function):
         return of_x, of_values, of_bias, None, None, None, None
 
 
-def _is_unrecorded(gradient: torch.Tensor, *others: torch.Tensor) -> bool:
+def is_unrecorded(gradient: torch.Tensor, *others: torch.Tensor) -> bool:
     """Whether gradients can be computed by the short way, too."""
     if forward_ad._current_level >= 0:
         refuse_tangents({"gradient": gradient})
@@ -233,7 +233,7 @@ def _product_gradients(
     """Of the values and the dense operand, those that are wanted."""
     is_view = structure.is_transposed
     stored = structure.transposed() if is_view else structure
-    if not _is_unrecorded(gradient, values, dense):
+    if not is_unrecorded(gradient, values, dense):
         indices, indptr = _findable(indices, indptr, stored)
         tensors = values, indices, indptr, dense, gradient
         return matmul_gradients(wanted, *tensors, list(stored.shape), is_view, dense_left)

@@ -3,6 +3,8 @@
 A pattern is one tensor, which an operator makes and products read: so autograd keeps it for the
 gradients, compilers see what depends on it, and torch's allocator has its memory. In it lies what
 the memory of a ``DynamicStructure`` has; on the CPU only the parts that are there to be read.
+
+Where nothing looks at operators, functions of autograd do the same at less cost to the host.
 """
 
 from __future__ import annotations
@@ -18,7 +20,14 @@ from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._matmul import matmul
 from ._sampled import sampled_matmul
-from ._torch_operators import forward_ad, new_result, precision_of, refuse_tangents
+from ._torch_eager import is_plain, is_unrecorded
+from ._torch_operators import (
+    factors_of_values,
+    forward_ad,
+    new_result,
+    precision_of,
+    refuse_tangents,
+)
 
 _Pair = tuple[int, int]
 
@@ -78,22 +87,28 @@ def _array(values: torch.Tensor, state: torch.Tensor, shape: list[int]) -> Dynam
 # ---- patterns ------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("bsrgemm::block_pattern", mutates_args=())
-def pattern_operator(
+def choose(
     chosen_by: torch.Tensor, blocksize: list[int], capacity: int, k: int | None
 ) -> torch.Tensor:
     """Of the blocks that a mask selects or, with ``k``, of those with a row's highest scores."""
+    function = _choose if is_plain(chosen_by, None, None) else pattern_operator
+    return function(chosen_by, blocksize, capacity, k)
+
+
+def _choose(
+    chosen_by: torch.Tensor, blocksize: list[int], capacity: int, k: int | None
+) -> torch.Tensor:
     height, width = blocksize
     rows, cols = chosen_by.shape
     shape = rows * height, cols * width
     elements = _elements_of(shape, (height, width), capacity)
     if chosen_by.is_cuda:
         state = chosen_by.new_empty(elements, dtype=torch.int64)
-        _choose(pattern_in(state, shape, (height, width), capacity), chosen_by, k)
+        _update(pattern_in(state, shape, (height, width), capacity), chosen_by, k)
         return state
     state = chosen_by.new_zeros(elements, dtype=torch.int64)
     pattern = DynamicPattern(shape, (height, width), capacity, "cpu")
-    _choose(pattern, chosen_by, k)
+    _update(pattern, chosen_by, k)
     counts, indptr, indices = parts_of(state, shape, (height, width), capacity)
     found, begins, dropped = pattern._read()
     counts.copy_(torch.tensor([len(found), dropped]))
@@ -102,11 +117,14 @@ def pattern_operator(
     return state
 
 
-def _choose(pattern: DynamicPattern, chosen_by: torch.Tensor, k: int | None) -> None:
+def _update(pattern: DynamicPattern, chosen_by: torch.Tensor, k: int | None) -> None:
     if k is None:
         pattern.update(chosen_by)
     else:
         pattern.update_topk(chosen_by, k)
+
+
+pattern_operator = torch.library.custom_op("bsrgemm::block_pattern", _choose, mutates_args=())
 
 
 @pattern_operator.register_fake
@@ -123,8 +141,7 @@ def _(chosen_by: torch.Tensor, blocksize: list[int], capacity: int, k: int | Non
 # ---- products ------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("bsrgemm::pattern_matmul", mutates_args=())
-def product_operator(
+def product(
     values: torch.Tensor,
     state: torch.Tensor,
     dense: torch.Tensor,
@@ -132,13 +149,157 @@ def product_operator(
     transposed: bool,
     dense_left: bool,
 ) -> torch.Tensor:
-    """``A @ dense`` or ``dense @ A``; A is (values, state) of ``shape`` or its transpose."""
+    """``A @ dense`` or ``dense @ A``, with gradients; A is (values, state) of ``shape`` or its
+    transpose."""
+    function = _function(_multiply, _Product, product_operator, values, dense, state)
+    return function(values, state, dense, shape, transposed, dense_left)
+
+
+def sampled(
+    a: torch.Tensor, b: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
+) -> torch.Tensor:
+    """The blocks of ``a @ b`` at a pattern, (capacity, bh, bw), zeros behind the last one, with
+    gradients."""
+    function = _function(_sample, _Sampled, sampled_operator, a, b, state)
+    return function(a, b, state, blocksize, capacity)
+
+
+def gathered(
+    dense: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
+) -> torch.Tensor:
+    """The blocks of ``dense`` at a pattern, (capacity, bh, bw), zeros behind the last one, with
+    gradients."""
+    function = _function(_gather, _Gathered, gather_operator, dense, dense, state)
+    return function(dense, state, blocksize, capacity)
+
+
+def _function(
+    plain: Any, recorded: Any, operator: Any, x: torch.Tensor, y: torch.Tensor, state: torch.Tensor
+) -> Any:
+    """Which of the three forms of a product computes it."""
+    if not is_plain(x, y, state):
+        return operator
+    wanted = torch.is_grad_enabled() and (x.requires_grad or y.requires_grad)
+    return recorded.apply if wanted else plain
+
+
+def _multiply(
+    values: torch.Tensor,
+    state: torch.Tensor,
+    dense: torch.Tensor,
+    shape: list[int],
+    transposed: bool,
+    dense_left: bool,
+) -> torch.Tensor:
     if forward_ad._current_level >= 0:
         refuse_tangents({"values": values, "dense": dense})
     a = _array(values, state, shape)
     a = a.T if transposed else a
     left, right = (dense.detach(), a) if dense_left else (a, dense.detach())
     return matmul(left, right, precision=precision_of(dense))
+
+
+def _save_product(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor | None) -> None:
+    values, state, dense, *ctx.options = inputs
+    ctx.save_for_backward(values, state, dense)
+
+
+def _product_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    values, state, dense = ctx.saved_tensors
+    shape, transposed, dense_left = ctx.options
+    multiply, sample = _functions_of_gradients(gradient, values, dense)
+    of_values = of_dense = None
+    if ctx.needs_input_grad[0]:
+        factors = factors_of_values(dense, gradient, transposed, dense_left)
+        of_values = sample(*factors, state, list(values.shape[1:]), values.shape[0])
+    if ctx.needs_input_grad[2]:
+        of_dense = multiply(values, state, gradient, shape, not transposed, dense_left)
+    return of_values, None, of_dense, None, None, None
+
+
+def _sample(
+    a: torch.Tensor, b: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
+) -> torch.Tensor:
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"a": a, "b": b})
+    height, width = blocksize
+    pattern = pattern_in(state, (a.shape[0], b.shape[1]), (height, width), capacity)
+    return sampled_matmul(a.detach(), b.detach(), pattern).data
+
+
+def _save_sampled(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor | None) -> None:
+    a, b, state, _, _ = inputs
+    ctx.save_for_backward(a, b, state)
+
+
+def _sampled_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    """Of ``a``: G @ b^T, and of ``b``: a^T @ G, with G the block-sparse matrix of ``gradient``."""
+    a, b, state = ctx.saved_tensors
+    multiply, _ = _functions_of_gradients(gradient, a, b)
+    shape = [a.shape[0], b.shape[1]]
+    gradient = gradient.contiguous()
+    of_a = of_b = None
+    if ctx.needs_input_grad[0]:
+        of_a = multiply(gradient, state, b.T, shape, False, False)
+    if ctx.needs_input_grad[1]:
+        of_b = multiply(gradient, state, a.T, shape, False, True)
+    return of_a, of_b, None, None, None
+
+
+def _functions_of_gradients(gradient: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> Any:
+    if is_unrecorded(gradient, x, y):
+        return _multiply, _sample
+    return product_operator, sampled_operator
+
+
+def _gather(
+    dense: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
+) -> torch.Tensor:
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"dense": dense})
+    height, width = blocksize
+    rows, cols = dense.shape
+    return pattern_in(state, (rows, cols), (height, width), capacity).gather(dense.detach())
+
+
+def _save_gather(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor | None) -> None:
+    dense, state, _, _ = inputs
+    ctx.shape = dense.shape
+    ctx.save_for_backward(state)
+
+
+def _gather_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+    (state,) = ctx.saved_tensors
+    return spread(gradient, state, tuple(ctx.shape)), None, None, None
+
+
+# ---- their forms ---------------------------------------------------------------------------------
+
+
+def _recorded(compute: Any, save: Any, backward: Any) -> Any:
+    """A function of autograd."""
+
+    def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+        save(ctx, inputs, None)
+        return compute(*inputs)
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(compute.__name__, (torch.autograd.Function,), methods)
+
+
+def _operator(name: str, compute: Any, save: Any, backward: Any) -> Any:
+    operator = torch.library.custom_op(f"bsrgemm::{name}", compute, mutates_args=())
+    operator.register_autograd(backward, setup_context=save)
+    return operator
+
+
+_OF_PRODUCTS = _multiply, _save_product, _product_backward
+_OF_SAMPLED = _sample, _save_sampled, _sampled_backward
+_OF_GATHERED = _gather, _save_gather, _gather_backward
+_Product, _Sampled, _Gathered = (_recorded(*of) for of in (_OF_PRODUCTS, _OF_SAMPLED, _OF_GATHERED))
+product_operator = _operator("pattern_matmul", *_OF_PRODUCTS)
+sampled_operator = _operator("pattern_sampled_matmul", *_OF_SAMPLED)
+gather_operator = _operator("pattern_gather", *_OF_GATHERED)
 
 
 @product_operator.register_fake
@@ -154,81 +315,11 @@ def _(
     return new_result(dense, (dense.shape[0], outer) if dense_left else (outer, dense.shape[1]))
 
 
-def _save_product(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    values, state, dense, *ctx.options = inputs
-    ctx.save_for_backward(values, state, dense)
-
-
-def _product_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    values, state, dense = ctx.saved_tensors
-    shape, transposed, dense_left = ctx.options
-    of_values = of_dense = None
-    if ctx.needs_input_grad[0]:
-        left, right = (dense.T, gradient) if dense_left else (gradient, dense.T)
-        if transposed:
-            left, right = right.T, left.T
-        of_values = blocks_operator(left, right, state, list(values.shape[1:]), values.shape[0])
-    if ctx.needs_input_grad[2]:
-        of_dense = product_operator(values, state, gradient, shape, not transposed, dense_left)
-    return of_values, None, of_dense, None, None, None
-
-
-product_operator.register_autograd(_product_backward, setup_context=_save_product)
-
-
-@torch.library.custom_op("bsrgemm::pattern_sampled_matmul", mutates_args=())
-def blocks_operator(
-    a: torch.Tensor, b: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
-) -> torch.Tensor:
-    """The blocks of ``a @ b`` at a pattern, (capacity, bh, bw), zeros behind the last one."""
-    if forward_ad._current_level >= 0:
-        refuse_tangents({"a": a, "b": b})
-    height, width = blocksize
-    pattern = pattern_in(state, (a.shape[0], b.shape[1]), (height, width), capacity)
-    return sampled_matmul(a.detach(), b.detach(), pattern).data
-
-
-@blocks_operator.register_fake
+@sampled_operator.register_fake
 def _(
     a: torch.Tensor, b: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
 ) -> torch.Tensor:
     return a.new_empty((capacity, *blocksize))
-
-
-def _save_blocks(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    a, b, state, _, _ = inputs
-    ctx.save_for_backward(a, b, state)
-
-
-def _blocks_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    """Of ``a``: G @ b^T, and of ``b``: a^T @ G, with G the block-sparse matrix of ``gradient``."""
-    a, b, state = ctx.saved_tensors
-    shape = [a.shape[0], b.shape[1]]
-    of_a = of_b = None
-    gradient = gradient.contiguous()
-    if ctx.needs_input_grad[0]:
-        of_a = product_operator(gradient, state, b.T, shape, False, False)
-    if ctx.needs_input_grad[1]:
-        of_b = product_operator(gradient, state, a.T, shape, False, True)
-    return of_a, of_b, None, None, None
-
-
-blocks_operator.register_autograd(_blocks_backward, setup_context=_save_blocks)
-
-
-# ---- blocks of a dense matrix, and back ---------------------------------------------------------
-
-
-@torch.library.custom_op("bsrgemm::pattern_gather", mutates_args=())
-def gather_operator(
-    dense: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
-) -> torch.Tensor:
-    """The blocks of ``dense`` at a pattern, (capacity, bh, bw), zeros behind the last one."""
-    if forward_ad._current_level >= 0:
-        refuse_tangents({"dense": dense})
-    height, width = blocksize
-    rows, cols = dense.shape
-    return pattern_in(state, (rows, cols), (height, width), capacity).gather(dense.detach())
 
 
 @gather_operator.register_fake
@@ -236,20 +327,6 @@ def _(
     dense: torch.Tensor, state: torch.Tensor, blocksize: list[int], capacity: int
 ) -> torch.Tensor:
     return dense.new_empty((capacity, *blocksize))
-
-
-def _save_gather(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    dense, state, _, _ = inputs
-    ctx.shape = dense.shape
-    ctx.save_for_backward(state)
-
-
-def _gather_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-    (state,) = ctx.saved_tensors
-    return spread(gradient, state, tuple(ctx.shape)), None, None, None
-
-
-gather_operator.register_autograd(_gather_backward, setup_context=_save_gather)
 
 
 def spread(values: torch.Tensor, state: torch.Tensor, shape: _Pair) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _core, _torch_func
+from . import _core, _torch_func, _torch_patterns
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import pair_of
@@ -26,15 +26,7 @@ from ._torch_operators import (
     rows_of,
     sampled_operator,
 )
-from ._torch_patterns import (
-    blocks_operator,
-    gather_operator,
-    parts_of,
-    pattern_in,
-    pattern_operator,
-    product_operator,
-    spread,
-)
+from ._torch_patterns import choose, parts_of, pattern_in, spread
 
 
 class BlockPattern:
@@ -91,7 +83,7 @@ class BlockPattern:
         height, width = _check_places(mask, "mask", blocksize)
         rows, cols = mask.shape
         most = rows * cols if capacity is None else _integer(capacity, "capacity")
-        state = pattern_operator(mask, [height, width], most, None)
+        state = choose(mask, [height, width], most, None)
         return cls(state, (rows * height, cols * width), (height, width), most)
 
     @classmethod
@@ -117,7 +109,7 @@ class BlockPattern:
         k = _integer(k, "k")
         if not 1 <= k <= cols:
             raise ValueError(f"k is {k}; accepted: from 1 to the {cols} block columns of scores")
-        state = pattern_operator(scores.detach(), [height, width], rows * k, k)
+        state = choose(scores.detach(), [height, width], rows * k, k)
         return cls(state, (rows * height, cols * width), (height, width), rows * k)
 
     @property
@@ -158,7 +150,7 @@ class BlockPattern:
             raise ValueError(f"dense has shape {tuple(dense.shape)}; accepted: {self.shape}")
         if forward_ad._current_level >= 0:
             refuse_tangents({"dense": dense})
-        return gather_operator(dense, self.state, list(self.blocksize), self.capacity)
+        return _torch_patterns.gathered(dense, self.state, list(self.blocksize), self.capacity)
 
     def array(self, values: torch.Tensor) -> BlockTensor:
         """The matrix of this pattern around values, which are not copied.
@@ -329,7 +321,7 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
     x = rows_of(dense) if dense_left else dense
     if isinstance(matrix, BlockTensor):
         state, shape = matrix.pattern.state, list(matrix.pattern.shape)
-        y = product_operator(values, state, x, shape, matrix.is_transposed, dense_left)
+        y = _torch_patterns.product(values, state, x, shape, matrix.is_transposed, dense_left)
     elif is_plain(dense, values, None):
         indices = index_tensor(matrix._indices), index_tensor(matrix._indptr)
         y = RecordedProduct.apply(values, x, matrix._structure, *indices, dense_left)
@@ -407,7 +399,7 @@ def sampled_matmul(
     _check_alike(a, b, "a", "b")
     height, width = pattern.blocksize
     if isinstance(pattern, BlockPattern):
-        return blocks_operator(a, b, pattern.state, [height, width], pattern.capacity)
+        return _torch_patterns.sampled(a, b, pattern.state, [height, width], pattern.capacity)
     if is_plain(a, b, None):
         indices = index_tensor(pattern._indices), index_tensor(pattern._indptr)
         return RecordedSampled.apply(a, b, pattern._structure, *indices)
