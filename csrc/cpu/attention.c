@@ -15,7 +15,10 @@
 #include "cpu.h"
 #include "e4m3.h"
 
-enum { CHUNK_KEYS = 64 }; /* whose scores wait in L1 */
+enum {
+  CHUNK_KEYS = 64,     /* whose scores wait in L1 */
+  SMALL_COPY = 4 << 20 /* bytes of scratch memory that is kept */
+};
 
 typedef struct attention_job {
   const bsrg_attention_args *args;
@@ -438,13 +441,15 @@ static bool group_heads(const bsrg_attention_args *args, bsrg_attention_args *gr
   return true;
 }
 
-/* Keys and values are read by rows, once for each panel of queries. Where the elements of a row are no neighbours, that is slow, and
- * with more panels than one they are copied first. */
+/* Keys and values are read by rows, once for each panel of queries. Where the elements of a row are no neighbours, that takes longer
+ * than a copy by squares. So they are copied first where more panels than one read them, or where that takes little memory. */
 static bool pays_to_copy(const bsrg_attention_args *args, const bsrg_tensor *t) {
+  if (t->element_stride == 1 || t->size == 1 || t->row_stride == 0 || t->element_stride == 0) return false;
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
-  const int64_t queries = args->q.rows * (args->q.heads / args->k.heads);
-  return t->element_stride != 1 && t->size > 1 && queries > ops->tile_vectors * ops->lanes &&
-         t->row_stride != 0 && t->element_stride != 0;
+  const int64_t panels =
+      args->q.heads / args->k.heads * bsrg_ceil_div(args->q.rows, ops->tile_vectors * ops->lanes);
+  const bsrg_tensor rows = bsrg_cpu_in_rows(t);
+  return panels > 1 || bsrg_cpu_rows_bytes(&rows, (int64_t)bsrg_dtype_size(args->dtype)) <= SMALL_COPY;
 }
 
 static bsrg_status attend_all(const bsrg_attention_args *given, bool copy_k, bool copy_v, bsrg_error *error) {

@@ -209,7 +209,8 @@ static bsrg_status dot_matmul(const bsrg_matmul_args *args, const bsrg_structure
 /* Whether a product with few columns takes less time by dot products than by panels, and how many multiply-adds of vectors
  * either is: along k for each column, or along the columns for each k. Dot products read A in order, and 16-bit elements as they
  * are, which panels widen first unless they multiply pairs; but they need a load or more for each multiply-add, register tiles of
- * a panel hardly any. Fitted on Zen 5 with AVX-512 and with AVX2: the wider a vector, the longer it waits for loads. */
+ * a panel hardly any. Of these each sum is a chain of multiply-adds that wait for one another, so that few at a time are slow.
+ * Fitted on Zen 5 with AVX-512 and with AVX2: the wider a vector, the longer it waits for loads. */
 typedef struct few_costs {
   double dot, panel, least; /* least: of both, in what a multiply-add of panels takes */
   bool favours_dot;
@@ -217,20 +218,20 @@ typedef struct few_costs {
 
 static few_costs costs_of(const bsrg_structure_view *a, const bsrg_cpu_ops *ops, int64_t element_k,
                           int64_t n) {
-  enum { SLOW_PART = 10, FULL_BYTES = 64 };
+  enum { SLOW_PART = 10, FULL_BYTES = 64, LATENCY = 4 };
   const bool halves = ops->element_size < ops->sum_size;
   const int64_t vector_bytes = ops->lanes * ops->sum_size;
   const double rows = (double)a->nnzb * (double)a->block_height;
-  /* Without masks, parts of vectors of 16-bit elements are put together one by one. */
-  const double part = a->block_width % ops->lanes == 0               ? 0
-                      : halves && vector_bytes < (int64_t)FULL_BYTES ? SLOW_PART
-                                                                     : 1;
+  /* Parts of vectors are put together one by one where there are no masks, which AVX2 has for wider elements alone. */
+  const bool slow = vector_bytes < (int64_t)(halves ? FULL_BYTES : FULL_BYTES / 2);
+  const double part = a->block_width % ops->lanes == 0 ? 0 : slow ? SLOW_PART : 1;
   const double of_row = (double)(a->block_width / ops->lanes) + part;
-  few_costs c = {.dot = (rows * of_row + (double)a->rows) * (double)n,
-                 .panel = (rows * (double)(a->block_width / element_k) + (double)a->rows) *
-                          (double)bsrg_ceil_div(n, ops->lanes)};
-  const double favour = (halves ? 28.8 : 20) / (double)vector_bytes;
-  c.panel += rows * (!halves ? 0 : element_k > 1 ? 0.8 : 3); /* to begin a row; 3: to widen it */
+  const int64_t vectors = bsrg_ceil_div(n, ops->lanes);
+  const double waits = LATENCY / (double)bsrg_min(LATENCY, a->block_height * vectors);
+  few_costs c = {
+      .dot = (rows * of_row + (double)a->rows) * (double)n,
+      .panel = (rows * (double)(a->block_width / element_k) * waits + (double)a->rows) * (double)vectors};
+  const double favour = (halves ? 34 : 20) / (double)vector_bytes;
   c.favours_dot = n <= BSRG_DOT_MAX_COLUMNS && c.dot <= favour * c.panel;
   c.least = c.favours_dot ? c.dot / favour : c.panel;
   return c;

@@ -112,6 +112,10 @@ static void find_a(const worker *w, const group *g, int64_t p, int64_t count, in
   run->a = w->a;
   run->a_row_stride = run->depth;
   run->a_block_stride = g->rows * run->depth;
+  if (run->depth == width && g->rows == job->a.block_height) { /* whole blocks, one behind the other */
+    job->ops->widen(w->a, values, count * area, 1, count * area);
+    return;
+  }
   for (int64_t i = 0; i < count; i++) {
     job->ops->widen((char *)w->a + i * run->a_block_stride * job->ops->sum_size,
                     values + i * area * element_size, width, g->rows, run->depth);
