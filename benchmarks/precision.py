@@ -63,12 +63,14 @@ def precision_cases() -> Iterator[Case]:
 
 
 def _dense(p: Problem, left: Any, right: Any) -> Product:
-    """torch's dense product of the same types. ``right`` is column-major."""
+    """torch's dense product of the same types, in the faster of cuBLAS's two modes of 8 bits, which
+    keeps fewer digits of partial sums. ``right`` is column-major."""
     torch, flops = p.torch, 2.0 * left.shape[0] * left.shape[1] * right.shape[1]
     if p.case.dtype not in EIGHT:
         return Product(lambda: torch.mm(left, right, out=p.out), flops)
     one = torch.ones((), device=left.device)
-    return Product(lambda: torch._scaled_mm(left, right, one, one, out_dtype=p.out.dtype), flops)
+    options = {"out_dtype": p.out.dtype, "use_fast_accum": True}
+    return Product(lambda: torch._scaled_mm(left, right, one, one, **options), flops)
 
 
 def cublas_dense(p: Problem) -> Product:

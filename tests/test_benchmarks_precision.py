@@ -48,3 +48,21 @@ def test_suite(group: str, dtype: str) -> None:
     is_float32 = group == "float32_columns"
     assert ("own_float16" in rows) == (not group.endswith("_rows") and not is_float32)
     assert ("torch_bsr" in rows) == is_float32
+
+
+def test_the_rival_of_eight_bits_runs_in_its_faster_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+    asked: list[Any] = []
+
+    def multiply(left: Any, right: Any, *_: Any, out_dtype: Any, **options: Any) -> Any:
+        asked.append(options)
+        return (left.float() @ right.float()).to(out_dtype)
+
+    monkeypatch.setattr(torch, "_scaled_mm", multiply)
+    rivals = ["cublas_dense", "cublas_equal_flop"]
+    outcome = PrecisionSuite(torch, "cpu", HostTimer(), peers=rivals).run(
+        small("float8_e4m3fn", group="fp8")
+    )
+    assert {row["who"] for row in outcome.rows} == {"bsrgemm", *rivals}
+    assert not any("error" in row or "wrong" in row for row in outcome.rows)
+    assert asked and all(options == {"use_fast_accum": True} for options in asked)
