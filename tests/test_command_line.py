@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bsrgemm import __main__, __version__, _bench, _check, _check_cases, _demo
+from bsrgemm import __main__, __version__, _advise, _bench, _check, _check_cases, _demo
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -52,6 +53,38 @@ def test_demo_reports_a_wrong_product(
     )
     assert __main__.main(["demo", "--device", "cpu", "--size", "64"]) == 1
     assert "WRONG" in capsys.readouterr().err
+
+
+def no_kernel(*_: object, **__: object) -> None:
+    raise RuntimeError("no kernel image is available\nfor this device")
+
+
+def test_a_dense_product_that_fails_leaves_ours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    told = "dense product: RuntimeError: no kernel image is available\n"
+    monkeypatch.setattr(_bench, "_cpu_rival", lambda dtype: ("of nothing", no_kernel))
+    assert __main__.main(["bench", "--quick", "--n", "128", "--device", "cpu"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == 4 * told and "predicted" in captured.out
+
+    def without_cuda(*_: object) -> None:
+        raise OSError("libcudart is missing")
+
+    monkeypatch.setattr(_bench, "_torch_dense", without_cuda)
+    monkeypatch.setattr(_bench, "_cupy_dense", lambda *_: None)
+    assert _bench._gpu_rival("cuda:0", "float16")[1] is None
+    assert "dense product: OSError: libcudart is missing" in capsys.readouterr().err
+
+    monkeypatch.setattr(_advise, "_torch_dense", lambda *_: no_kernel)
+    assert _advise._gpu_dense("cuda:0", "float16", 8, 8, 8) == ("since it fails", None)
+    assert capsys.readouterr().err == told
+
+    cuda = SimpleNamespace(is_available=no_kernel)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    case = next(_demo._cases(np.random.default_rng(0), 64, "float16"))
+    assert _demo.or_none(lambda: _demo._torch_seconds(case, "cuda:0")) is None
+    assert capsys.readouterr().err == told
 
 
 def test_usage_errors() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from ._arguments import MOST, natural
 from ._array import bsr_array, of_file
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
 from ._convert import grid_of
+from ._demo import or_none
 from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, dtype_size, numpy_dtype
 from ._interop import device_name
 from ._matmul import matmul
@@ -361,10 +363,10 @@ def _gpu_dense(device: str, dtype: str, m: int, n: int, k: int) -> tuple[str, fl
     if dtype in EIGHT_BIT_DTYPES:
         return "since its libraries want other layouts for 8 bits", None
     for library in (_torch_dense, _cupy_dense):
-        try:
-            make = library(device, dtype)
-        except ImportError:
-            continue
+        make = or_none(partial(library, device, dtype))
         if make is not None:
-            return "cuBLAS", _time(make(m, k, n), lambda: _core.synchronize(device))
-    return "since neither torch nor CuPy can use this GPU", None
+            break
+    else:
+        return "since neither torch nor CuPy can use this GPU", None
+    seconds = or_none(lambda: _time(make(m, k, n), lambda: _core.synchronize(device)))
+    return ("since it fails" if seconds is None else "cuBLAS"), seconds

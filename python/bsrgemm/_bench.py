@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from . import _core
 from ._arguments import MOST_ORDER, natural
 from ._array import bsr_array
 from ._demo import TOLERANCE as _TOLERANCE
-from ._demo import _best_device
+from ._demo import _best_device, or_none
 from ._dtypes import ACCEPTED_DTYPES, numpy_dtype
 from ._interop import device_name
 from ._matmul import matmul
@@ -217,7 +218,7 @@ def _measure(
         seconds = _time(lambda: matmul(matrix, right, out=out), lambda: _core.synchronize(device))
         result = out.to_host()
     inner = max(8, round(case.density * case.order))
-    rate = dense_rate(case.order, inner, case.order) if dense_rate else None
+    rate = or_none(lambda: dense_rate(case.order, inner, case.order)) if dense_rate else None
     return Measured(seconds, _error(a, x, result), rate)
 
 
@@ -280,10 +281,7 @@ def _cpu_rival(dtype: str) -> tuple[str, Dense | None]:
 def _gpu_rival(device: str, dtype: str) -> tuple[str, Dense | None]:
     """torch's dense product, else CuPy's, on matrices that need as many FLOP."""
     for library in (_torch_dense, _cupy_dense):
-        try:
-            make = library(device, dtype)
-        except ImportError:
-            continue
+        make = or_none(partial(library, device, dtype))
         if make is not None:
             break
     else:

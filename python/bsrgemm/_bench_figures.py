@@ -22,6 +22,7 @@ from ._bench import (
     _Status,
     _time,
 )
+from ._demo import or_none
 from ._dtypes import dtype_size
 from ._figures import GIGA, TERA, Curve, Panel, Timed, check_path
 from ._mask import BlockMask
@@ -51,14 +52,14 @@ def draw_measured(
     products = [_timed(case, dtype, m.seconds) for case, m in measured]
     with _Status("measuring the dense product"):
         rival, rate = _gpu_rival(device, dtype) if on_gpu else _cpu_rival(dtype)
-        dense = rate(order, order, order) if rate else None
+        dense = or_none(lambda: rate(order, order, order)) if rate else None
     name = "dense" if dense is None else "cuBLAS, dense" if on_gpu else "NumPy, dense"
     what = f"{dtype}, {order}×{order}×{order}"
     panels = [
         _figures.crossover(products, 2.0 * order**3 / dense if dense else None, name, what, source),
         _figures.roofline(products, dense, name, _bandwidth(device), unit, what, source),
     ]
-    if dense is None:
+    if rate is None:
         print(f"the dense product's rate is {rival}: the picture is without it")
     panels.append(_attention_panel(device))
     _finish(path, panels)

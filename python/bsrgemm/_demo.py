@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from ._matmul import matmul
 
 # Largest relative error (Frobenius norm, against float64) that counts as right.
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5}
+
+Found = TypeVar("Found")
 
 
 class Case(NamedTuple):
@@ -182,7 +184,7 @@ def _measure(case: Case, device: str) -> tuple[float, float, float | None]:
         right = _core.DeviceArray.from_host(case.dense, device)
         out = _core.DeviceArray.empty(expected.shape, case.dense.dtype.name, device)
         seconds = _time(lambda: matmul(matrix, right, out=out), lambda: _core.synchronize(device))
-        dense_seconds = _torch_seconds(case, device)
+        dense_seconds = or_none(lambda: _torch_seconds(case, device))
         result = out.to_host()
     size = float(np.linalg.norm(expected)) or 1.0
     error = float(np.linalg.norm(result.astype(np.float64) - expected)) / size
@@ -207,12 +209,23 @@ def _time(call: Callable[[], Any], wait: Callable[[], Any] = lambda: None) -> fl
     return statistics.median(groups)
 
 
-def _torch_seconds(case: Case, device: str) -> float | None:
-    """Seconds of torch's dense product on the GPU; None without a torch that can use it."""
+def or_none(dense: Callable[[], Found]) -> Found | None:
+    """What is asked of a dense product: None where its library is not installed, or fails, which is
+    told. Ours is worth knowing without it."""
     try:
-        import torch
+        return dense()
     except ImportError:
         return None
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        print(f"dense product: {type(error).__name__}: {first_line}", file=sys.stderr)
+        return None
+
+
+def _torch_seconds(case: Case, device: str) -> float | None:
+    """Seconds of torch's dense product on the GPU; None without a torch that can use it."""
+    import torch
+
     if not torch.cuda.is_available():
         return None
     left = torch.as_tensor(case.matrix.todense(), device=device)
