@@ -118,7 +118,7 @@ def tally(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     choice and its case, how many predictions there are, and how many of them are good."""
     by_case: dict[str, list[Row]] = {}
     for row in rows:
-        if row["us"] is not None and "chosen" in row:
+        if row["us"] is not None and not row.get("wrong") and "chosen" in row:
             by_case.setdefault(row["case"], []).append(row)
     groups: dict[str, dict[str, Any]] = {}
     for case, found in by_case.items():

@@ -21,7 +21,7 @@ from bsrgemm._figures import Curve, Panel, Timed
 
 from .records import ROOT, Row
 from .report import GPU_SLUG, MEMORY_BYTES_PER_S, RESULTS, load
-from .report_cells import Run, ours
+from .report_cells import Run, obstacle, ours
 
 PICTURES = Path("docs", "pictures")
 NUMBERS = Path("python", "bsrgemm", _figures.SHIPPED.name)
@@ -120,14 +120,14 @@ def _found(runs: list[Run], timing: str, group: str) -> list[tuple[Run, Row]]:
     return [
         (run, row)
         for run, row in ours(runs, timing, dtype="float16", pattern="uniform")
-        if row["case"].startswith(group) and row["us"] is not None and _square(row)
+        if row["case"].startswith(group) and not obstacle(row) and _square(row)
     ]
 
 
 def _dense_seconds(run: Run) -> float:
     """The median of the whole dense products of a run."""
     rows = run.find_all("cublas_dense", "sustained", M=ORDER, N=ORDER, K=ORDER, dtype="float16")
-    return statistics.median(row["us"] for row in rows if row["us"]) * 1e-6
+    return statistics.median(row["us"] for row in rows if not obstacle(row)) * 1e-6
 
 
 def _crossover(runs: list[Run]) -> Panel:
@@ -165,7 +165,7 @@ def _attention(runs: list[Run]) -> Panel:
     curves = []
     for who, name in (("bsrgemm", "bsrgemm"), ("flex", "FlexAttention")):
         rows = run.find_all(who, "sustained", seen="uniform", keys=LENGTH, block=[128, 128])
-        measured = (row for row in rows if row["case"].startswith("masks/") and row["us"])
+        measured = (row for row in rows if row["case"].startswith("masks/") and not obstacle(row))
         points = sorted((row["density"], round(row["us"] / 1e3, 5)) for row in measured)
         x, y = zip(*points, strict=True)
         curves.append(Curve(name, x, y))
@@ -179,7 +179,7 @@ def _attention(runs: list[Run]) -> Panel:
         row = run.find(
             who, "sustained", seen="full", keys=LENGTH, size=128, heads=16, dtype="bfloat16"
         )
-        if row is not None and row["us"]:
+        if not obstacle(row):
             levels.append((name, row["us"] / 1e3))
     what = f"bfloat16, 16 heads of {LENGTH}×128, blocks of 128×128"
     return _figures.attention(curves, levels, what, _source(run))

@@ -18,7 +18,18 @@ from typing import Any
 from .cases import CROSSOVER_DENSITIES
 from .families import tally
 from .records import ROOT, Row
-from .report_cells import Made, Run, block_of, both_rates, number, obstacle, ours, rate, ratio
+from .report_cells import (
+    Made,
+    Run,
+    block_of,
+    both_rates,
+    micros,
+    number,
+    obstacle,
+    ours,
+    rate,
+    ratio,
+)
 from .report_host import host, training
 from .report_products import (
     dynamic,
@@ -114,9 +125,7 @@ def _describe(run: Run) -> str:
 
 
 def _prediction(row: Row) -> str:
-    if row["us"] is None:
-        return "-"
-    return f"{row['predicted_us']:.0f} / {row['us']:.0f}"
+    return obstacle(row) or f"{row['predicted_us']:.0f} / {row['us']:.0f}"
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -149,7 +158,7 @@ def _gpu_blocks(runs: list[Run], dtype: str) -> Made:
         cells.append(ratio(row, run.rival(row, "cublas_equal_flop")))
         cells.append(ratio(row, run.rival(row, "cublas_dense"), of="us"))
         cells += [rate(run.rival(row, who)) for who in shown]
-        plan = "-" if row["us"] is None else f"{row['plan_us'] / 1e3:.2f}"
+        plan = obstacle(row) or f"{row['plan_us'] / 1e3:.2f}"
         lines.append([*cells, _prediction(row), plan])
     return header, lines, [run for run, _ in found]
 
@@ -167,7 +176,7 @@ def _gpu_patterns(runs: list[Run], **fields: str) -> Made:
         same = {key: row[key] for key in ("dtype", "block", "nnzb", "M", "N", "K")}
         uniform = run.find("bsrgemm", "sustained", pattern="uniform", **same)
         cells = [block_of(row), row["pattern"].replace("_", " "), row["dtype"]]
-        cells.append("-" if row["us"] is None else f"{row['us']:.0f}")
+        cells.append(obstacle(row) or f"{row['us']:.0f}")
         cells += [both_rates(run, row), ratio(row, uniform)]
         cells.append(ratio(row, run.rival(row, "cublas_equal_flop")))
         lines.append([*cells, rate(run.rival(row, "torch_triton")), _prediction(row)])
@@ -339,7 +348,7 @@ def _gpu_attention_sparse_decode(runs: list[Run]) -> Made:
         cells = [_attention_shape(row), str(row["queries"]), block_of(row)]
         cells += [f"{row['density']:.3g}", f"{row['mask_heads']}{made}"]
         cells.append(number(row["bytes"] / 1e6))
-        cells.append(obstacle(row) or number(row["us"]))
+        cells.append(micros(row))
         cells.append(obstacle(row) or number(row["bytes"] / row["us"] / 1e6))
         lines.append([*cells, *(ratio(row, run.rival(row, who), of="us") for who in others)])
     return header, lines, [run for run, _ in found]

@@ -86,6 +86,10 @@ def obstacle(row: Row | None) -> str | None:
     return "wrong" if row.get("wrong") else None
 
 
+def micros(row: Row | None) -> str:
+    return obstacle(row) or number(row["us"])
+
+
 def rate(row: Row | None, scale: float = 1.0) -> str:
     """TFLOP/s times scale."""
     return obstacle(row) or number(row["tflops"] * scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .report_cells import Made, Run, block_of, number, obstacle
+from .report_cells import Made, Run, block_of, micros, number, obstacle
 from .training import KINDS, PARTS
 
 _CALLS = {
@@ -38,7 +38,7 @@ def host(runs: list[Run]) -> Made:
     lines = []
     for row in run.find_all("matmul_out", op="host"):
         found = [run.find(who, case=row["case"]) for who in _CALLS]
-        cells = [obstacle(other) or number(other["us"]) for other in found]
+        cells = [micros(other) for other in found]
         shape = f"{row['M']} × {row['K']}"
         lines.append([shape, block_of(row), row["dtype"], str(row["N"]), *cells])
     return header, lines, [run]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .cases import FEW_COLUMNS
-from .report_cells import Made, Run, block_of, both_rates, number, ours, rate, ratio
+from .report_cells import Made, Run, block_of, both_rates, micros, obstacle, ours, rate, ratio
 
 # Groups of cases, what the table calls them, and whom ours is compared with.
 _PRODUCTS = {
@@ -154,7 +154,7 @@ def _by_columns(
     for run, row in found:
         key = (block_of(row), row["dtype"], f"{row['M']} × {row['K']}", f"{row['density']:.3g}")
         faster = ratio(row, run.rival(row, rival), of="us")
-        rows.setdefault(key, {})[row["N"]] = f"{faster} ({number(row['us'])} µs)"
+        rows.setdefault(key, {})[row["N"]] = obstacle(row) or f"{faster} ({micros(row)} µs)"
     lines = [[*key, *(cells.get(n, "-") for n in numbers)] for key, cells in rows.items()]
     return header, lines, [run for run, _ in found]
 
@@ -173,7 +173,7 @@ def dynamic(runs: list[Run]) -> Made:
         cases = {row["case"]: row for row in run.find_all("update")}
         for case, row in cases.items():
             found = [run.find(name, case=case) for name in names]
-            cells = ["-" if other is None else number(other["us"]) for other in found]
+            cells = [micros(other) for other in found]
             lines.append([block_of(row), row["pattern"].replace("_", " "), *cells])
         if cases:
             used.append(run)
@@ -191,10 +191,10 @@ def experts(runs: list[Run]) -> Made:
         cells = [f"{row['experts']} of {row['width']} × {row['hidden']}", str(row["top"])]
         cells += [str(row["tokens"]), block_of(row)]
         pattern, down = (run.find(who, case=row["case"]) for who in ("pattern", "down"))
-        cells.append("-" if pattern is None else number(pattern["us"]))
+        cells.append(micros(pattern))
         for layer, who in ((row, "grouped_up"), (down, "grouped_down")):
             rival = run.find(who, case=row["case"])
-            cells.append("-" if layer is None else number(layer["us"]))
+            cells.append(micros(layer))
             cells.append("-" if layer is None else ratio(layer, rival, of="us"))
         lines.append(cells)
     return header, lines, [run for run, _ in found]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,28 @@ def test_gpu_tables_show_the_newest_run_with_its_own_peers(tmp_path: Path) -> No
     assert lines[2] == "| 128×128 | banded | float16 | 200 | 687 (-) | 1.25 | - | - | 110 / 200 |"
     nothing = report.table(tmp_path / report.RESULTS, "gpu-bfloat16")
     assert nothing == "*No committed measurement yet; `python -m benchmarks gpu` makes one.*\n"
+
+
+# Cells of a line that say what was measured.
+DESCRIBED = {"gpu-float16": 2, "gpu-patterns": 3, "gpu-dynamic": 2, "gpu-experts": 4}
+DESCRIBED |= {"gpu-sizes": 4, "gpu-linear": 5, "gpu-host": 4, "cpu": 2}
+
+
+@pytest.mark.parametrize("said", ["wrong", "fails"])
+def test_tables_have_no_times_of_what_is_wrong_or_failed(said: str) -> None:
+    folders = {slug: report.load(ROOT / report.RESULTS / slug) for slug in ("h200", "cpu")}
+    for row in (row for runs in folders.values() for run in runs for row in run.rows):
+        row |= {"wrong": True}
+        row.pop("peak_memory", None)
+        if said == "fails":
+            row |= {"timing": None, "us": None, "tflops": None, "error": "no"}
+            for name in ("predicted_us", "plan_us", "host_us"):
+                row.pop(name, None)
+    for name, (make, slug, _) in report.TABLES.items():
+        _, lines, _ = make(folders[slug])
+        for line in lines if name in DESCRIBED else []:
+            cells = " ".join(line[DESCRIBED[name] :])
+            assert said in cells and not re.search("[0-9]", cells), (name, cells)
 
 
 def test_results_of_a_machine_have_a_folder_of_their_own() -> None:
