@@ -26,6 +26,10 @@ SCORES_AT_A_TIME = 1 << 27
 WEIGHT_UNIT = {"float8_e4m3fn": 256.0}
 
 
+# What torch and FlashAttention say of a case that they have no kernel for.
+REFUSALS = ("No available kernel", "No viable backend", "only supports", "not support")
+
+
 class AttentionSuite(Suite):
     """Measures attention. ``families`` are backends, or "auto"."""
 
@@ -83,12 +87,19 @@ class AttentionSuite(Suite):
                     error.add_note(str(warning.message).split(" (Triggered")[0].strip())
                 raise
 
-    def _failed(self, p: Problem, who: str, error: Exception) -> tuple[list[Row], str]:
-        """A rival that is not there or refuses a case is left out."""
-        if who not in self.rivals:
-            return super()._failed(p, who, error)
+    def _error(self, case: Any, who: str, error: Exception) -> tuple[list[Row], str]:
+        """A rival that refuses a case is left out, as one that is not there."""
+        rows, note = super()._error(case, who, error)
+        if who not in self.rivals or (rows and not is_refusal(error)):
+            return rows, note
         reasons = [describe(error), *getattr(error, "__notes__", ())]
         return [], f"left out: {'; '.join(reasons)[:400]}"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether a call says that it does not take such operands."""
+    refused = isinstance(error, (NotImplementedError, TypeError, ValueError))
+    return refused or any(said in str(error) for said in REFUSALS)
 
 
 def make_problem(torch: Any, case: AttentionCase, device: str, cache: dict[Any, Any]) -> Problem:

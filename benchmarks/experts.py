@@ -7,8 +7,10 @@ that there are. examples/moe.py is the whole layer.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bsrgemm import DynamicPattern, matmul, sampled_matmul
@@ -16,11 +18,13 @@ from bsrgemm import DynamicPattern, matmul, sampled_matmul
 from .arguments import are_any
 from .cases import select
 from .gpu import add_measure_arguments, measure
-from .records import Results, make_row
-from .suite import Outcome, relative_error
+from .records import Results, Row, make_row
+from .suite import Guard, Outcome, is_right, relative_error
 from .timing import DeviceTimer
 
 RIVAL = "grouped_mm"
+# Of a layer's result or that of both, in the Frobenius norm.
+ALLOWED = {"bfloat16": 1e-2, "float32": 1e-5}
 
 
 @dataclass(frozen=True)
@@ -81,13 +85,13 @@ def run(args: argparse.Namespace) -> int:
     def make_suite(torch: Any, gpu: dict[str, Any], results: Results) -> ExpertsSuite:
         return ExpertsSuite(torch, DeviceTimer(torch), args.peers)
 
-    return measure(args, cases, make_suite)  # type: ignore[arg-type]
+    return measure(args, cases, make_suite)
 
 
-class ExpertsSuite:
+class ExpertsSuite(Guard):
     """Checks and times one case after the other. ``timer`` has prepare and sustained."""
 
-    broken: Exception | None = None
+    leading = "up"
 
     def __init__(
         self, torch: Any, timer: Any, peers: Iterable[str], device: str = "cuda:0"
@@ -96,7 +100,7 @@ class ExpertsSuite:
 
     def run(self, case: ExpertsCase) -> Outcome:
         torch, outcome = self.torch, Outcome()
-        width, hidden, experts = case.width, case.hidden, case.experts
+        width, hidden, experts, block = case.width, case.hidden, case.experts, case.block
         kind = getattr(torch, case.dtype)
 
         def normal(*shape: int) -> Any:
@@ -110,32 +114,61 @@ class ExpertsSuite:
         padded[real] = x
         up = normal(width, experts * hidden) / width**0.5
         down = normal(experts * hidden, width) / hidden**0.5
-        blocks = len(mask) * (hidden // case.block)
-        shape = len(real), experts * hidden
-        pattern = DynamicPattern(shape, (case.block, case.block), blocks, self.device)
-        pattern.update(mask)
-        values = sampled_matmul(padded, up, pattern)
-        y = matmul(values, down)
-
         up_each = up.view(width, experts, hidden).permute(1, 0, 2).contiguous()
         down_each = down.view(experts, hidden, width)
         of_expert = zip(x.split(counts.tolist()), up_each, down_each, strict=True)
-        expected = torch.cat([x.float() @ w.float() @ v.float() for x, w, v in of_expert])
-        error = relative_error(torch, y[real], expected.double())
-        outcome.wrong = not error <= (1e-5 if case.dtype == "float32" else 1e-2)
-        del expected
+        between, expected = (
+            torch.cat(layer)
+            for layer in zip(*(_exact(*operands) for operands in of_expert), strict=True)
+        )
 
-        self._time(outcome, case, "pattern", lambda: pattern.update(mask), 0.0)
-        self._time(outcome, case, "up", lambda: sampled_matmul(padded, up, pattern, out=values))
-        self._time(outcome, case, "down", lambda: matmul(values, down, out=y))
+        across = hidden // block
+        blocks = len(mask) * across
+        shape = len(real), experts * hidden
+        pattern = DynamicPattern(shape, (block, block), blocks, self.device)
+        pattern.update(mask)
+        values = pattern.array(x.new_full((blocks, block, block), math.nan))
+        y = x.new_full((len(real), width), math.nan)
+
+        def rows_of_values() -> Any:
+            """Block rows of an expert have all columns of it, one behind the other."""
+            tiles = values.data.view(len(mask), across, block, block)
+            return tiles.transpose(1, 2).reshape(len(real), hidden)[real]
+
+        def measure(
+            who: str,
+            call: Callable[[], Any],
+            found: Callable[[], Any],
+            expected: Any,
+            flops: float = case.useful_flops,
+        ) -> None:
+            if not self.broken:
+                what = partial(self._measure, case, who, call, found, expected, flops)
+                self._attempt(case, who, outcome, what)
+
+        measure(
+            "pattern",
+            lambda: pattern.update(mask),
+            lambda: torch.as_tensor(pattern.to_mask(), device=self.device),
+            mask.double(),
+            0.0,
+        )
+        call = partial(sampled_matmul, padded, up, pattern, out=values)
+        measure("up", call, rows_of_values, between)
+        measure("down", lambda: matmul(values, down, out=y), lambda: y[real], expected)
+        outcome.wrong = not is_right(outcome.rows)
         if RIVAL in self.peers:
-            grouped, ends = torch.nn.functional.grouped_mm, counts.cumsum(0).int()
-            between = grouped(x, up_each, offs=ends)
-            self._time(outcome, case, "grouped_up", lambda: grouped(x, up_each, offs=ends))
-            self._time(
-                outcome, case, "grouped_down", lambda: grouped(between, down_each, offs=ends)
-            )
+            ends, given = counts.cumsum(0).int(), between.to(kind)
+            for who, left, right, result in (
+                ("grouped_up", x, up_each, between),
+                ("grouped_down", given, down_each, expected),
+            ):
+                call = partial(self._grouped, left, right, ends)
+                measure(who, call, call, result)
         return outcome
+
+    def _grouped(self, left: Any, right: Any, ends: Any) -> Any:
+        return self.torch.nn.functional.grouped_mm(left, right, offs=ends)
 
     def _place(self, case: ExpertsCase, counts: Any) -> tuple[Any, Any]:
         """Which rows of the padded tokens there are, and which blocks they have, with room for
@@ -156,17 +189,25 @@ class ExpertsSuite:
         real = torch.arange(block, device=self.device) < left[:, None]
         return real.flatten(), mask
 
-    def _time(
+    def _measure(
         self,
-        outcome: Outcome,
         case: ExpertsCase,
         who: str,
         call: Callable[[], Any],
-        flops: float | None = None,
-    ) -> None:
-        call, estimate = self.timer.prepare(call)
-        seconds = self.timer.sustained(call, estimate).seconds
-        flops = case.useful_flops if flops is None else flops
-        extra = {"wrong": True} if outcome.wrong else {}
-        outcome.rows.append(make_row(case, who, "sustained", seconds, flops, **extra))
-        outcome.notes.append(f"{who} {seconds * 1e6:.4g} us")
+        found: Callable[[], Any],
+        expected: Any,
+        flops: float,
+    ) -> tuple[list[Row], str]:
+        call()
+        error = relative_error(self.torch, found(), expected)
+        prepared, estimate = self.timer.prepare(call)
+        seconds = self.timer.sustained(prepared, estimate).seconds
+        extra = {} if error <= ALLOWED[case.dtype] else {"wrong": True}
+        row = make_row(case, who, "sustained", seconds, flops, rel_err=error, **extra)
+        return [row], f"{seconds * 1e6:.4g} us"
+
+
+def _exact(x: Any, up: Any, down: Any) -> tuple[Any, Any]:
+    """What both layers of an expert give, in float64."""
+    between = x.double() @ up.double()
+    return between, between @ down.double()

@@ -88,7 +88,7 @@ class FamilySuite(Suite):
                 "chosen": family == plan.choice,
             }
 
-            def timed(p: Any, _: Any, family: str, extra: dict[str, Any] = extra) -> Any:
+            def timed(family: str = family, extra: dict[str, Any] = extra) -> Any:
                 ours = self._our_product(p, family)
                 ours.call()
                 rows = self._time(
@@ -97,7 +97,7 @@ class FamilySuite(Suite):
                 return rows, f"{rows[0]['us']:.1f} us" + " *" * extra["chosen"]
 
             p.out.fill_(math.nan)
-            self._attempt(p, family, outcome, None, timed, family)
+            self._attempt(case, family, outcome, timed)
             if self.broken or "error" in outcome.rows[-1]:
                 outcome.wrong = True
             elif first is None:

@@ -25,7 +25,7 @@ from .cases import FORMS, READ_ROWS, SEED, Case, PairsCase, gpu_cases, select
 from .pairs import PairsSuite
 from .peers import RIVALS, wanted
 from .records import Results
-from .suite import TURNS, Suite, is_new
+from .suite import TURNS, Guard, Suite, is_new
 from .timing import BURST_IDLE, SUSTAINED_MEASURED, SUSTAINED_WARM, DeviceTimer
 
 FAMILIES = ("auto", "tall", "stream", "regroup", "align", "narrow", "portable", "pairs", "spread")
@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
 def measure(
     args: argparse.Namespace,
     cases: list[Any],
-    make_suite: Callable[[Any, dict[str, Any], Results], Suite],
+    make_suite: Callable[[Any, dict[str, Any], Results], Guard],
 ) -> int:
     """Runs the cases on the first GPU and writes ``args.out``; the exit status."""
     try:
@@ -122,11 +122,11 @@ def measure(
     return report_wrong(wrong)
 
 
-def run_cases(suite: Suite, cases: list[Any], results: Results) -> list[str]:
+def run_cases(suite: Guard, cases: list[Any], results: Results) -> list[str]:
     """Prints a line a case as it is done; the names of those whose result is wrong."""
     wrong = []
     for case in cases:
-        outcome = suite.run(case)
+        outcome = suite.run_guarded(case)
         results.add(outcome.rows)
         print(f"{case.name}: {'; '.join(outcome.notes)}", flush=True)
         if outcome.wrong:

@@ -24,7 +24,7 @@ from .cases import SEED, select
 from .gpu import report_wrong, run_cases
 from .patterns import Pattern, uniform
 from .records import Results, Row, make_row
-from .suite import ALLOWED, Outcome, describe, relative_error
+from .suite import ALLOWED, Guard, Outcome, describe, relative_error
 from .timing import CHUNK
 
 CALLS = 10_000
@@ -98,11 +98,11 @@ def run(args: argparse.Namespace) -> int:
     return report_wrong(wrong)
 
 
-class HostSuite:
+class HostSuite(Guard):
     """Measures a case: each call so many times, by the median of runs that take turns, since a host
     changes its own speed."""
 
-    broken: Exception | None = None
+    leading = "matmul_out"
 
     def __init__(self, torch: Any, device: str, calls: int = CALLS) -> None:
         self.torch, self.device, self.calls = torch, device, calls

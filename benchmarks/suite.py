@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from bsrgemm import Plan, bsr_array
@@ -76,7 +78,63 @@ class Reference:
     dense_error: float  # what the dense product loses in the same precision
 
 
-class Suite:
+class Guard:
+    """Of suites. What raises has a row that says so, and all others keep theirs."""
+
+    timer: Any
+    leading = "bsrgemm"  # that of a case's rows without which tables have no line
+    broken: Exception | None = None  # set when the device fails after an error
+
+    def run(self, case: Any) -> Outcome:
+        raise NotImplementedError
+
+    def run_guarded(self, case: Any) -> Outcome:
+        """Operands and references may be what fails."""
+        try:
+            return self.run(case)
+        except Exception as error:
+            traceback.print_exc()
+            rows, note = self._error(case, self.leading, error)
+            return Outcome(rows, [note], wrong=True)
+
+    def _attempt(
+        self,
+        case: Any,
+        who: str,
+        outcome: Outcome,
+        measure: Callable[[], tuple[list[Row], str]],
+    ) -> None:
+        """Adds what ``measure`` finds, or the error that it raises."""
+        try:
+            rows, note = measure()
+        except Exception as error:
+            rows, note = self._error(case, who, error)
+        outcome.rows += rows
+        outcome.notes.append(f"{who} {note}")
+
+    def _error(self, case: Any, who: str, error: Exception) -> tuple[list[Row], str]:
+        """Who is not installed has no row: tables say of others that they fail."""
+        text = describe(error)
+        self._look_at_device()
+        if isinstance(error, ModuleNotFoundError):
+            return [], f"left out: {text}"
+        return [make_row(case, who, None, None, 0.0, error=text)], text
+
+    def _look_at_device(self) -> None:
+        try:
+            self._synchronize()
+        except Exception as failure:
+            self.broken = failure
+
+    def _synchronize(self) -> None:
+        self.timer.synchronize()
+
+
+def is_right(rows: Iterable[Row]) -> bool:
+    return not any(row.get("wrong") or "error" in row for row in rows)
+
+
+class Suite(Guard):
     """Measures products. ``timer`` has prepare, sustained, burst, cold and synchronize."""
 
     rivals = RIVALS
@@ -99,7 +157,6 @@ class Suite:
         self.waiting: list[Turn] = []  # of the case in hand
         self.seen: set[Any] = set()
         self.cache: dict[Any, Any] = {}
-        self.broken: Exception | None = None  # set when the device fails after an error
 
     def run(self, case: Any) -> Outcome:
         outcome = Outcome()
@@ -107,13 +164,14 @@ class Suite:
         p = self._problem(case)
         reference = self._reference(p)
         for family in self._possible_families(p):
-            self._attempt(p, our_name(family), outcome, reference, self._ours, family)
+            measure = partial(self._ours, p, reference, family)
+            self._attempt(case, our_name(family), outcome, measure)
         for who in self.wanted(case):
             if who in self.peers and not self.broken and is_new(self.seen, case, who):
-                self._attempt(p, who, outcome, reference, self._rival, who)
+                self._attempt(case, who, outcome, partial(self._rival, p, reference, who))
         self._take_turns(outcome)
-        ours = [row for row in outcome.rows if row["who"].startswith("bsrgemm")]
-        outcome.wrong = any(row.get("wrong") or "error" in row for row in ours)
+        ours = (row for row in outcome.rows if row["who"].startswith("bsrgemm"))
+        outcome.wrong = not is_right(ours)
         return outcome
 
     def _problem(self, case: Case) -> Problem:
@@ -155,34 +213,6 @@ class Suite:
 
     def _plan(self, p: Problem) -> Plan:
         return self._read(p).plan(p.case.n, chip=self.chip)
-
-    def _attempt(
-        self,
-        p: Problem,
-        who: str,
-        outcome: Outcome,
-        reference: Reference,
-        measure: Callable[[Problem, Reference, str], tuple[list[Row], str]],
-        which: str,
-    ) -> None:
-        """Adds what ``measure`` finds, or the error that it raises."""
-        try:
-            rows, note = measure(p, reference, which)
-        except Exception as error:
-            rows, note = self._failed(p, who, error)
-            try:
-                self.timer.synchronize()
-            except Exception as failure:
-                self.broken = failure
-        outcome.rows += rows
-        outcome.notes.append(f"{who} {note}")
-
-    def _failed(self, p: Problem, who: str, error: Exception) -> tuple[list[Row], str]:
-        """Who is not installed has no row: tables say of others that they fail."""
-        text = describe(error)
-        if isinstance(error, ModuleNotFoundError):
-            return [], f"left out: {text}"
-        return [make_row(p.case, who, None, None, 0.0, error=text)], text
 
     def _possible_families(self, p: Problem) -> list[str]:
         """Those of the wanted families that take the case."""
@@ -270,12 +300,24 @@ class Suite:
             return
         for _ in range(self.turns - 1):
             self.waiting.reverse()
-            for turn in self.waiting:
-                turn.seconds.append(self.timer.sustained(turn.call, turn.estimate).seconds)
+            for turn in [*self.waiting]:
+                self._take_turn(turn, outcome)
         for turn in self.waiting:
             turn.row |= time_and_rate(statistics.median(turn.seconds), turn.flops)
             turn.row["turns_us"] = [time_and_rate(s, turn.flops)["us"] for s in turn.seconds]
             outcome.notes.append(f"{turn.row['who']} in turns {turn.row['tflops']:.3g}")
+
+    def _take_turn(self, turn: Turn, outcome: Outcome) -> None:
+        """Who raises in one has no time any more."""
+        if self.broken:
+            return
+        try:
+            turn.seconds.append(self.timer.sustained(turn.call, turn.estimate).seconds)
+        except Exception as error:
+            self.waiting.remove(turn)
+            self._look_at_device()
+            turn.row |= {"timing": None, **time_and_rate(None, 0.0), "error": describe(error)}
+            outcome.notes.append(f"{turn.row['who']} in turns {turn.row['error']}")
 
     def _matrix(self, p: Problem) -> bsr_array:
         arrays = (p.values, p.pattern.indices, p.pattern.indptr)

@@ -18,7 +18,7 @@ from .arguments import are_any
 from .cases import select
 from .gpu import add_measure_arguments, measure
 from .records import Results, Row, make_row
-from .suite import ALLOWED, Outcome, describe, relative_error
+from .suite import ALLOWED, Guard, Outcome, describe, relative_error
 
 WARM_SECONDS, STEPS, TURNS = 0.3, 40, 3
 PARTS = ("forward", "backward", "optimizer")
@@ -92,10 +92,8 @@ def run(args: argparse.Namespace) -> int:
     return measure(args, cases, make_suite)
 
 
-class TrainingSuite:
+class TrainingSuite(Guard):
     """Measures a case: every kind of model by itself, so that its memory can be told."""
-
-    broken: Exception | None = None
 
     def __init__(
         self,
@@ -125,6 +123,10 @@ class TrainingSuite:
                 said = rows[0]["error"] if "error" in rows[0] else f"{rows[-1]['us']} us"
                 outcome.notes.append(f"{kind} {said}")
         return outcome
+
+    def _synchronize(self) -> None:
+        if self.device != "cpu":
+            self.torch.cuda.synchronize()
 
     # ---- models --------------------------------------------------------------------------------
 

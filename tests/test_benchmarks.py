@@ -27,12 +27,9 @@ from bsrgemm import _bench  # noqa: E402
 from benchmarks import cpu, peers, records, timing  # noqa: E402
 from benchmarks import suite as suite_module  # noqa: E402
 from benchmarks.cases import FORMS, Case, PairsCase, cpu_cases, gpu_cases, select  # noqa: E402
-from benchmarks.dynamic import DynamicCase, DynamicSuite, dynamic_cases  # noqa: E402
-from benchmarks.experts import ExpertsCase, ExpertsSuite, experts_cases  # noqa: E402
 from benchmarks.families import FamilySuite  # noqa: E402
 from benchmarks.pairs import PairsSuite  # noqa: E402
 from benchmarks.patterns import PATTERNS  # noqa: E402
-from benchmarks.softmax import SoftmaxCase, SoftmaxSuite, softmax_cases  # noqa: E402
 from benchmarks.suite import Suite  # noqa: E402
 from benchmarks.timing import DeviceTimer, Timing, rounds  # noqa: E402
 
@@ -303,21 +300,6 @@ def test_every_family_of_a_case(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.wrong and outcome.rows[-1]["wrong"] and "wrong" not in outcome.rows[0]
 
 
-@pytest.mark.parametrize("view", [False, True])
-def test_softmax_suite(view: bool) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    outcome = SoftmaxSuite(torch, "cpu", HostTimer(), ["torch"]).run(
-        SoftmaxCase("float32", 16, 3, view, order=128)
-    )
-    assert not outcome.wrong and [row["who"] for row in outcome.rows] == ["bsrgemm", "torch_dense"]
-    ours = outcome.rows[0]
-    assert ours["density"] == 0.375 and 0 < ours["rel_err"] < 1e-6
-    moved = 2 * 4 * 128 * 128 * 0.375
-    assert ours["tb_s"] == pytest.approx(moved / ours["us"] / 1e6, rel=1e-2)
-    cases = list(softmax_cases())
-    assert len({case.name for case in cases}) == len(cases)
-
-
 def test_cpu_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("scipy", reason="SciPy is not installed")
     case = next(cpu_cases(["float32"], order=256))
@@ -485,41 +467,6 @@ def test_harness_command_line() -> None:
     assert "cublas_equal_flop torch_triton stk cusparse" in done.stdout
     done = subprocess.run([*command, "--peers", "nobody"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "nobody" in done.stderr
-
-
-# ---- patterns that change ------------------------------------------------------------------------
-
-
-def test_dynamic_suite() -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    case = DynamicCase("dynamic", "float32", (4, 8), 3, 32, 16, 64, "zipf_rows")
-    assert case.capacity == 30 and case.fields["capacity"] == 30
-    outcome = DynamicSuite(torch, HostTimer(), "cpu").run(case)
-    assert not outcome.wrong
-    who = {row["who"]: row["tflops"] for row in outcome.rows}
-    assert [name for name, rate in who.items() if rate == 0] == ["update", "gather", "update_topk"]
-    forms = ("product", "transposed_product", "left_product", "sampled_product")
-    assert {*forms, *(f"fixed_{form}" for form in forms)} < set(who)
-
-
-def test_dynamic_cases() -> None:
-    for case in dynamic_cases():
-        assert len(case.make_pattern().indices) == case.nnzb <= case.capacity
-
-
-@pytest.mark.parametrize(("tokens", "block", "top"), [(1, 4, 1), (50, 4, 2), (7, 8, 3)])
-def test_experts_suite(tokens: int, block: int, top: int) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    case = ExpertsCase(12, 16, 5, top, tokens, block, "float32")
-    outcome = ExpertsSuite(torch, HostTimer(), (), "cpu").run(case)
-    assert not outcome.wrong and [row["who"] for row in outcome.rows] == ["pattern", "up", "down"]
-    assert outcome.rows[1]["tokens"] == tokens and outcome.rows[0]["tflops"] == 0.0
-
-
-def test_experts_cases() -> None:
-    cases = list(experts_cases())
-    assert len({case.name for case in cases}) == len(cases)
-    assert all(case.hidden % case.block == 0 for case in cases)
 
 
 # ---- python -m bsrgemm bench ---------------------------------------------------------------------
