@@ -21,6 +21,8 @@ from .records import Results, Row, make_row
 from .suite import ALLOWED, Guard, Outcome, describe, relative_error
 
 WARM_SECONDS, STEPS, TURNS = 0.3, 40, 3
+# Between a compiled model and itself as it is, in units of the dtype's roundoff.
+COMPILED_ALLOWED = 4
 PARTS = ("forward", "backward", "optimizer")
 # name: (whether the layers are sparse, whether the model is compiled)
 KINDS = {
@@ -110,15 +112,17 @@ class TrainingSuite(Guard):
         outcome = Outcome()
         with self.torch.enable_grad():
             errors = self._errors(case)
-            outcome.wrong = not all(found <= ALLOWED * lost for found, lost in errors)
+            wrong = not all(found <= ALLOWED * lost for found, lost in errors)
+            outcome.wrong = wrong
             for kind in self.kinds:
                 try:
                     rows = self._measure(case, kind)
                 except Exception as failure:
                     rows = [make_row(case, kind, None, None, 0.0, error=describe(failure))]
                     outcome.wrong |= kind == "bsrgemm"
-                if outcome.wrong and kind.startswith("bsrgemm"):
-                    rows = [row | {"wrong": True} for row in rows]
+                if kind.startswith("bsrgemm"):
+                    rows = [row | {"wrong": True} if wrong else row for row in rows]
+                    outcome.wrong |= any("wrong" in row for row in rows)
                 outcome.rows += rows
                 said = rows[0]["error"] if "error" in rows[0] else f"{rows[-1]['us']} us"
                 outcome.notes.append(f"{kind} {said}")
@@ -255,10 +259,26 @@ class TrainingSuite(Guard):
         rows = [make_row(case, kind, part, seconds[part], 0.0) for part in PARTS]
         host_us = seconds["host"] * 1e6
         flops = case.flops(sparse)
-        return [
-            *rows,
-            make_row(case, kind, "step", seconds["step"], flops, host_us=host_us, **extra),
-        ]
+        rows.append(make_row(case, kind, "step", seconds["step"], flops, host_us=host_us, **extra))
+        if compiled and not self._is_as_eager(case, call, model, x, wanted):
+            rows = [row | {"wrong": True} for row in rows]
+        return rows
+
+    def _is_as_eager(
+        self, case: TrainingCase, call: Callable[..., Any], model: Any, x: Any, wanted: Any
+    ) -> bool:
+        """Whether a compiled model's result and gradient of the input are those of the model."""
+        torch, found = self.torch, []
+        for each in (call, model):
+            x.grad = None
+            y = each(x)
+            y.backward(wanted)
+            found.append((y.detach(), x.grad))
+        allowed = COMPILED_ALLOWED * torch.finfo(getattr(torch, case.dtype)).eps
+        return all(
+            relative_error(torch, ours, same.double()) <= allowed
+            for ours, same in zip(*found, strict=True)
+        )
 
 
 class Clock:

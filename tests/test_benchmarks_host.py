@@ -118,6 +118,18 @@ def test_training_suite_finds_wrong_products(name: str, monkeypatch: pytest.Monk
     assert all(("wrong" in row) == (row["who"] == "bsrgemm") for row in outcome.rows)
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.1])
+def test_training_suite_looks_at_compiled_models(
+    factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", lambda model: lambda x: model(x) * factor)
+    kinds = ("bsrgemm_compiled", "bsrgemm", "dense_compiled")
+    outcome = TrainingSuite(torch, "cpu", kinds, warm=0.0, steps=2).run(SMALL)
+    marked = {row["who"] for row in outcome.rows if "wrong" in row}
+    assert marked == ({"bsrgemm_compiled", "dense_compiled"} if factor > 1 else set())
+    assert outcome.wrong == (factor > 1) and not any("error" in row for row in outcome.rows)
+
+
 def test_training_cases() -> None:
     for case in training_cases():
         assert case.features % case.block == case.hidden % case.block == 0
