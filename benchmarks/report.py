@@ -40,6 +40,7 @@ from .report_products import (
     portable_products,
     products,
     sizes,
+    softmax,
 )
 
 RESULTS = Path("benchmarks", "results")
@@ -309,19 +310,33 @@ def _gpu_attention_masks(runs: list[Run]) -> Made:
     found = [
         (run, row)
         for run, row in ours(runs, "sustained", op="attention")
-        if row["case"].startswith(("masks/", "topk/"))
+        if row.get("block") and row["case"].startswith(("masks/", "topk/", "fp8/"))
     ]
-    header = ["batch × heads × length × size", "block", "pattern", "density", "TF/s (burst)"]
+    header = [
+        "batch × heads × length × size",
+        "dtype",
+        "block",
+        "pattern",
+        "density",
+        "TF/s (burst)",
+    ]
     header += ["of own dense rate", "times faster than own dense", "of FlexAttention"]
     lines = []
     for run, row in found:
-        dense = run.rival(row, "bsrgemm_dense")
+        dense = run.rival(row, "bsrgemm_dense") or _without_mask(run, row)
         made = ", top-k, made at each call" if row["case"].startswith("topk/") else ""
-        cells = [_attention_shape(row), block_of(row), row["seen"].replace("_", " ") + made]
+        cells = [_attention_shape(row), row["dtype"], block_of(row)]
+        cells.append(row["seen"].replace("_", " ") + made)
         cells += [f"{row['density']:.3g}", both_rates(run, row)]
         cells += [ratio(row, dense), ratio(row, dense, of="us")]
         lines.append([*cells, ratio(row, run.rival(row, "flex"))])
     return header, lines, [run for run, _ in found]
+
+
+def _without_mask(run: Run, row: Row) -> Row | None:
+    """Ours of a case of its own."""
+    same = {key: row[key] for key in ("dtype", "batch", "heads", "keys", "size")}
+    return run.find("bsrgemm", row["timing"], seen="full", **same)
 
 
 def _gpu_attention_sparse_decode(runs: list[Run]) -> Made:
@@ -402,6 +417,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-sizes": (sizes, GPU_SLUG, "gpu --select ^sizes"),
     "gpu-dynamic": (dynamic, GPU_SLUG, "dynamic"),
     "gpu-experts": (experts, GPU_SLUG, "experts"),
+    "gpu-softmax": (softmax, GPU_SLUG, "softmax"),
     "gpu-host": (host, GPU_SLUG, "host"),
     "gpu-training": (training, GPU_SLUG, "training"),
     "cpu": (_cpu, "cpu", "cpu"),

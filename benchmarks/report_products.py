@@ -6,7 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from .cases import FEW_COLUMNS
-from .report_cells import Made, Run, block_of, both_rates, micros, obstacle, ours, rate, ratio
+from .report_cells import (
+    Made,
+    Run,
+    block_of,
+    both_rates,
+    micros,
+    number,
+    obstacle,
+    ours,
+    rate,
+    ratio,
+)
 
 # Groups of cases, what the table calls them, and whom ours is compared with.
 _PRODUCTS = {
@@ -198,3 +209,26 @@ def experts(runs: list[Run]) -> Made:
             cells.append("-" if layer is None else ratio(layer, rival, of="us"))
         lines.append(cells)
     return header, lines, [run for run, _ in found]
+
+
+def softmax(runs: list[Run]) -> Made:
+    """Of a matrix and its view, and over torch's of a dense matrix of as many elements."""
+    forms = {"softmax(bsr)": "softmax(A)", "softmax(bsr.T)": "softmax(A.T)"}
+    header = ["block", "dtype", "density"]
+    for form in forms.values():
+        header += [f"{form}, µs", "TB/s", "times faster than dense"]
+    found = [(run, row) for run, row in ours(runs, "sustained") if row.get("op") in forms]
+    lines: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    for run, row in found:
+        moved = obstacle(row) or number(row["tb_s"])
+        cells = [micros(row), moved, ratio(row, run.rival(row, "torch_dense"), of="us")]
+        key = (block_of(row), row["dtype"], f"{row['density']:.3g}")
+        lines.setdefault(key, {})[row["op"]] = cells
+    return (
+        header,
+        [
+            [*key, *(cell for form in forms for cell in cells.get(form, ["-"] * 3))]
+            for key, cells in lines.items()
+        ],
+        [run for run, _ in found],
+    )

@@ -433,6 +433,8 @@ def test_tables(tmp_path: Path) -> None:
     (mask,) = select(cases, "^masks/.*16384x128/128x128/d0.125/zipf")
     (long,) = select(cases, "^masks/.*32768x128/128x128/d0.5/uniform")
     packed, _ = select(cases, "^varlen/")
+    (eight,) = select(cases, "^fp8/.*/128x128/")
+    (dense_eight,) = select(cases, "^fp8/.*/1x16x16384x128/full")
     write_run(
         tmp_path,
         "h200",
@@ -452,6 +454,9 @@ def test_tables(tmp_path: Path) -> None:
             result(mask, "bsrgemm", "burst", 500.0, plan_us=1234.0),
             result(mask, "bsrgemm_dense", "sustained", 4000.0) | {"tflops": 550.0},
             result(mask, "flex", "sustained", 750.0),
+            # Its dense time is that of the case without a mask.
+            result(eight, "bsrgemm", "sustained", eight.useful_flops / 500e6),
+            result(dense_eight, "bsrgemm", "sustained", dense_eight.useful_flops / 1000e6),
             result(long, "bsrgemm", None, None, error="OutOfMemoryError: no"),
         ],
     )
@@ -465,12 +470,17 @@ def test_tables(tmp_path: Path) -> None:
         "| 16 × 32 (8 of K and V) × 8192 × 128 | bfloat16 | decode | 8.01 (-) | - | - | 2.00 |",
         "| 32 × 16 × 256 to 8192 × 128 | bfloat16 | full | 500 (-) | 0.80 | - | - |",
     ]
-    assert report.table(folder, "gpu-attention-masks").splitlines()[:4] == [
-        "| batch × heads × length × size | block | pattern | density | TF/s (burst) | "
+    shape = "| 1 × 16 × 16384 × 128 |"
+    lines = report.table(folder, "gpu-attention-masks").splitlines()
+    assert lines[4] == (
+        "| 1 × 16 × 32768 × 128 | bfloat16 | 128×128 | uniform | 0.5 | fails (fails) | - | - | - |"
+    )
+    assert lines[:4] == [
+        "| batch × heads × length × size | dtype | block | pattern | density | TF/s (burst) | "
         "of own dense rate | times faster than own dense | of FlexAttention |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        "| 1 × 16 × 16384 × 128 | 128×128 | zipf rows | 0.125 | 440 (550) | 0.80 | 6.40 | 1.20 |",
-        "| 1 × 16 × 32768 × 128 | 128×128 | uniform | 0.5 | fails (fails) | - | - | - |",
+        f"| --- |{' ---: |' * 8}",
+        f"{shape} bfloat16 | 128×128 | zipf rows | 0.125 | 440 (550) | 0.80 | 6.40 | 1.20 |",
+        f"{shape} float8_e4m3fn | 128×128 | uniform | 0.125 | 500 (-) | 0.50 | 4.00 | - |",
     ]
     few = select(cases, "^sparse_decode/.*32768.*q4")
     rows = [

@@ -17,6 +17,7 @@ from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.dynamic import dynamic_cases  # noqa: E402
 from benchmarks.experts import experts_cases  # noqa: E402
 from benchmarks.families import describe, tally  # noqa: E402
+from benchmarks.softmax import softmax_cases  # noqa: E402
 
 
 def result(case: Case, who: str, timing: str | None, us: float | None, **extra: Any) -> Any:
@@ -256,6 +257,26 @@ def test_documents_are_updated_and_checked(tmp_path: Path) -> None:
     readme.write_text("<!-- table:gpu-float61 -->\n<!-- end -->\n")
     with pytest.raises(report.UnknownTable, match="gpu-float61"):
         report.update(tmp_path, write=False)
+
+
+def test_table_of_softmax(tmp_path: Path) -> None:
+    first, view = select(softmax_cases(), "/float16/128x128/d0.125/")
+    rows = [
+        records.make_row(case, who, "sustained", us * 1e-6, 0.0, tb_s=33.6 / us)
+        for case, who, us in ((first, "bsrgemm", 20.0), (first, "torch_dense", 30.0))
+    ]
+    rows.append(records.make_row(view, "bsrgemm", None, None, 0.0, error="no"))
+    write_run(tmp_path, "h200", "softmax", "2026-01-01", rows)
+    assert report.table(tmp_path / report.RESULTS, "gpu-softmax").splitlines()[2] == (
+        "| 128×128 | float16 | 0.125 | 20.0 | 1.68 | 1.50 | fails | fails | - |"
+    )
+
+
+def test_tables_are_all_in_a_document() -> None:
+    """Of cases that are lost, too."""
+    documents = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    text = "".join(path.read_text() for path in documents)
+    assert [name for name in report.TABLES if f"<!-- table:{name} -->" not in text] == []
 
 
 def test_tables_of_the_repository_are_those_of_its_results() -> None:
