@@ -16,7 +16,8 @@ from .timing import SUSTAINED_MEASURED, SUSTAINED_WARM
 
 def add_result_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--out", type=folder, help="write OUT/<name>.json")
-    parser.add_argument("--name", default=name, help=f"of the result file (default {name})")
+    parser.add_argument("--name", help=f"of the result file (default {name})")
+    parser.set_defaults(default_name=name)
     parser.add_argument("--commit", help="recorded in the results; default: git's")
 
 
@@ -30,6 +31,7 @@ def add_select_argument(
         default=default,
         help=f"a regular expression for the names of cases{kinds}",
     )
+    parser.set_defaults(default_select=default)
 
 
 def add_list_argument(
@@ -117,6 +119,20 @@ def sustained_seconds(text: str) -> tuple[float, float]:
             f"{SUSTAINED_WARM},{SUSTAINED_MEASURED}"
         )
     return warm, measured
+
+
+def result_path(args: argparse.Namespace) -> Path | None:
+    return args.out / f"{args.name or args.default_name}.json" if args.out else None
+
+
+def replaces_all(args: argparse.Namespace) -> bool:
+    """Whether results of some cases would replace a file that nobody has named, which may hold
+    those of all; says so if they would."""
+    path = result_path(args)
+    if path is None or args.name or args.select == args.default_select or not path.exists():
+        return False
+    print(f"{path} exists, --select is {args.select!r}; accepted: with --name", file=sys.stderr)
+    return True
 
 
 def are_any(cases: list[Any]) -> bool:

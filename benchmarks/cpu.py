@@ -30,6 +30,8 @@ from .arguments import (
     are_any,
     order,
     positive,
+    replaces_all,
+    result_path,
 )
 from .attention_cases import AttentionCase, cpu_attention_cases
 from .cases import SEED, Case, cpu_cases, select
@@ -64,10 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     cases = [*cpu_cases(args.dtypes, args.order), *cpu_attention_cases(args.dtypes)]
     cases = select(cases, args.select)
-    if not are_any(cases):
+    if not are_any(cases) or replaces_all(args):
         return 2
-    path = args.out / f"{args.name}.json" if args.out else None
-    results = Results(path, records.facts(args.commit, None))
+    results = Results(result_path(args), records.facts(args.commit, None))
     wrong = []
     for case in cases:
         if not isinstance(case, AttentionCase):

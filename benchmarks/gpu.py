@@ -19,6 +19,8 @@ from .arguments import (
     add_result_arguments,
     add_select_argument,
     are_any,
+    replaces_all,
+    result_path,
     sustained_seconds,
 )
 from .cases import FORMS, READ_ROWS, SEED, Case, PairsCase, gpu_cases, select
@@ -99,6 +101,8 @@ def measure(
     make_suite: Callable[[Any, dict[str, Any], Results], Guard],
 ) -> int:
     """Runs the cases on the first GPU and writes ``args.out``; the exit status."""
+    if replaces_all(args):
+        return 2
     try:
         gpu = _core.cuda_devices()[0]
     except DeviceUnavailableError as error:
@@ -108,8 +112,7 @@ def measure(
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(SEED)
-    path = args.out / f"{args.name}.json" if args.out else None
-    results = Results(path, records.facts(args.commit, gpu))
+    results = Results(result_path(args), records.facts(args.commit, gpu))
     if "sustained" in args:
         warm, measured = args.sustained
         results.facts["sustained"] = {"warm_s": warm, "measured_s": measured}

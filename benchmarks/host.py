@@ -19,7 +19,14 @@ import numpy as np
 from bsrgemm import DeviceUnavailableError, _core, bsr_array, matmul
 
 from . import records
-from .arguments import add_result_arguments, add_select_argument, are_any, positive
+from .arguments import (
+    add_result_arguments,
+    add_select_argument,
+    are_any,
+    positive,
+    replaces_all,
+    result_path,
+)
 from .cases import SEED, select
 from .gpu import report_wrong, run_cases
 from .patterns import Pattern, uniform
@@ -81,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     cases = select(host_cases(args.device), args.select)
-    if not are_any(cases):
+    if not are_any(cases) or replaces_all(args):
         return 2
     try:
         gpu = None if args.device == "cpu" else _core.cuda_devices()[0]
@@ -91,8 +98,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     torch.manual_seed(SEED)
-    path = args.out / f"{args.name}.json" if args.out else None
-    results = Results(path, records.facts(args.commit, gpu))
+    results = Results(result_path(args), records.facts(args.commit, gpu))
     wrong = run_cases(HostSuite(torch, args.device, args.calls), cases, results)
     results.say_where()
     return report_wrong(wrong)

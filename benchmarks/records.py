@@ -57,7 +57,10 @@ class Results:
         self.rows += rows
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text(dump(self.facts, self.rows))
+            # In place of the last one when it is whole, whenever the run is aborted.
+            written = self.path.with_suffix(".tmp")
+            written.write_text(dump(self.facts, self.rows))
+            os.replace(written, self.path)
 
     def say_where(self) -> None:
         if self.path is not None:

@@ -104,8 +104,15 @@ def table(results: Path, name: str) -> str:
 
 def load(folder: Path) -> list[Run]:
     """The runs on one machine, the newest first."""
-    runs = [Run(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
+    runs = [_read(path) for path in sorted(folder.glob("*.json"))]
     return sorted(runs, key=lambda run: run.facts["date"], reverse=True)
+
+
+def _read(path: Path) -> Run:
+    try:
+        return Run(json.loads(path.read_text()))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no result file: {error}") from None
 
 
 def _describe(run: Run) -> str:

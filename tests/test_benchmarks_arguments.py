@@ -46,6 +46,18 @@ def test_no_case(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no case is selected; accepted: --select" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["gpu", "cpu", "softmax", "host --device cpu"])
+def test_some_cases_do_not_replace_the_results_of_all(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{command.split()[0]}.json"
+    path.write_text("of all cases")
+    arguments = [*command.split(), "--select", "64x64|32x8", "--out", str(tmp_path)]
+    assert main(arguments) == 2
+    assert f"{path} exists, --select is '64x64|32x8'" in capsys.readouterr().err
+    assert path.read_text() == "of all cases"
+
+
 def test_memory_of_what_has_no_eighth_block(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["memory", "--order", "256", "--block", "64"]) == 2
     assert "--order is 256; accepted: a multiple of 512" in capsys.readouterr().err

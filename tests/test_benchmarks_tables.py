@@ -223,6 +223,30 @@ def test_results_of_a_machine_have_a_folder_of_their_own() -> None:
     assert {name: records.slug(name) for name in names} == names
 
 
+def test_a_result_file_is_whole_or_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.json"
+    results = records.Results(path, {"date": "2026-01-01"})
+    results.add([{"who": "bsrgemm"}])
+    before = path.read_text()
+
+    def full(self: Path, text: str) -> None:
+        with self.open("w") as file:
+            file.write(text[:10])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="no space"):
+        results.add([{"who": "cublas_dense"}])
+    assert path.read_text() == before
+    (run,) = report.load(tmp_path)
+    assert run.rows == [{"who": "bsrgemm"}]
+    path.open("w").close()
+    with pytest.raises(ValueError, match=r"gpu\.json is no result file: Expecting value"):
+        report.load(tmp_path)
+
+
 def test_cpu_table(tmp_path: Path) -> None:
     single, half = (next(cpu_cases([dtype])) for dtype in ("float32", "float16"))
     rows = [
