@@ -17,7 +17,7 @@ from .cases import Case, select
 from .gpu import add_measure_arguments, measure
 from .records import Results, Row, make_row
 from .suite import Guard, Outcome, is_right, relative_error
-from .timing import DeviceTimer
+from .timing import DeviceTimer, graph_of
 
 ORDER = 8192
 # What a pattern has room for, against what it holds.
@@ -193,6 +193,7 @@ class DynamicSuite(Guard):
         flops *= SAMPLED_K / case.n if "sampled" in who else 1.0
         # What is only moved is the same to the last bit.
         allowed = ALLOWED if "product" in who else 0.0
-        extra = {} if error <= allowed else {"wrong": True}
-        row = make_row(case, who, "sustained", seconds, flops, rel_err=error, **extra)
+        extra: dict[str, Any] = {} if error <= allowed else {"wrong": True}
+        extra |= {"rel_err": error, **graph_of(prepared)}
+        row = make_row(case, who, "sustained", seconds, flops, **extra)
         return [row], f"{seconds * 1e6:.4g} us"

@@ -20,7 +20,7 @@ from .cases import select
 from .gpu import add_measure_arguments, measure
 from .records import Results, Row, make_row
 from .suite import Guard, Outcome, is_right, relative_error
-from .timing import DeviceTimer
+from .timing import DeviceTimer, graph_of
 
 RIVAL = "grouped_mm"
 # Of a layer's result or that of both, in the Frobenius norm.
@@ -202,8 +202,9 @@ class ExpertsSuite(Guard):
         error = relative_error(self.torch, found(), expected)
         prepared, estimate = self.timer.prepare(call)
         seconds = self.timer.sustained(prepared, estimate).seconds
-        extra = {} if error <= ALLOWED[case.dtype] else {"wrong": True}
-        row = make_row(case, who, "sustained", seconds, flops, rel_err=error, **extra)
+        extra: dict[str, Any] = {} if error <= ALLOWED[case.dtype] else {"wrong": True}
+        extra |= {"rel_err": error, **graph_of(prepared)}
+        row = make_row(case, who, "sustained", seconds, flops, **extra)
         return [row], f"{seconds * 1e6:.4g} us"
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import importlib.metadata
 import json
 import math
 import os
 import platform
 import re
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,14 @@ from bsrgemm import _core
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("numpy", "scipy", "torch", "triton", "stanford-stk", "fa3-fwd", "ml_dtypes")
+PACKAGES += ("nvidia-cublas", "nvidia-cublas-cu12")
+# What nvidia-smi says of the GPU before a run, and what it is called in the facts.
+STATE = {
+    "power.limit": "power_limit_w",
+    "clocks.max.sm": "max_sm_mhz",
+    "clocks.sm": "sm_mhz",
+    "temperature.gpu": "temperature_c",
+}
 
 Row = dict[str, Any]
 
@@ -83,8 +94,13 @@ def facts(commit: str | None, gpu: dict[str, Any] | None) -> dict[str, Any]:
             software[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    if (torch := sys.modules.get("torch")) and torch.version.cuda:
+        software["cuda"] = torch.version.cuda
     return {
         "commit": commit or _git_commit(),
+        # Of the compiled part, which may be of another commit.
+        "extension": hashlib.sha256(Path(_core.__file__).read_bytes()).hexdigest()[:16],
+        "command": _command(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "gpu": gpu["name"] if gpu else None,
         "machine": {
@@ -92,6 +108,7 @@ def facts(commit: str | None, gpu: dict[str, Any] | None) -> dict[str, Any]:
             "sm_arch": gpu["sm_arch"] if gpu else None,
             "sm_count": gpu["sm_count"] if gpu else None,
             "hbm_bytes_per_s": gpu["hbm_bytes_per_s"] if gpu else None,
+            **(_state() if gpu else {}),
             "cpu": _cpu_model(),
             "cores": len(os.sched_getaffinity(0)),
             "threads": _core.get_num_threads(),
@@ -125,8 +142,26 @@ def _git_commit() -> str:
     return done.stdout.strip()
 
 
+def _command() -> str:
+    """Without where results go."""
+    return re.sub(r"--out[ =]\S+ ?", "", shlex.join(sys.argv[1:])).strip()
+
+
 def _driver() -> str | None:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    return _asked_of_gpu("driver_version")
+
+
+def _state() -> dict[str, float]:
+    """Without what it does not know."""
+    said = (_asked_of_gpu(",".join(STATE)) or "").split(",")
+    found = dict(zip(STATE.values(), said, strict=False))
+    return {
+        name: float(value) for name, value in found.items() if re.fullmatch(r"\s*[0-9.]+\s*", value)
+    }
+
+
+def _asked_of_gpu(names: str) -> str | None:
+    command = ["nvidia-smi", f"--query-gpu={names}", "--format=csv,noheader,nounits", "--id=0"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

@@ -18,7 +18,7 @@ from .gpu import add_measure_arguments, measure
 from .patterns import Pattern, uniform
 from .records import Results, Row, make_row
 from .suite import Guard, Outcome, is_right
-from .timing import DeviceTimer
+from .timing import DeviceTimer, graph_of
 
 DTYPES = ("float16", "bfloat16", "float32")
 # In units of the dtype's roundoff, in the Frobenius norm.
@@ -128,5 +128,6 @@ class SoftmaxSuite(Guard):
         call, estimate = self.timer.prepare(call)
         seconds = self.timer.sustained(call, estimate).seconds
         rate = 2 * data.numel() * data.element_size() / seconds / 1e12
-        row = make_row(case, who, "sustained", seconds, 0.0, tb_s=rate, **extra)
+        extra |= {"tb_s": rate, **graph_of(call)}
+        row = make_row(case, who, "sustained", seconds, 0.0, **extra)
         return [row], f"{seconds * 1e6:.1f} us, {rate:.2f} TB/s"

@@ -17,6 +17,7 @@ from bsrgemm._matmul import product
 from .cases import READ_ROWS, Case, order_operands
 from .peers import FUSED, RIVALS, Problem, Product, wanted
 from .records import Row, make_row, time_and_rate
+from .timing import graph_of
 
 # Ours may lose as much against float64 as twice what the dense product of the same precision does.
 # A rival is marked from ten times on: then it is wrong, and not only rounded.
@@ -275,6 +276,7 @@ class Suite(Guard):
             timings = {"cold": self.timer.cold([again(q).call for q in self._copies(p)])}
         else:
             call, estimate = self.timer.prepare(what.call)
+            extra |= graph_of(call)
             timings = self._measure(call, estimate)
         rows = [
             make_row(p.case, who, name, timing.seconds, what.flops, **extra)

@@ -132,9 +132,24 @@ class DeviceTimer:
         except RuntimeError:
             # Not every peer can be captured; it is then timed as its users call it.
             self.torch.cuda.synchronize()
-            return call
+            return Uncaptured(call)
         graph.replay()
-        return partial(_replay, graph, call)
+        return Replayed(_replay, graph, call)
+
+
+class Replayed(partial):
+    """A graph of a call."""
+
+
+class Uncaptured(partial):
+    """A call that should be a graph, and cannot."""
+
+
+def graph_of(call: Call) -> dict[str, bool]:
+    """What a row says of a prepared call, where the host is slower than the GPU."""
+    if isinstance(call, (Replayed, Uncaptured)):
+        return {"graph": isinstance(call, Replayed)}
+    return {}
 
 
 def _replay(graph: Any, _captured: Call) -> None:

@@ -395,6 +395,7 @@ def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> Non
     timer = simulate(monkeypatch, gpu)
     call, estimate = timer.prepare(lambda: gpu.launch(100e-6))
     assert timer.sustained(call, estimate).seconds == pytest.approx(100e-6)
+    assert timing.graph_of(call) == {"graph": True}
 
     delays = iter([0.0, 0.0, 2e-3])  # once, in the first measurement
 
@@ -403,6 +404,7 @@ def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> Non
         gpu.launch(100e-6, next(delays, 0.0))
 
     call, estimate = timer.prepare(delayed)
+    assert timing.graph_of(call) == {}
     assert timer.sustained(call, estimate).seconds == pytest.approx(100e-6)
 
     def uncapturable() -> None:
@@ -411,6 +413,7 @@ def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> Non
         gpu.launch(100e-6)
 
     call, estimate = timer.prepare(uncapturable)
+    assert timing.graph_of(call) == {"graph": False}
     assert timer.sustained(call, estimate).seconds == pytest.approx(300e-6)
 
 

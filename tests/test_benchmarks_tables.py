@@ -223,6 +223,26 @@ def test_results_of_a_machine_have_a_folder_of_their_own() -> None:
     assert {name: records.slug(name) for name in names} == names
 
 
+def test_facts_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\ncase $1 in *driver*) echo 580.1;; *) echo '700.00, 1980, [N/A], 41';; esac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(sys, "argv", ["-m", "gpu", "--out", "a/b", "--select", "^rows|^columns"])
+    gpu = {"name": "NVIDIA H200", "sm_arch": 90, "sm_count": 132, "hbm_bytes_per_s": 4.2e12}
+    facts = records.facts("abc", gpu)
+    assert facts["command"] == "gpu --select '^rows|^columns'"
+    assert re.fullmatch("[0-9a-f]{16}", facts["extension"])
+    machine = facts["machine"]
+    assert machine["driver"] == "580.1" and machine["power_limit_w"] == 700
+    assert (machine["max_sm_mhz"], machine["temperature_c"]) == (1980, 41)
+    assert "sm_mhz" not in machine
+    monkeypatch.setattr(records, "_asked_of_gpu", lambda names: None)
+    assert "power_limit_w" not in records.facts("abc", gpu)["machine"]
+
+
 def test_a_result_file_is_whole_or_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
