@@ -48,6 +48,8 @@ RESULTS = Path("benchmarks", "results")
 GPU_SLUG = "h200"
 # What it was seen to read from memory.
 MEMORY_BYTES_PER_S = 4.27e12
+# A density that is further from that of its column is in the cell.
+DENSITY_SHOWN = 0.1
 _MARKED = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -200,8 +202,11 @@ def _gpu_crossover(runs: list[Run]) -> Made:
     ]
     shapes: dict[str, dict[float, str]] = {}
     for run, row in found:
+        nominal = _nearest_density(row["density"])
         cell = ratio(row, run.rival(row, "cublas_dense"), of="us")
-        shapes.setdefault(block_of(row), {})[_nearest_density(row["density"])] = cell
+        if abs(row["density"] / nominal - 1) > DENSITY_SHOWN:
+            cell += f" (d={row['density']:.3g})".replace("=0.", "=.")
+        shapes.setdefault(block_of(row), {})[nominal] = cell
     header = ["block", *(f"d = {density:g}" for density in CROSSOVER_DENSITIES)]
     lines = [
         [block, *(cells.get(density, "-") for density in CROSSOVER_DENSITIES)]

@@ -38,7 +38,9 @@ def write_run(root: Path, slug: str, name: str, date: str, rows: list[Any]) -> N
 def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
     cases = list(gpu_cases(["float16"]))
     narrow = select(cases, "^columns/float16/64x64/d0.25/uniform/8192x(1|16)x")
-    half, full = (select(cases, f"^crossover/float16/32x64/d{d}/")[0] for d in (0.5, 1))
+    few, half, full = (
+        select(cases, f"^crossover/float16/32x64/d{d}/")[0] for d in (0.00781, 0.5, 1)
+    )
     write_run(
         tmp_path,
         "h200",
@@ -46,6 +48,8 @@ def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
         "2026-01-01",
         [
             *(result(case, "bsrgemm", "cold", 10.0 + case.n) for case in narrow),
+            result(few, "bsrgemm", "sustained", 50.0),
+            result(few, "cublas_dense", "sustained", 900.0),
             result(half, "bsrgemm", "sustained", 400.0),
             result(half, "cublas_dense", "sustained", 1000.0),
             result(full, "bsrgemm", "sustained", 800.0),
@@ -55,7 +59,7 @@ def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
     columns = report.table(tmp_path / report.RESULTS, "gpu-columns").splitlines()
     assert columns[2] == "| 8192 × 8192 | 0.25 | 64×64 | 11.0 | 26.0 | 7.9 |"
     crossover = report.table(tmp_path / report.RESULTS, "gpu-crossover").splitlines()
-    assert crossover[2] == "| 32×64 | - | - | - | - | - | 2.50 | - | 1.50 |"
+    assert crossover[2] == "| 32×64 | 18.00 (d=.00781) | - | - | - | - | 2.50 | - | 1.50 |"
 
 
 def test_tables_of_other_products(tmp_path: Path) -> None:
