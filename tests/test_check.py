@@ -31,6 +31,26 @@ def test_speed_is_reported(capsys: pytest.CaptureFixture, monkeypatch: pytest.Mo
     assert all(f"{dtype} " in line for dtype in ("float16", "float64"))
 
 
+def test_no_room_for_timed_products(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which are larger than those that are verified."""
+    seconds = _check._product_seconds
+
+    def no_room(place: Any, dtype: Any, *sizes: int) -> tuple[float, float]:
+        if dtype != np.float32:
+            raise MemoryError("no room") if dtype == np.float64 else RuntimeError("no launch")
+        return seconds(place, dtype, *sizes)
+
+    monkeypatch.setitem(_check.ORDER, "cpu", 256)
+    monkeypatch.setattr(_check, "_product_seconds", no_room)
+    assert main("--select", "^A @ x") == 0
+    shown = capsys.readouterr().out
+    assert "float64 is not timed: no room" in shown and "float16 is not timed: no la" in shown
+    rates = next(line for line in shown.splitlines() if "GFLOP/s" in line)
+    assert "float32 " in rates and "float64" not in rates and "all are right" in shown
+
+
 @pytest.mark.parametrize(
     ("module", "name", "select"),
     [(_check_cases, "product", "^A @ X$"), (_check_attention, "attention", "^attention$")],
