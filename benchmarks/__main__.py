@@ -6,6 +6,8 @@ import argparse
 import importlib
 import sys
 
+from bsrgemm.__main__ import without_traceback
+
 # name: (module with add_arguments(parser) and run(args) -> exit status, one line of help)
 COMMANDS = {
     "gpu": ("gpu", "measure on cuda:0, beside cuBLAS, Triton, stk and cuSPARSE"),
@@ -43,4 +45,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(without_traceback(main))

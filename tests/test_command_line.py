@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from bsrgemm import __main__, __version__, _advise, _bench, _check, _check_cases, _demo
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,6 +32,28 @@ def test_output_that_cannot_show_all_signs_and_none_at_all(tmp_path: Path) -> No
     assert said.returncode == 0 and "8192\\xd78192" in said.stdout, said
     closed = f"exec '{sys.executable}' -m bsrgemm info >&-"
     assert subprocess.run(["sh", "-c", closed], timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize("package", ["bsrgemm info", "benchmarks softmax --dry-run"])
+def test_output_that_has_no_room_or_no_reader(package: str) -> None:
+    command = f"'{sys.executable}' -m {package}"
+    options: dict[str, Any] = {"cwd": ROOT, "capture_output": True, "text": True, "timeout": 120}
+    full = subprocess.run(["sh", "-c", f"{command} > /dev/full"], **options)
+    assert full.returncode == 1 and full.stderr == "[Errno 28] No space left on device\n"
+    # The reader ends before anything is written.
+    closed = subprocess.run(["sh", "-c", f"({command}; echo $? >&2) | true"], **options)
+    assert closed.stderr == "141\n"
+
+
+def test_an_interrupted_command_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    assert __main__.without_traceback(interrupted) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_info() -> None:

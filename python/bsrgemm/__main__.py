@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 # name: (module with add_arguments(parser) and run(args) -> exit status, one line of help)
 COMMANDS = {
@@ -34,19 +36,30 @@ def main(argv: list[str] | None = None) -> int:
     return modules[args.command].run(args)
 
 
-def _until_nobody_reads() -> int:
-    """``main``, which ends quietly where what it prints goes to a command that has ended."""
+def without_traceback(main: Callable[[], int]) -> int:
+    """``main``, which ends quietly where what it prints goes to a command that has ended, and with
+    a line where that has no room or the user has had enough."""
     if sys.stdout is None:  # closed
         return main()
     sys.stdout.reconfigure(errors="backslashreplace")  # of names and signs that it cannot show
     try:
         status = main()
         sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        status = 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(error, file=sys.stderr)
+        status = 1
+    # What is left to be written would fail when Python ends.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status
 
 
 if __name__ == "__main__":
-    sys.exit(_until_nobody_reads())
+    sys.exit(without_traceback(main))

@@ -190,6 +190,8 @@ def _speed(place: Place) -> None:
             print(f"  {name} is not timed: {error}")
             continue
         rates.append(f"{name} {flops / seconds / scale:.3g}")
+    if not rates:
+        return
     print(
         f"  {unit} of A @ X, all operands {order} x {order}, {block}x{block} blocks, "
         f"density {DENSITY}: " + ", ".join(rates)
