@@ -95,8 +95,10 @@ def write(root: Path, panels: list[Panel], stale: list[Path]) -> None:
 # ---- panels --------------------------------------------------------------------------------------
 
 
-def _source(run: Run) -> str:
-    return f"measured on an {run.facts['gpu']}, {run.facts['date'][:10]}"
+def _source(found: list[tuple[Run, Row]]) -> str:
+    """The GPU, and the days of all runs that are shown."""
+    days = sorted({run.facts["date"][:10] for run, _ in found})
+    return f"measured on an {found[0][0].facts['gpu']}, {', '.join(days)}"
 
 
 def _timed(row: Row) -> Timed:
@@ -124,39 +126,46 @@ def _found(runs: list[Run], timing: str, group: str) -> list[tuple[Run, Row]]:
     ]
 
 
-def _dense_seconds(run: Run) -> float:
-    """The median of the whole dense products of a run."""
-    rows = run.find_all("cublas_dense", "sustained", M=ORDER, N=ORDER, K=ORDER, dtype="float16")
-    return statistics.median(row["us"] for row in rows if not obstacle(row)) * 1e-6
+def _dense(found: list[tuple[Run, Row]]) -> list[tuple[float, float]]:
+    """The whole dense product in µs by density, each time from the run of ours beside it: it takes
+    longer the fewer zeros there are."""
+    times: dict[float, list[float]] = {}
+    for run, row in found:
+        dense = run.rival(row, "cublas_dense")
+        if dense is not None and not obstacle(dense):
+            times.setdefault(float(f"{row['density']:.4g}"), []).append(dense["us"])
+    return sorted((density, statistics.median(us)) for density, us in times.items())
 
 
 def _crossover(runs: list[Run]) -> Panel:
     found = _found(runs, "sustained", "crossover/")
     found.sort(key=lambda pair: pair[1]["block"])
-    run = found[0][0]
-    return _figures.crossover(
+    panel = _figures.crossover(
         [_timed(row) for _, row in found],
-        _dense_seconds(run),
-        "cuBLAS, dense",
+        None,
+        "",
         f"float16, {ORDER}×{ORDER}×{ORDER}",
-        _source(run),
+        _source(found),
     )
+    x, y = zip(*_dense(found), strict=True)
+    dense = Curve("cuBLAS, dense", x, tuple(round(us / 1e3, 5) for us in y), "peer")
+    return panel._replace(curves=(*panel.curves, dense))
 
 
 def _roofline(runs: list[Run]) -> Panel:
     """Many columns, and few, where the matrix has to be read from memory."""
     found = _found(runs, "sustained", "blocks/")
-    run = found[0][0]
+    dense = statistics.median(us for _, us in _dense(found)) * 1e-6
     found += [pair for pair in _found(runs, "cold", "columns/") if pair[1]["K"] == ORDER]
     found.sort(key=lambda pair: pair[1]["block"])
     return _figures.roofline(
         [_timed(row) for _, row in found],
-        2.0 * ORDER**3 / _dense_seconds(run),
+        2.0 * ORDER**3 / dense,
         "cuBLAS, dense",
         MEMORY_BYTES_PER_S,
         _figures.TERA,
         f"float16, {ORDER}×{ORDER}, 1 to {ORDER} columns",
-        _source(run),
+        _source(found),
     )
 
 
@@ -182,4 +191,4 @@ def _attention(runs: list[Run]) -> Panel:
         if not obstacle(row):
             levels.append((name, row["us"] / 1e3))
     what = f"bfloat16, 16 heads of {LENGTH}×128, blocks of 128×128"
-    return _figures.attention(curves, levels, what, _source(run))
+    return _figures.attention(curves, levels, what, _source([(run, run.rows[0])]))

@@ -58,6 +58,22 @@ def test_the_repository_s_pictures_show_its_results() -> None:
         assert path.stat().st_size < 150_000
 
 
+def test_the_dense_product_is_that_of_the_runs_beside_it() -> None:
+    runs = load(ROOT / RESULTS / GPU_SLUG)
+    crossover, roofline, _ = figures.panels_of(runs)
+    *ours, dense = crossover.curves
+    assert dense.kind == "peer" and len(dense.x) == len({x for curve in ours for x in curve.x})
+    # Full blocks have no zeros, which take less power.
+    assert dense.x[-1] == 1 and dense.y[-1] > 1.05 * dense.y[0]
+    for panel, timing, groups in (
+        (crossover, "sustained", ("crossover/",)),
+        (roofline, "sustained", ("blocks/",)),
+        (roofline, "cold", ("columns/",)),
+    ):
+        shown = [run for group in groups for run, _ in figures._found(runs, timing, group)]
+        assert {run.facts["date"][:10] for run in shown} <= set(panel.source.split(", "))
+
+
 def test_another_measurement_makes_a_picture_stale(tmp_path: Path) -> None:
     found = figures.panels_of(load(ROOT / RESULTS / GPU_SLUG))
     pictures = tmp_path / figures.PICTURES
