@@ -101,7 +101,8 @@ _TRITON_SETTINGS = {
 
 
 def torch_triton(p: Problem) -> Product:
-    """PyTorch's Triton kernel with the fastest of a few settings, chosen once a block shape."""
+    """PyTorch's Triton kernel with the fastest of a few settings, chosen once a block shape,
+    number of columns and density: one search is for all dtypes, for which it would compile anew."""
     from torch.sparse._triton_ops import bsr_dense_addmm
 
     matrix = p.bsr_tensor()
@@ -109,7 +110,7 @@ def torch_triton(p: Problem) -> Product:
     def call(meta: dict[str, int] | None) -> Call:
         return lambda: bsr_dense_addmm(p.out, matrix, p.x, beta=0, out=p.out, meta=meta)
 
-    key = ("torch_triton", p.case.block, p.case.n)
+    key = ("torch_triton", p.case.block, p.case.n, f"{p.case.density:.2g}")
     if key not in p.cache:
         metas: list[dict[str, int] | None] = [None]
         for columns, stages, warps in _TRITON_SETTINGS.get(p.case.block[0], ()):

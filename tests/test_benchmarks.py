@@ -436,6 +436,18 @@ def test_fastest_setting_is_that_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> 
         peers._fastest(gpu, [fails], [0])
 
 
+def test_triton_is_searched_for_each_density(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    operations = SimpleNamespace(bsr_dense_addmm=None)
+    monkeypatch.setitem(sys.modules, "torch.sparse._triton_ops", operations)
+    searched: list[int] = []
+    monkeypatch.setattr(peers, "_fastest", lambda _, calls, metas: searched.append(len(metas)))
+    suite = Suite(torch, "cpu", HostTimer(), peers=[])
+    for count, dtype in ((2, "float16"), (4, "float16"), (4, "bfloat16"), (2, "bfloat16")):
+        peers.torch_triton(suite._problem(small(dtype, count=count)))
+    assert searched == [2, 2]
+
+
 def test_device_timer_keeps_what_a_graph_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = SimulatedGpu(host_seconds=300e-6)
     timer = simulate(monkeypatch, gpu)
