@@ -46,7 +46,7 @@ from .report_products import (
 RESULTS = Path("benchmarks", "results")
 # The GPU whose results the tables called gpu-... show.
 GPU_SLUG = "h200"
-# What it was seen to read from memory.
+# What one card of it was seen to read from memory; others, and other runs, differ by some percent.
 MEMORY_BYTES_PER_S = 4.27e12
 # A density that is further from that of its column is in the cell.
 DENSITY_SHOWN = 0.1
@@ -242,7 +242,7 @@ def _gpu_few(
     counts = sorted({row["N"] for _, row in found})
     header = ["A", "density", "block", *(f"N = {n}, µs" for n in counts)]
     memory = MEMORY_BYTES_PER_S
-    header.append(f"reading A at {memory / 1e12:.2f} TB/s, µs")
+    header.append(f"reading A at {memory / 1e12:.2f} TB/s, as one card did, µs")
     lines = []
     for (m, k, nnzb, height, width), by_count in matrices.items():
         some = next(iter(by_count.values()))

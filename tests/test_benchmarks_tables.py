@@ -57,6 +57,7 @@ def test_tables_of_few_columns_and_of_the_crossover(tmp_path: Path) -> None:
         ],
     )
     columns = report.table(tmp_path / report.RESULTS, "gpu-columns").splitlines()
+    assert columns[0].endswith("| N = 16, µs | reading A at 4.27 TB/s, as one card did, µs |")
     assert columns[2] == "| 8192 × 8192 | 0.25 | 64×64 | 11.0 | 26.0 | 7.9 |"
     crossover = report.table(tmp_path / report.RESULTS, "gpu-crossover").splitlines()
     assert crossover[2] == "| 32×64 | 18.00 (d=.00781) | - | - | - | - | 2.50 | - | 1.50 |"
