@@ -195,7 +195,7 @@ typedef enum bsrg_activation {
 /* "identity", "relu", "gelu", "gelu_tanh", "silu" */
 const char *bsrg_activation_name(bsrg_activation activation);
 
-/* Element i is data[i * stride]. Of the product's dtype or, in products of 16-bit dtypes, float32. */
+/* Element i is data[i * stride]. Of the result's dtype or, where that has 16 bits, float32. */
 typedef struct bsrg_vector {
   const void *data; /* NULL, and size 0: there is none */
   int64_t size, stride;

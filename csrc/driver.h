@@ -21,13 +21,13 @@ typedef struct bsrg_device_state {
   CUdeviceptr counters; /* BSRG_COUNTER_SLOTS zeros */
   CUstream counter_stream[BSRG_COUNTER_SLOTS];
   int counter_count;
-  bool prepared[BSRG_KERNEL_COUNT], waits[BSRG_KERNEL_COUNT]; /* of kernels, see bsrg_launch */
+  bool prepared[BSRG_KERNEL_COUNT], waits[BSRG_KERNEL_COUNT]; /* of kernels, see prepare_kernel */
   bsrg_gpu_info info;
 } bsrg_device_state;
 
 /* The driver's functions. BSRG_ERR_UNAVAILABLE says what is missing. */
 bsrg_status bsrg_cuda(const bsrg_cuda_api **api, bsrg_error *error);
-/* The device's state, made at the first call. ValueError when there is no such device. */
+/* The device's state, made at the first call. BSRG_ERR_VALUE when there is no such device. */
 bsrg_status bsrg_open_device(int index, const bsrg_cuda_api **api, bsrg_device_state **device,
                              bsrg_error *error);
 

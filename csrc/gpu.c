@@ -25,7 +25,7 @@ bsrg_status bsrg_gpu_get_info(int index, bsrg_gpu_info *out, bsrg_error *error) 
   return status;
 }
 
-/* Enters the device's context; every public function below starts here and ends with bsrg_leave. */
+/* Enters the device's context; public functions below start here and end with bsrg_leave, but for bsrg_gpu_pointer_device. */
 static bsrg_status begin(int index, const bsrg_cuda_api **api, bsrg_device_state **device, bool *pushed,
                          bsrg_error *error) {
   const bsrg_status status = bsrg_open_device(index, api, device, error);

@@ -76,7 +76,7 @@ typedef struct bsrg_choice_key {
   uintptr_t values;
   double hbm_bytes_per_s;
   int dtype, out_dtype, family, precision, sm_arch, sm_count;
-  bool y_padded, beta, epilogue;
+  bool y_padded, beta;
   /* Which scales there are: of A, of all its blocks, of X, of rows and of columns. */
   bool values_scale, block_scales, x_scale, row_scale, col_scale;
 } bsrg_choice_key;

@@ -1,7 +1,7 @@
 /* Chooses between the kernel families by what they predict. Pure C: no device is needed. */
 #include "dynamic.h"
 #include "edges.h"
-#include "epilogue.h"
+#include "views.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -196,7 +196,6 @@ static void describe(const bsrg_matmul_args *args, const bsrg_chip *chip, bsrg_c
   key->sm_arch = chip->sm_arch;
   key->sm_count = chip->sm_count;
   key->hbm_bytes_per_s = chip->hbm_bytes_per_s;
-  key->epilogue = bsrg_epilogue_of(args) != NULL;
   key->values_scale = args->values_scale != NULL;
   key->block_scales = args->values_scale_count > 1;
   key->x_scale = args->x_scale != NULL;

@@ -84,7 +84,7 @@ SCRIPT_OF_8_BITS = """
     from bsrgemm import DeviceArray, bsr_array, matmul
     from fake_cuda import driver
 
-    ORDER, E4M3 = 512, ml_dtypes.float8_e4m3fn
+    ORDER, E4M3 = 2048, ml_dtypes.float8_e4m3fn
     rng = np.random.default_rng({seed})
     blocks = rng.random((ORDER // {height}, ORDER // {width})) < 0.3
     blocks[0, 0] = True
@@ -95,18 +95,20 @@ SCRIPT_OF_8_BITS = """
         return DeviceArray.from_host(np.ones(shape, dtype))
 
     values = ones(len(indices), {height}, {width}, dtype=E4M3)
-    x = {{cols: ones(ORDER, cols, dtype=E4M3) for cols in (8, 512)}}
+    x = {{cols: ones(ORDER, cols, dtype=E4M3) for cols in (8, 4096)}}
+    y = {{
+        (cols, dtype): DeviceArray.empty((ORDER, cols), dtype)
+        for cols in x for dtype in ("float16", "float32")
+    }}
     scales = None, 2.0, ones(1), ones(len(indices))
+    choices = list(itertools.product(
+        x, scales, (None, 2.0), (None, ones(ORDER)), (False, True), ("float16", "float32")
+    ))
     products = [
-        (x[cols], dict(a_scale=a, b_scale=b, row_scale=row, col_scale=col, out=out))
-        for cols, a, b, row, col, out in itertools.product(
-            x, scales, (None, 2.0), (None, ones(ORDER)), (None, "columns"), ("float16", "float32")
-        )
+        (x[cols], dict(a_scale=a, b_scale=b, row_scale=row, out=y[cols, dtype],
+                       col_scale=ones(cols) if col else None))
+        for cols, a, b, row, col, dtype in choices
     ]
-    for operand, options in products:
-        cols = operand.shape[1]
-        options["col_scale"] = ones(cols) if options["col_scale"] else None
-        options["out"] = DeviceArray.empty((ORDER, cols), options["out"])
 
     def matrix():
         return bsr_array((values, indices, indptr), (ORDER, ORDER))
@@ -118,12 +120,45 @@ SCRIPT_OF_8_BITS = """
 
     expected = [kernel(matrix(), product) for product in products]
     a = matrix()
-    for _ in range(3):
-        for i in rng.permutation(len(products)):
-            for _ in range(2):
-                assert kernel(a, products[i]) == expected[i], (i, products[i][1], expected[i])
+    # All that differ in one option, one behind the other.
+    for i, j in itertools.permutations(range(len(products)), 2):
+        if sum(one is not other for one, other in zip(choices[i], choices[j])) == 1:
+            kernel(a, products[i])
+            assert kernel(a, products[j]) == expected[j], (products[i][1], products[j][1])
     print(len(set(expected)))
 """
+
+SCRIPT_OF_FLOAT32 = """
+    import numpy as np
+    from bsrgemm import DeviceArray, bsr_array, matmul
+    from fake_cuda import driver
+
+    rng = np.random.default_rng({seed})
+    blocks = rng.random((32, 32)) < 0.5
+    indices = np.nonzero(blocks)[1].astype(np.int32)
+    indptr = np.concatenate([[0], blocks.sum(1).cumsum()]).astype(np.int32)
+    values = DeviceArray.from_host(np.ones((len(indices), 64, 64), np.float32))
+    x = DeviceArray.from_host(np.ones((2048, 4096), np.float32))
+
+    def kernel(a, precision):
+        matmul(a, x, precision=precision)
+        return driver().fake_last_kernel()
+
+    def matrix():
+        return bsr_array((values, indices, indptr), (2048, 2048))
+
+    expected = {{precision: kernel(matrix(), precision) for precision in ("tf32", "ieee")}}
+    a = matrix()
+    for precision in ("tf32", "ieee", "tf32"):
+        assert kernel(a, precision) == expected[precision], precision
+    print(len(set(expected.values())))
+"""
+
+
+@fake_cuda.needs_kernels
+def test_family_follows_precision(rng: np.random.Generator) -> None:
+    kinds = fake_cuda.run(SCRIPT_OF_FLOAT32.format(seed=int(rng.integers(1 << 30))))
+    assert int(kinds) == 2
 
 
 @fake_cuda.needs_kernels

@@ -118,7 +118,8 @@ PyObject *bsrg_structure_explain(PyObject *obj, PyObject *args, PyObject *keywor
   bsrg_precision precision = BSRG_IEEE;
   if (parse_common(dtype_object, chip_object, &dtype, &chip) < 0) return NULL;
   if (precision_object != NULL && bsrg_parse_precision(precision_object, &precision) < 0) return NULL;
-  if (n < 0) return PyErr_Format(PyExc_ValueError, "n is %lld, but a plan needs at least one column", (long long)n);
+  if (n < 0)
+    return PyErr_Format(PyExc_ValueError, "n is %lld, but a plan needs at least one column", (long long)n);
   bsrg_structure *structure = bsrg_structure_of(obj);
   const bsrg_structure_view view = bsrg_structure_get(structure);
   bsrg_matmul_args product = {.a = structure,

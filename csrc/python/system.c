@@ -142,7 +142,8 @@ PyMethodDef bsrg_system_methods[] = {
      "get_num_threads()\n--\n\n"
      "How many threads products, softmax and attention on the CPU use."},
     {"cpu_isa", py_cpu_isa, METH_NOARGS,
-     "cpu_isa()\n--\n\nThe instruction set chosen for this processor: 'avx512', 'avx2' or 'generic'."},
+     "cpu_isa()\n--\n\nThe instruction set chosen for this processor: 'avx512_bf16', 'avx512',\n"
+     "'avx2' or 'generic'."},
     {"cuda_devices", py_cuda_devices, METH_NOARGS,
      "cuda_devices()\n--\n\n"
      "One dict per GPU: name, index, sm_arch, sm_count, driver_version (13000 is 13.0), memory_bytes, "

@@ -80,7 +80,9 @@ inputs *make_inputs(const operation *o) {
     if (bsrg_structure_create(&pattern, 1, &in->structures[i], NULL) != BSRG_OK) abort();
   const int64_t longest = bsrg_max(pattern.rows, pattern.cols);
   const int64_t columns = bsrg_max(o->n, o->kind == MATMUL_SPARSE ? pattern.cols : 1);
-  const int64_t dense = longest * columns * (o->kind == ATTENTION || o->flags & BATCH ? BATCHES * HEADS : 1);
+  const int64_t copies = o->kind == ATTENTION || o->flags & BATCH ? BATCHES * HEADS : 1;
+  const int64_t dense =
+      bsrg_max(longest * columns * copies, o->kind == DYNAMIC ? pattern.rows * pattern.cols : 0);
   in->values = new_numbers(o->dtype, pattern.nnzb * o->height * o->width);
   in->x = new_numbers(o->dtype, dense);
   in->c = new_numbers(o->dtype, dense);
@@ -118,7 +120,10 @@ result make_result(const operation *o, const inputs *in) {
   /* Results of 8-bit operands have 16. */
   const size_t most = in->x.bytes > in->values.bytes ? in->x.bytes : in->values.bytes;
   result r = {.y = new_array((int64_t)most * (bsrg_dtype_size(o->dtype) == 1 ? 2 : 1))};
-  r.lse = new_array(BATCHES * HEADS * o->block_rows * o->height * (int64_t)sizeof(float));
+  /* And the blocks of a dense matrix. */
+  r.lse =
+      new_array(o->kind == DYNAMIC ? (int64_t)in->x.bytes
+                                   : BATCHES * HEADS * o->block_rows * o->height * (int64_t)sizeof(float));
   r.columns = new_array(BATCHES * o->block_rows * o->block_cols * (int64_t)sizeof(int32_t));
   return r;
 }
