@@ -144,7 +144,14 @@ def _git_commit() -> str:
 
 def _command() -> str:
     """Without where results go."""
-    return re.sub(r"--out[ =]\S+ ?", "", shlex.join(sys.argv[1:])).strip()
+    words = iter(sys.argv[1:])
+    kept = []
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif not word.startswith("--out="):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def _driver() -> str | None:

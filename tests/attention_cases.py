@@ -356,8 +356,29 @@ def check_far_scores(
     q[:], k[:] = 0, 0
     q[..., 0] = rng.choice([-16, -8, 0.125, 8, 16], q.shape[:3]).astype(q.dtype)
     k[..., 0] = rng.choice([-48, -44, -3, 3, 44, 48], k.shape[:3]).astype(k.dtype)
+    _check_exact_scores(space, case, dtype, [q, k, v], **options)
+
+
+def check_far_and_close_scores(
+    space: Space, case: Case, dtype: str, rng: np.random.Generator, **options: Any
+) -> None:
+    """Scores of 2^19 times 24, and 0 to 3 more by quarters of the keys, so that parts of them count
+    by what float32 hardly has."""
+    q, k, v = operands(rng, case, dtype)
+    quarter = np.arange(case.keys) * 4 // max(case.keys, 1)
+    q[:], k[:] = 0, 0
+    q[..., 0], k[..., 0], q[..., 1] = 16, 1.5, 1
+    k[..., 1] = (quarter * 2.0**-19).astype(k.dtype)
+    v = (v.astype(np.float32) + quarter[:, None]).astype(v.dtype)
+    _check_exact_scores(space, case._replace(scale=2.0**19), dtype, [q, k, v], **options)
+
+
+def _check_exact_scores(
+    space: Space, case: Case, dtype: str, arrays: list[np.ndarray], **options: Any
+) -> None:
+    q, k, v = arrays
     expected = reference(case, q, k, v.astype(np.float64))
-    given = [space.array(x) for x in (q, k, v)]
+    given = [space.array(x) for x in arrays]
     out, lse = (space.host(x) for x in call(case, given, return_lse=True, **options))
     what = f"{case._replace(blocks=None)} {dtype} {space!r} {options}"
     of_result = "bfloat16" if dtype.startswith("float8") else dtype

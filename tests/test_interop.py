@@ -123,6 +123,7 @@ def test_torch_of_other_layouts(torch: Any, rng: np.random.Generator) -> None:
         dense.to_sparse_coo(),
         dense.to_sparse_csc(),
         dense.to_sparse_bsc((2, 2)),
+        dense.to_sparse_bsc((4, 6)),
     ):
         a = bsr_array(theirs, blocksize=(4, 6))
         assert np.array_equal(a.todense().numpy(), p.dense)
@@ -133,6 +134,8 @@ def test_torch_of_other_layouts(torch: Any, rng: np.random.Generator) -> None:
         bsr_array(batch)
     with pytest.raises(ValueError, match="has 1 sparse dimensions; accepted: 2"):
         bsr_array(dense.to_sparse(1), blocksize=(4, 6))
+    with pytest.raises(TypeError, match="data has dtype int8"):
+        bsr_array(dense.to(torch.int8).to_sparse_csr(), blocksize=(4, 6))
     eight = dense.to(torch.float8_e4m3fn).to_sparse_csr()
     with pytest.raises(TypeError, match="accepted of 8 bits: torch.sparse_bsr, or a dense one"):
         bsr_array(eight, blocksize=(4, 6))

@@ -12,7 +12,12 @@ from spaces import import_torch
 torch = import_torch()
 
 import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
-from bsrgemm import _torch_linear, _torch_operators, _torch_products  # noqa: E402
+from bsrgemm import (  # noqa: E402
+    _torch_linear,
+    _torch_operators,
+    _torch_patterns,
+    _torch_products,
+)
 from bsrgemm.torch import BSRLinear, linear  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
@@ -51,6 +56,10 @@ def no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
         (_torch_operators, "sampled_operator"),
         (_torch_products, "matmul_operator"),
         (_torch_products, "sampled_operator"),
+        (_torch_patterns, "pattern_operator"),
+        (_torch_patterns, "product_operator"),
+        (_torch_patterns, "sampled_operator"),
+        (_torch_patterns, "gather_operator"),
         (bsrgemm.torch, "_operator"),
     ):
         monkeypatch.setattr(module, name, fail)
@@ -114,6 +123,57 @@ def test_plain_products_and_attention_need_no_operator() -> None:
     q, k, v = (torch.randn(1, 2, 7, 16) for _ in range(3))
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(bsrgemm.torch.attention(q, k, v), expected)
+
+
+@pytest.mark.usefixtures("no_operator")
+@pytest.mark.parametrize("recorded", [False, True])
+def test_products_of_patterns_need_no_operator(recorded: bool) -> None:
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    pattern = bsrgemm.torch.BlockPattern.from_mask(mask, (2, 3), 5)
+    assert bsrgemm.torch.BlockPattern.from_topk(mask.float(), 1, (2, 3)).counts[0] == 2
+    stored = torch.kron(mask.double(), torch.ones(2, 3, dtype=torch.float64))
+    whole, x, y = (torch.randn(shape, dtype=torch.float64) for shape in ((4, 9), (9, 5), (5, 4)))
+    for operand in (whole, x, y):
+        operand.requires_grad_(recorded)
+
+    def results(a: Any, sampled: Any) -> list[Any]:
+        found = [a @ x, a.T @ y.T, y @ a, sampled]
+        if recorded:
+            found += torch.autograd.grad([f.square().sum() for f in found], (whole, x, y))
+        return found
+
+    found = results(
+        pattern.array(pattern.gather(whole)),
+        pattern.array(bsrgemm.torch.sampled_matmul(y.T, x.T, pattern)).todense(),
+    )
+    for one, other in zip(found, results(whole * stored, (y.T @ x.T) * stored), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", ["fixed", "changing"])
+def test_operands_whose_memory_holds_other_elements(kind: str) -> None:
+    """Negative ones, as gradients of imaginary parts are, and zeros without memory."""
+    mask = torch.tensor([[True, False, True], [False, True, False]])
+    whole = torch.randn(4, 9) * torch.kron(mask.float(), torch.ones(2, 3))
+    if kind == "fixed":
+        fixed = bsrgemm.bsr_array(whole, blocksize=(2, 3))
+        places, values, array = fixed, fixed.data, fixed._with_values
+    else:
+        places = bsrgemm.torch.BlockPattern.from_mask(mask, (2, 3), 3)
+        values, array = places.gather(whole), places.array
+    values.requires_grad_()
+    x = torch.randn(9, 5, requires_grad=True)
+    negative = torch.complex(torch.randn(9, 5), torch.randn(9, 5)).conj().imag
+    assert negative.is_neg()
+    zeros = torch._efficientzerotensor((9, 5))
+    for operand in (negative, zeros):
+        found = bsrgemm.torch.matmul(array(values.detach()), operand)
+        torch.testing.assert_close(found, whole @ operand.clone())
+        found = bsrgemm.torch.sampled_matmul(torch.ones(4, 5), operand.T, places)
+        assert found.isfinite().all()
+    y = bsrgemm.torch.matmul(array(values), x)
+    torch.complex(torch.zeros_like(y), y).conj().imag.sum().backward()
+    torch.testing.assert_close(x.grad, -whole.sum(0)[:, None].expand(9, 5))
 
 
 @pytest.mark.usefixtures("no_operator")

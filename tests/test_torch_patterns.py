@@ -54,6 +54,22 @@ def values_of(pattern: Any, dense: Any) -> Any:
     return pattern.gather(dense)
 
 
+def test_saved_patterns_may_come_back_as_views() -> None:
+    """As from hooks that keep saved tensors in a buffer of their own."""
+
+    def pack(saved: Any) -> Any:
+        buffer = torch.zeros(saved.numel() + 512, dtype=saved.dtype)
+        buffer[512:] = saved.reshape(-1)
+        return buffer[512:].view(saved.shape)
+
+    pattern, array, stored = make("changing", make_mask())
+    dense = torch.randn(M, K, dtype=torch.float64, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        y = matmul(array(pattern.gather(dense)), torch.ones(K, 2, dtype=torch.float64))
+    y.sum().backward()
+    torch.testing.assert_close(dense.grad, 2 * stored)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_a_pattern_holds(kind: str) -> None:
     mask = make_mask(kind)

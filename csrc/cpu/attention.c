@@ -441,15 +441,25 @@ static bool group_heads(const bsrg_attention_args *args, bsrg_attention_args *gr
   return true;
 }
 
-/* Keys and values are read by rows, once for each panel of queries. Where the elements of a row are no neighbours, that takes longer
- * than a copy by squares. So they are copied first where more panels than one read them, or where that takes little memory. */
+/* Keys and values are read by rows, those that it may see for each panel of queries. Where the elements of a row are no neighbours,
+ * that takes longer than a copy by squares of all. So they are copied first where they are read more than once or, if that takes
+ * little memory, for the most part. */
 static bool pays_to_copy(const bsrg_attention_args *args, const bsrg_tensor *t) {
   if (t->element_stride == 1 || t->size == 1 || t->row_stride == 0 || t->element_stride == 0) return false;
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
   const int64_t panels =
       args->q.heads / args->k.heads * bsrg_ceil_div(args->q.rows, ops->tile_vectors * ops->lanes);
+  double share;
+  if (args->sequences) {
+    share = 1 / (double)bsrg_max(1, args->sequences->count);
+  } else {
+    const piece of = batch_of(args, 0);
+    share = allowed_share(args, &of);
+  }
+  const double reads = (double)panels * share;
   const bsrg_tensor rows = bsrg_cpu_in_rows(t);
-  return panels > 1 || bsrg_cpu_rows_bytes(&rows, (int64_t)bsrg_dtype_size(args->dtype)) <= SMALL_COPY;
+  const bool small = bsrg_cpu_rows_bytes(&rows, (int64_t)bsrg_dtype_size(args->dtype)) <= SMALL_COPY;
+  return reads > 1 || (small && reads > 0.5);
 }
 
 static bsrg_status attend_all(const bsrg_attention_args *given, bool copy_k, bool copy_v, bsrg_error *error) {

@@ -83,9 +83,9 @@ class Consumer : OutputRows<Shape> {
 
  private:
   const int group;
-  std::conditional_t<Shape::kAgain, KeptShift<kScores, Shape::kWide, Shape::kCapped>,
-                     LazyShift<kScores, kEight>>
-      softmax;
+  using Softmax = std::conditional_t<Shape::kAgain, KeptShift<kScores, Shape::kWide, Shape::kCapped>,
+                                     LazyShift<kScores, kEight>>;
+  Softmax softmax;
   const uint64_t query_matrix, key_matrix, value_matrix;
   float scores[kScores];
   uint32_t probabilities[kKeySteps][4];  // A of the sums: not to be touched while these are under way
@@ -470,7 +470,9 @@ class Consumer : OutputRows<Shape> {
     ptx::barrier_wait(shared.value_full(value.slot), value.parity);
     issue_sums<false>();
     wait_for_sums();
-    store(m, {softmax.scaled_shift(0), softmax.scaled_shift(1)}, softmax.sum);
+    typename Softmax::Shifts shifts;
+    softmax.get_shifts(shifts);
+    store(m, shifts, softmax.sum);
   }
 
   // The last sums of m and the first scores of the next query tile, which is returned.
@@ -490,13 +492,14 @@ class Consumer : OutputRows<Shape> {
     release_keys();
     known_run = run_of(tile.flags) - 1;
     mask(next, tile);
-    const float shift[2] = {softmax.scaled_shift(0), softmax.scaled_shift(1)},
-                sum[2] = {softmax.sum[0], softmax.sum[1]};
+    typename Softmax::Shifts shifts;
+    softmax.get_shifts(shifts);
+    const float sum[2] = {softmax.sum[0], softmax.sum[1]};
     first_softmax(next);
     pass_next_key(tile.flags);
     ptx::hold_accumulators(scores);
     wait_for_sums();
-    store(m, shift, sum);
+    store(m, shifts, sum);
     round_probabilities();
     accumulate = 0;
     return next;
@@ -506,11 +509,14 @@ class Consumer : OutputRows<Shape> {
 
   // Divides by the sums of exponentials and stores, each warp for itself. A row that sees no key has the sum 0: it becomes
   // zeros, whatever is in V.
-  __device__ void store(const Message &m, const float (&shift)[2], const float (&partial_sum)[2]) {
+  __device__ void store(const Message &m, const typename Softmax::Shifts &shifts,
+                        const float (&partial_sum)[2]) {
     const int row = first_row(m);
-    float sum[2], inverse[2];
+    float sum[2], inverse[2], shift[2], rest[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
+      const ScaledShift scaled = softmax.scaled(shifts, r, m.exact);
+      shift[r] = scaled.shift, rest[r] = scaled.rest;
       sum[r] = partial_sum[r] + __shfl_xor_sync(~0u, partial_sum[r], 1);
       sum[r] += __shfl_xor_sync(~0u, sum[r], 2);
       inverse[r] = ptx::reciprocal(sum[r]);
@@ -522,9 +528,18 @@ class Consumer : OutputRows<Shape> {
     }
     const bool is_part = Shape::kParts && m.slot >= 0;
     if (is_part) {
-      if constexpr (Shape::kParts)
-        store_part(p.parts, static_cast<int64_t>(m.slot) * (Shape::kRows / 16) + warp, sums,
-                   kEight ? m.value_factor : 1.f, shift, sum);
+      if constexpr (Shape::kParts) {
+        // Whoever joins parts knows the shift alone. What is beyond these bounds, scores are not exact to.
+        float factor[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          factor[r] = ptx::exp2(fminf(fmaxf(rest[r], -60.f), 60.f));
+          sum[r] *= factor[r];
+          if constexpr (kEight) factor[r] *= m.value_factor;
+        }
+        store_part(p.parts, static_cast<int64_t>(m.slot) * (Shape::kRows / 16) + warp, sums, factor, shift,
+                   sum);
+      }
     } else {
       this->store_lse(m, row, shift, sum);
     }

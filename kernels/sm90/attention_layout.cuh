@@ -25,7 +25,8 @@ struct Shape {
   static constexpr bool kCapped = kCapped_;
   // float8_e4m3fn: operands come with factors, values packed by attention_values.cu, and results are bfloat16.
   static constexpr bool kEight = sizeof(T) == 1;
-  // Exponentials may overflow: those query tiles are computed again, exactly (KeptShift). Larger heads gain nothing.
+  // Exponentials may overflow, or their shift be far from 0: those query tiles are computed again, exactly (KeptShift). Larger
+  // heads gain nothing.
   static constexpr bool kAgain = !kEight && kSize <= 128;
   // Exponentials may be as large as in float32.
   static constexpr bool kWide = std::is_same_v<T, __nv_bfloat16>;

@@ -12,15 +12,15 @@ namespace bsrg::attention {
 // shift and of this sum. A row that sees no key has the sum 0: zeros, whatever is in V. slab: slot * 8 + warp.
 template <int kSums>
 __device__ __forceinline__ void store_part(const bsrg_attention_parts &parts, int64_t slab,
-                                           const float (&sums)[kSums], float factor, const float (&shift)[2],
-                                           const float (&sum)[2]) {
+                                           const float (&sums)[kSums], const float (&factor)[2],
+                                           const float (&shift)[2], const float (&sum)[2]) {
   const int lane = threadIdx.x % 32;
   float4 *to = reinterpret_cast<float4 *>(parts.sums) + slab * (kSums / 4 * 32) + lane;
 #pragma unroll
   for (int i = 0; i < kSums / 4; ++i) {
     float v[4];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) v[j] = sum[j / 2] == 0.f ? 0.f : sums[4 * i + j] * factor;
+    for (int j = 0; j < 4; ++j) v[j] = sum[j / 2] == 0.f ? 0.f : sums[4 * i + j] * factor[j / 2];
     to[i * 32] = make_float4(v[0], v[1], v[2], v[3]);
   }
   if (lane % 4 != 0) return;

@@ -131,6 +131,15 @@ __device__ __forceinline__ void exponentials(float (&s)[kScores], float (&sum)[2
 // factor that overflows or leaves nothing. So a score itself is the shift where it is far from 0, and the difference is
 // scaled, which takes an instruction more.
 
+// Of a row's shift, scaled: what float32 has of it, which is what others see, and the rest.
+struct ScaledShift {
+  float shift, rest;
+};
+__device__ __forceinline__ ScaledShift scaled_shift(float score, float scale) {
+  const float shift = score * scale;
+  return {shift, fmaf(score, scale, -shift)};
+}
+
 // For 16 bits: the shift is the largest score among the first keys that the row meets, and stays until a thread's sum
 // exceeds kLimit. To look at two sums after the exponentials takes less than to look for the maximum before them, which
 // everything would wait for.
@@ -152,7 +161,13 @@ class KeptShift {
 
   __device__ explicit KeptShift(float scale_log2) : scale(scale_log2) {}
 
-  __device__ float scaled_shift(int r) const { return unscaled() ? shift[r] * scale : shift[r]; }
+  // Of a query tile that is stored while the next one may have begun.
+  using Shifts = float[2];
+  __device__ void get_shifts(Shifts &shifts) const { shifts[0] = shift[0], shifts[1] = shift[1]; }
+  __device__ ScaledShift scaled(const Shifts &shifts, int r, bool is_exact) const {
+    if (kCapped || !is_exact) return {shifts[r], 0.f};
+    return scaled_shift(shifts[r], scale);
+  }
 
   // Of a query tile's first key tile: scores become exponentials.
   __device__ void first(Scores &s, bool is_exact) {
@@ -283,7 +298,19 @@ class LazyShift {
 
   __device__ bool allows_plain() const { return true; }
 
-  __device__ float scaled_shift(int r) const { return maximum[r] * scale - kRaise; }
+  using Shifts = ScaledShift[2];
+  __device__ void get_shifts(Shifts &shifts) const {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      shifts[r] = {shift[r], 0.f};
+      if (far_from_0(maximum[r]) != 0.f) {
+        const ScaledShift largest = scaled_shift(maximum[r], scale);
+        const float raised = largest.shift - kRaise;
+        shifts[r] = {raised, largest.shift - raised - kRaise + largest.rest};
+      }
+    }
+  }
+  __device__ ScaledShift scaled(const Shifts &shifts, int r, bool) const { return shifts[r]; }
 
   // Only before first().
   __device__ void set_scale(float scale_log2) {

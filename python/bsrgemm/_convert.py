@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _core
-from ._dtypes import check_dtype, dtype_size
+from ._dtypes import EIGHT_BIT_DTYPES, check_dtype, dtype_size
 from ._interop import TORCH, is_scipy_sparse, library_of
 from ._kinds import kind_of
 from ._library import Library
@@ -183,15 +183,17 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
             raise ValueError(
                 f"the torch tensor given has {tensor.sparse_dim()} sparse dimensions; accepted: 2"
             )
-        if tensor.dtype.itemsize == 1 and tensor.layout is not torch.strided:
+        # Torch makes no blocks of blocks with other sides.
+        of_blocks = tensor.layout is torch.sparse_bsc
+        is_alike = of_blocks and tuple(tensor.values().shape[-2:]) == blocksize
+        is_eight = str(tensor.dtype).removeprefix("torch.") in EIGHT_BIT_DTYPES
+        if is_eight and not is_alike:
             raise TypeError(
                 f"the torch tensor given has layout {tensor.layout} and dtype {tensor.dtype}; "
                 "accepted of 8 bits: torch.sparse_bsr, or a dense one"
             )
         whole = whole_shape(shape, blocksize)
-        # Torch makes no blocks of others' blocks.
-        of_blocks = tensor.layout is torch.sparse_bsc
-        if whole != shape or of_blocks:
+        if whole != shape or (of_blocks and not is_alike):
             tensor = tensor.to_sparse_coo().coalesce()
             with warnings.catch_warnings():
                 # As in bsr_array.to_torch.

@@ -44,7 +44,9 @@ def is_plain(x: Any, values: Any, bias: Any) -> bool:
         or type(x) not in _TYPES
         or x.is_meta
         or type(values) not in _TYPES
-        or (bias is not None and type(bias) not in _TYPES)
+        or _is_lazy(x)
+        or _is_lazy(values)
+        or (bias is not None and (type(bias) not in _TYPES or _is_lazy(bias)))
         or _dispatch_modes()
         or _function_modes()
         or are_transforms_active()
@@ -52,9 +54,14 @@ def is_plain(x: Any, values: Any, bias: Any) -> bool:
     )
 
 
+def _is_lazy(x: torch.Tensor) -> bool:
+    """Whether its elements are others than those in memory, which operators see to."""
+    return x.is_neg() or x._is_zerotensor()
+
+
 def is_plain_or_absent(*arguments: Any) -> bool:
     """The same of other arguments of a call whose tensors are plain."""
-    return all(x is None or type(x) in _TYPES for x in arguments)
+    return all(x is None or (type(x) in _TYPES and not _is_lazy(x)) for x in arguments)
 
 
 def try_linear(

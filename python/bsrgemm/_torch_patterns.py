@@ -54,12 +54,14 @@ def parts_of(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Views of counts, indptr and indices, the latter of ``capacity`` elements."""
     ends = shape[0] // blocksize[0] + 1
-    indptr = _UNIT
+    # Compilers know no offsets, and have none here.
+    counts = 0 if torch.compiler.is_compiling() else state.storage_offset()
+    indptr = counts + _UNIT
     indices = indptr + (ends + _UNIT - 1) // _UNIT * _UNIT
     # Not by slices, whose ends compilers compare with a length that they may not know.
     pairs = state.as_strided(((capacity + 1) // 2,), (1,), indices)
     return (
-        state.as_strided((2,), (1,), 0),
+        state.as_strided((2,), (1,), counts),
         state.as_strided((ends,), (1,), indptr),
         pairs.view(torch.int32)[:capacity],
     )
@@ -91,7 +93,7 @@ def choose(
     chosen_by: torch.Tensor, blocksize: list[int], capacity: int, k: int | None
 ) -> torch.Tensor:
     """Of the blocks that a mask selects or, with ``k``, of those with a row's highest scores."""
-    function = _choose if is_plain(chosen_by, None, None) else pattern_operator
+    function = _choose if is_plain(chosen_by, chosen_by, None) else pattern_operator
     return function(chosen_by, blocksize, capacity, k)
 
 

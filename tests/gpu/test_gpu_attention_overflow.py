@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import varlen_cases
-from attention_cases import Case, check, check_far_scores, masked, operands
+from attention_cases import (
+    Case,
+    check,
+    check_far_and_close_scores,
+    check_far_scores,
+    masked,
+    operands,
+)
 from bsrgemm import BlockMask, attention
 from device_cases import reduced, repeats, some
 from spaces import Torch
@@ -104,6 +111,15 @@ def test_scores_far_from_zero(size: int, dtype: str, rng: np.random.Generator) -
     ):
         for scale in (2.0**12, 2.0**20, 2.0**60):
             check_far_scores(SPACE, case._replace(scale=scale), dtype, rng, backend="hopper")
+
+
+@pytest.mark.parametrize("size", [64, 128, 192, 256])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_far_scores_of_parts(size: int, dtype: str, rng: np.random.Generator) -> None:
+    case = Case(128, 4000, size=size, heads=1)
+    tail = Case(128 * 20, 4000, size=size, heads=reduced(7))  # 140 query tiles
+    for each in some([case, masked(rng, case, (128, 128), density=0.9, empty=False), tail]):
+        check_far_and_close_scores(SPACE, each, dtype, rng, backend="hopper")
 
 
 @pytest.mark.parametrize("spread", [5.0, 25.0])
