@@ -20,15 +20,6 @@ static bsrg_status begin(const bsrg_structure *structure, bsrg_gpu *gpu, bool *p
   return status == BSRG_OK ? bsrg_enter(gpu->api, gpu->device, pushed, error) : status;
 }
 
-static bsrg_view view_of(const char *name, const bsrg_dense *dense, int64_t item) {
-  return (bsrg_view){.name = name,
-                     .data = dense->data,
-                     .ndim = 2,
-                     .item = item,
-                     .shape = {dense->rows, dense->cols},
-                     .strides = {dense->row_stride, dense->col_stride}};
-}
-
 /* ---- patterns ----------------------------------------------------------------------------------- */
 
 /* One element of mask or scores for each place of a block, of the pattern as values have it. */
@@ -39,7 +30,7 @@ static bsrg_status check_places(const char *name, const bsrg_dense *places, int6
                      "%s has shape (%" PRId64 ", %" PRId64 "), but the pattern has (%" PRId64 ", %" PRId64
                      ") block rows and block columns",
                      name, places->rows, places->cols, v->block_rows, v->block_cols);
-  bsrg_view view = view_of(name, places, item);
+  bsrg_view view = bsrg_dense_view(name, places, item);
   return bsrg_view_check(&view, error);
 }
 
@@ -182,7 +173,7 @@ static bsrg_status check_gather(const bsrg_structure_view *v, const bsrg_dense *
                      dense->rows, dense->cols, v->rows, v->cols);
   const int64_t item = (int64_t)bsrg_dtype_size(dtype);
   const bsrg_dense all = {values, 1, v->nnzb * v->block_height * v->block_width, 0, 1};
-  bsrg_view in = view_of("dense", dense, item), out = view_of("out", &all, item);
+  bsrg_view in = bsrg_dense_view("dense", dense, item), out = bsrg_dense_view("out", &all, item);
   status = bsrg_view_check(&in, error);
   if (status == BSRG_OK) status = bsrg_view_check(&out, error);
   if (status == BSRG_OK && bsrg_views_overlap(&in, &out))

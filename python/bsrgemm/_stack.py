@@ -25,6 +25,11 @@ def vstack(blocks: Sequence[bsr_array]) -> bsr_array:
         At least one; of one width, block size, dtype, device and library, which is NumPy, torch or
         CuPy; all but the last of a whole number of block rows. Values are copied.
 
+    Returns
+    -------
+    bsr_array
+        Of their dtype, device and library.
+
     Raises
     ------
     ValueError
@@ -47,6 +52,11 @@ def hstack(blocks: Sequence[bsr_array]) -> bsr_array:
     blocks : sequence of bsr_array
         At least one; of one height, block size, dtype, device and library, which is NumPy, torch or
         CuPy; all but the last of a whole number of block columns. Values are copied.
+
+    Returns
+    -------
+    bsr_array
+        Of their dtype, device and library.
 
     Raises
     ------
@@ -71,6 +81,11 @@ def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
         At least one, of any shapes, all but the last of whole numbers of block rows and columns; of
         one block size, dtype, device and library, which is NumPy, torch or CuPy. Values are
         copied.
+
+    Returns
+    -------
+    bsr_array
+        Of their dtype, device and library.
 
     Raises
     ------
