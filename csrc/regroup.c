@@ -72,13 +72,13 @@ static int64_t coprime(int64_t number, int64_t other) {
   }
 }
 
-double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_shape shape, int32_t *marks,
-                                    int32_t *stamp) {
-  enum { LEAST_ROWS = 4, LOOK_AT = 4096 }; /* blocks to look at: shares come out within a few percent */
+double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_shape shape, int64_t look_at,
+                                    int32_t *marks, int32_t *stamp) {
+  enum { LEAST_ROWS = 4 };
   const divisor width = make_divisor(shape.width);
   const int64_t bh = v->block_height, rows = bsrg_ceil_div(bsrg_whole_rows(v), shape.height);
   const int64_t met = v->nnzb * bsrg_ceil_div(bh, shape.height);
-  int64_t stride = bsrg_max(1, bsrg_min(met / LOOK_AT, rows / LEAST_ROWS));
+  int64_t stride = bsrg_max(1, bsrg_min(met / look_at, rows / LEAST_ROWS));
   for (;; stride = bsrg_max(1, stride / 8)) { /* again where the sample has missed the long rows */
     /* How larger rows lie to block rows repeats itself: no stride may hit the same case each time. */
     stride = coprime(stride, bh);
@@ -93,7 +93,7 @@ double bsrg_regroup_estimate_blocks(const bsrg_structure_view *v, bsrg_block_sha
       }
       count += distinct_blocks(v, width, from, marks, (*stamp)++, NULL);
     }
-    if (stride == 1 || seen > LOOK_AT / 4)
+    if (stride == 1 || seen > look_at / 4)
       return (double)count * (double)v->nnzb * (double)bh / (double)covered;
   }
 }

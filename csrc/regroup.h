@@ -39,10 +39,10 @@ typedef struct bsrg_regrouped {
 
 /* Blocks of this shape that are needed at most, whatever the pattern. */
 int64_t bsrg_regroup_most_blocks(const bsrg_structure_view *view, bsrg_block_shape shape);
-/* About how many are needed for this pattern, which has at least one block, from a sample of some thousands of its
+/* About how many are needed for this pattern, which has at least one block, from a sample of about look_at of its
  * blocks. marks: view->cols / 8 + 1 numbers, zero before the first call; stamp: 1 then, and advanced here. */
-double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int32_t *marks,
-                                    int32_t *stamp);
+double bsrg_regroup_estimate_blocks(const bsrg_structure_view *view, bsrg_block_shape shape, int64_t look_at,
+                                    int32_t *marks, int32_t *stamp);
 /* Whether blocks are as many columns wide as several wide pieces, and not as several of 64. */
 static inline bool bsrg_regroup_is_wide(const bsrg_structure_view *view) {
   return view->block_width % BSRG_TALL_WIDE_PIECE == 0 && view->block_width % BSRG_TALL_PIECED_WIDTH != 0;

@@ -50,7 +50,8 @@ typedef struct search {
 } search;
 
 static double sample(search *s, int32_t height, int32_t width) {
-  return bsrg_regroup_estimate_blocks(s->v, (bsrg_block_shape){height, width}, s->marks, &s->stamp);
+  enum { LOOK_AT = 4096 }; /* blocks; shares come out within a few percent */
+  return bsrg_regroup_estimate_blocks(s->v, (bsrg_block_shape){height, width}, LOOK_AT, s->marks, &s->stamp);
 }
 
 /* A child of about so many blocks; its pattern is missing. */

@@ -20,13 +20,14 @@ static double copy_bytes(const bsrg_structure_view *v, double elements) {
 
 /* The cover that takes the least time. Of no rows: no memory. */
 static bsrg_block_shape choose_shape(const bsrg_structure_view *v) {
+  enum { LOOK_AT = 4096 }; /* blocks; shares come out within a few percent */
   const bsrg_chip chip = bsrg_chip_h200();
   bsrg_block_shape best = {0, 0};
   double least = INFINITY;
   int32_t *marks = calloc((size_t)(bsrg_whole_cols(v) / 8 + 1), sizeof(*marks)), stamp = 1;
   for (int i = 0; marks && i < COVERS; ++i) {
     const struct cover *c = &covers[i];
-    const double strips = bsrg_regroup_estimate_blocks(v, c->strip, marks, &stamp);
+    const double strips = bsrg_regroup_estimate_blocks(v, c->strip, LOOK_AT, marks, &stamp);
     const double elements = strips * c->strip.height * c->strip.width;
     const double overhead = bsrg_sampled_strip_overhead(c->strip.height / BSRG_SAMPLED_STRIP);
     const double seconds = 2.0 * TYPICAL_K * elements * overhead / chip.mma_flops_per_s +
