@@ -169,8 +169,11 @@ def test_operands_whose_memory_holds_other_elements(kind: str) -> None:
     for operand in (negative, zeros):
         found = bsrgemm.torch.matmul(array(values.detach()), operand)
         torch.testing.assert_close(found, whole @ operand.clone())
-        found = bsrgemm.torch.sampled_matmul(torch.ones(4, 5), operand.T, places)
+        left = torch.ones(4, 5, requires_grad=True)
+        found = bsrgemm.torch.sampled_matmul(left, operand.T, places)
         assert found.isfinite().all()
+        given = torch._efficientzerotensor(found.shape)
+        assert not torch.autograd.grad(found, left, given)[0].any()
     y = bsrgemm.torch.matmul(array(values), x)
     torch.complex(torch.zeros_like(y), y).conj().imag.sum().backward()
     torch.testing.assert_close(x.grad, -whole.sum(0)[:, None].expand(9, 5))

@@ -441,22 +441,45 @@ static bool group_heads(const bsrg_attention_args *args, bsrg_attention_args *gr
   return true;
 }
 
+/* How often the panels of a head of q read a key on average, roughly. */
+static double reads_of_piece(const bsrg_attention_args *args, const piece *of, int64_t panel_width) {
+  const double keys = (double)bsrg_max(1, of->keys);
+  double share = 1;
+  if (args->masks != NULL) {
+    double stored = 0, all = 0;
+    for (int64_t b = 0; b < args->mask_batch; ++b)
+      for (int64_t h = 0; h < args->mask_heads; ++h) {
+        const bsrg_structure_view *mask = bsrg_attention_mask(args, b, h);
+        stored += (double)mask->nnzb;
+        all += (double)(mask->block_rows * mask->block_cols);
+      }
+    /* A panel reads what any of its block rows has. */
+    const int64_t rows = bsrg_ceil_div(panel_width, bsrg_attention_block_shape(args).height);
+    share = fmin(1, stored / fmax(1, all) * (double)rows);
+  }
+  const double seen = (double)of->band.last - (double)of->band.first + (double)panel_width;
+  if (seen < keys) share *= fmax(0, seen) / keys;
+  return (double)bsrg_ceil_div(of->queries, panel_width) * share;
+}
+
 /* Keys and values are read by rows, those that it may see for each panel of queries. Where the elements of a row are no neighbours,
  * that takes longer than a copy by squares of all. So they are copied first where they are read more than once or, if that takes
  * little memory, for the most part. */
 static bool pays_to_copy(const bsrg_attention_args *args, const bsrg_tensor *t) {
   if (t->element_stride == 1 || t->size == 1 || t->row_stride == 0 || t->element_stride == 0) return false;
   const bsrg_cpu_ops *ops = bsrg_cpu_ops_of(bsrg_attention_out_dtype(args));
-  const int64_t panels =
-      args->q.heads / args->k.heads * bsrg_ceil_div(args->q.rows, ops->tile_vectors * ops->lanes);
-  double share;
+  const int64_t panel_width = ops->tile_vectors * ops->lanes;
+  double reads = 0;
   if (args->sequences) {
-    share = 1 / (double)bsrg_max(1, args->sequences->count);
+    for (int64_t s = 0; s < args->sequences->count; ++s) {
+      const piece of = sequence_of(args, s);
+      reads += reads_of_piece(args, &of, panel_width) * (double)of.keys / (double)bsrg_max(1, t->rows);
+    }
   } else {
     const piece of = batch_of(args, 0);
-    share = allowed_share(args, &of);
+    reads = reads_of_piece(args, &of, panel_width);
   }
-  const double reads = (double)panels * share;
+  reads *= (double)(args->q.heads / args->k.heads);
   const bsrg_tensor rows = bsrg_cpu_in_rows(t);
   const bool small = bsrg_cpu_rows_bytes(&rows, (int64_t)bsrg_dtype_size(args->dtype)) <= SMALL_COPY;
   return reads > 1 || (small && reads > 0.5);

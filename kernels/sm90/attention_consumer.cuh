@@ -533,7 +533,7 @@ class Consumer : OutputRows<Shape> {
         float factor[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          factor[r] = ptx::exp2(fminf(fmaxf(rest[r], -60.f), 60.f));
+          factor[r] = ptx::exp2(fminf(fmaxf(rest[r], -30.f), 30.f));
           sum[r] *= factor[r];
           if constexpr (kEight) factor[r] *= m.value_factor;
         }

@@ -272,6 +272,11 @@ def rows_of(x: torch.Tensor) -> torch.Tensor:
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # flatten has no rule for batches
 
 
+def in_memory(x: torch.Tensor) -> torch.Tensor:
+    """As one behind the other in memory, in which zeros may not lie."""
+    return x.clone() if x._is_zerotensor() else x.contiguous()
+
+
 def as_tensor(x: Any) -> torch.Tensor:
     """An array of the host as a tensor: itself, its memory, or a copy of read-only memory."""
     return x if isinstance(x, torch.Tensor) else TORCH.from_host(np.asarray(x), _ON_CPU)
@@ -490,7 +495,7 @@ def sampled_gradients(
     matmul = function or matmul_operator
     shape = [a.shape[0], b.shape[1]]
     of_a = of_b = None
-    gradient = gradient.contiguous()
+    gradient = in_memory(gradient)
     if wanted[0]:
         of_a = matmul(gradient, indices, indptr, b.T, None, shape, False, False, None)
     if wanted[1]:

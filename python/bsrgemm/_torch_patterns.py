@@ -24,6 +24,7 @@ from ._torch_eager import is_plain, is_unrecorded
 from ._torch_operators import (
     factors_of_values,
     forward_ad,
+    in_memory,
     new_result,
     precision_of,
     refuse_tangents,
@@ -54,7 +55,7 @@ def parts_of(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Views of counts, indptr and indices, the latter of ``capacity`` elements."""
     ends = shape[0] // blocksize[0] + 1
-    # Compilers know no offsets, and have none here.
+    # Compilers know no offsets, and take this one for 0.
     counts = 0 if torch.compiler.is_compiling() else state.storage_offset()
     indptr = counts + _UNIT
     indices = indptr + (ends + _UNIT - 1) // _UNIT * _UNIT
@@ -239,7 +240,7 @@ def _sampled_backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
     a, b, state = ctx.saved_tensors
     multiply, _ = _functions_of_gradients(gradient, a, b)
     shape = [a.shape[0], b.shape[1]]
-    gradient = gradient.contiguous()
+    gradient = in_memory(gradient)
     of_a = of_b = None
     if ctx.needs_input_grad[0]:
         of_a = multiply(gradient, state, b.T, shape, False, False)
