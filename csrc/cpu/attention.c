@@ -364,15 +364,24 @@ static void work(void *context, int slot) {
   }
 }
 
+/* Of all places of a block, the share that the masks have; 1 without masks. */
+static double stored_share(const bsrg_attention_args *args) {
+  if (args->masks == NULL) return 1;
+  double stored = 0, all = 0;
+  for (int64_t b = 0; b < args->mask_batch; ++b)
+    for (int64_t h = 0; h < args->mask_heads; ++h) {
+      const bsrg_structure_view *mask = bsrg_attention_mask(args, b, h);
+      stored += (double)mask->nnzb;
+      all += (double)(mask->block_rows * mask->block_cols);
+    }
+  return stored / fmax(1, all);
+}
+
 /* Of all pairs of queries and keys, the share that the masks and the band allow, roughly. */
 static double allowed_share(const bsrg_attention_args *args, const piece *of) {
   const bsrg_band band = of->band;
   const double keys = (double)of->keys;
-  double share = 1;
-  if (args->masks != NULL) {
-    const bsrg_structure_view *mask = bsrg_attention_mask(args, 0, 0);
-    share = (double)mask->nnzb / (double)bsrg_max(1, mask->block_rows * mask->block_cols);
-  }
+  const double share = stored_share(args);
   const double width = (double)band.last - (double)band.first + 1;
   return keys == 0 ? 0 : width < keys ? share * (width < 0 ? 0 : width) / keys : share;
 }
@@ -444,19 +453,9 @@ static bool group_heads(const bsrg_attention_args *args, bsrg_attention_args *gr
 /* How often the panels of a head of q read a key on average, roughly. */
 static double reads_of_piece(const bsrg_attention_args *args, const piece *of, int64_t panel_width) {
   const double keys = (double)bsrg_max(1, of->keys);
-  double share = 1;
-  if (args->masks != NULL) {
-    double stored = 0, all = 0;
-    for (int64_t b = 0; b < args->mask_batch; ++b)
-      for (int64_t h = 0; h < args->mask_heads; ++h) {
-        const bsrg_structure_view *mask = bsrg_attention_mask(args, b, h);
-        stored += (double)mask->nnzb;
-        all += (double)(mask->block_rows * mask->block_cols);
-      }
-    /* A panel reads what any of its block rows has. */
-    const int64_t rows = bsrg_ceil_div(panel_width, bsrg_attention_block_shape(args).height);
-    share = fmin(1, stored / fmax(1, all) * (double)rows);
-  }
+  double share = stored_share(args);
+  if (args->masks != NULL) /* a panel reads what any of its block rows has */
+    share = fmin(1, share * (double)bsrg_ceil_div(panel_width, bsrg_attention_block_shape(args).height));
   const double seen = (double)of->band.last - (double)of->band.first + (double)panel_width;
   if (seen < keys) share *= fmax(0, seen) / keys;
   return (double)bsrg_ceil_div(of->queries, panel_width) * share;

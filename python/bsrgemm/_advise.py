@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _core
 from ._arguments import MOST, natural
-from ._array import bsr_array, of_file
+from ._array import bsr_array
 from ._bench import _chip, _cupy_dense, _Status, _time, _torch_dense, uniform
 from ._convert import grid_of
 from ._demo import or_none
@@ -23,7 +23,7 @@ from ._interop import device_name
 from ._matmul import matmul
 from ._pattern import Cells, cell_size, cells_of_blocks, rows_of
 from ._plan import cpu_seconds
-from ._storage import format_of, naming
+from ._storage import format_of, in_order, naming
 from ._storage import read as read_arrays
 
 SIDES = (16, 32, 64, 128, 256)
@@ -155,10 +155,11 @@ def read(path: str, dtype: str | None = None) -> Matrix:
 
 def _load_blocks(path: str) -> bsr_array:
     """Of a type that products do not take (integers, say): ones where it is not zero."""
-    data, *others = read_arrays(path)
+    data, indices, indptr, shape = read_arrays(path)
     if data.dtype.kind in "biuc":
         data = (data != 0).astype(np.float32)
-    return of_file(path, data, *others)
+    with naming(path, "holds no BSR matrix"):
+        return bsr_array(in_order(data, indices, indptr), shape)
 
 
 # ---- prediction ----------------------------------------------------------------------------------

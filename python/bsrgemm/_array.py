@@ -573,20 +573,9 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     OSError
         If the file cannot be read.
     """
-    return of_file(path, *read(path), check=check)
-
-
-def of_file(
-    path: str | os.PathLike[str] | IO[bytes],
-    data: np.ndarray,
-    indices: np.ndarray,
-    indptr: np.ndarray,
-    shape: tuple[int, ...],
-    check: bool = True,
-) -> bsr_array:
-    """The matrix of what was read from a file."""
+    *arrays, shape = read(path)
     with naming(path, "holds no BSR matrix"):
-        return bsr_array(in_order(data, indices, indptr), shape, check=check)
+        return bsr_array(in_order(*arrays), shape, check=check)
 
 
 def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
