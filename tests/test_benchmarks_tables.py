@@ -17,6 +17,7 @@ from benchmarks.cases import Case, cpu_cases, gpu_cases, select  # noqa: E402
 from benchmarks.dynamic import dynamic_cases  # noqa: E402
 from benchmarks.experts import experts_cases  # noqa: E402
 from benchmarks.families import describe, tally  # noqa: E402
+from benchmarks.report_cells import ours  # noqa: E402
 from benchmarks.softmax import softmax_cases  # noqa: E402
 
 
@@ -330,3 +331,20 @@ def test_tables_are_all_in_a_document() -> None:
 
 def test_tables_of_the_repository_are_those_of_its_results() -> None:
     assert report.update(ROOT, write=False) == [], "run: python -m benchmarks tables"
+
+
+def test_what_fused_output_costs_is_what_the_readme_says() -> None:
+    found = ours(report.load(ROOT / report.RESULTS / "h200"), "sustained")
+    costs: dict[str, list[float]] = {"bias": [], "bias_relu": [], "bias_gelu": [], "bias_silu": []}
+    for run, row in found:
+        if row["case"].startswith("fused/"):
+            for kind, of_kind in costs.items():
+                fused = run.rival(row, f"fused_{kind}")
+                assert fused is not None, row["case"]
+                of_kind.append(100 * (fused["us"] / row["us"] - 1))
+    bias, gelu, silu = costs["bias"] + costs["bias_relu"], costs["bias_gelu"], costs["bias_silu"]
+    said = (
+        f"a bias, alone or with ReLU, up to {max(bias):.0f}% of a product, with GELU "
+        f"{min(gelu):.0f} to {max(gelu):.0f}%, with SiLU {min(silu):.0f} to {max(silu):.0f}%"
+    )
+    assert said in " ".join((ROOT / "README.md").read_text().split())
