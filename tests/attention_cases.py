@@ -419,3 +419,22 @@ def masks(rng: np.random.Generator) -> dict[str, Case]:
         "bshd": masked(rng, Case(260, 200, placed="bshd"), (64, 64)),
         "softcap": masked(rng, Case(200, 200, softcap=3.0, spread=2.0), (64, 16)),
     }
+
+
+def few(rng: np.random.Generator) -> list[Case]:
+    """So few queries, or so few in the last panel, that the CPU has another way for them."""
+    found = []
+    for queries in (1, 2, 3, 4, 5):
+        for i, size in enumerate(SIZES):
+            found.append(Case(queries, 61 + 7 * i, size=size, value_size=SIZES[-1 - i]))
+        case = Case(queries, 211, size=40, heads=3, batch=2)
+        for window in (None, (30, 0), (3, 200), (0, 0)):
+            for alignment in ("top_left", "bottom_right"):
+                found.append(case._replace(window=window, alignment=alignment))
+        found += [case._replace(causal=True, placed=how) for how in ("bshd", "packed", "odd")]
+        found += [case._replace(softcap=1.5), case._replace(spread=30.0)]
+        for shape in ((1, 16), (2, 7), (3, 64), (16, 1)):
+            found.append(masked(rng, case, shape, lead=(2, 3)))
+            found.append(found[-1]._replace(window=(150, 1), softcap=2.0))
+    last = Case(50, 211, size=72, causal=True)  # two more than panels of 48, or three times 16
+    return [*found, last, masked(rng, last, (16, 16)), Case(49, 300, size=130, heads=1)]

@@ -47,7 +47,8 @@ typedef struct bsrg_tile_run {
 } bsrg_tile_run;
 typedef void (*bsrg_tile_kernel)(const bsrg_tile_run *run);
 
-/* How sums become y: alpha * sums + beta * c, and what the epilogue adds to that, over `rows` <= BSRG_GROUP_ROWS rows of `columns` columns. */
+/* How sums become y: alpha * sums + beta * c, and what the epilogue adds to that, over `rows` <= BSRG_GROUP_ROWS rows of `columns` columns, at most
+ * a panel's. */
 typedef struct bsrg_finish_run {
   const void *sums;
   int64_t sums_stride;
@@ -97,6 +98,26 @@ typedef struct bsrg_softmax_run {
   void *out;             /* [size][width]: weights times values */
 } bsrg_softmax_run;
 
+/* The same for few queries, whose scores and sums are rows, the sums' of whole vectors. */
+enum { BSRG_FEW_QUERIES = 4 };
+typedef struct bsrg_few_run {
+  int64_t queries, keys, size;
+  const void *rows; /* of K or V: element[keys][size] */
+  int64_t row_stride;
+  void *sums; /* sum[queries][size]: of Q, or what values times weights are added to */
+  int64_t sums_stride;
+  void *scores; /* sum[queries][keys]: what Q and K make, or the weights */
+  int64_t scores_stride;
+} bsrg_few_run;
+typedef struct bsrg_few_softmax_run {
+  int64_t queries;
+  void *scores; /* sum[queries][keys] */
+  int64_t scores_stride;
+  void *out;
+  int64_t out_stride;
+  void *maximum, *total; /* sum[queries] */
+} bsrg_few_softmax_run;
+
 /* What one instruction set does for one element type. */
 typedef struct bsrg_cpu_ops {
   int64_t element_size, sum_size;  /* of what A has side by side in a row, and of a sum */
@@ -122,6 +143,11 @@ typedef struct bsrg_cpu_ops {
   void (*softmax)(const bsrg_softmax_run *run, int64_t keys);
   /* Divides out by the total, 0 where no key was seen. lse, unless NULL, gets the logarithms of `count` totals. */
   void (*softmax_end)(const bsrg_softmax_run *run, float *lse, int64_t count);
+  void (*few_scores)(const bsrg_few_run *run);
+  void (*few_values)(const bsrg_few_run *run);
+  void (*few_softmax_begin)(const bsrg_few_softmax_run *run);
+  void (*few_softmax)(const bsrg_few_softmax_run *run, int64_t keys); /* whole vectors */
+  void (*few_softmax_end)(const bsrg_few_softmax_run *run, float *lse);
 } bsrg_cpu_ops;
 
 /* By bsrg_dtype. */

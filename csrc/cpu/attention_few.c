@@ -1,0 +1,113 @@
+/* Attention on the CPU for so few queries that a lane for each would leave most of them empty: each query has a row of scores
+ * and one of sums, lanes lie along keys and along the elements of a head, and keys and values are read once for all of the
+ * queries, where they lie. */
+#include <string.h>
+
+#include "attention_panel.h"
+
+static char *score_at(const bsrg_attention_panel *p, int64_t query, int64_t key) {
+  return p->slot + p->job->scores_at + (query * BSRG_CHUNK_KEYS + key) * p->job->ops->sum_size;
+}
+
+/* Queries as sums, rows of whole vectors, times the scale. */
+static void take_queries(const bsrg_attention_panel *p, int64_t stride) {
+  const bsrg_attention_job *job = p->job;
+  const bsrg_cpu_ops *ops = job->ops;
+  const bsrg_tensor *q = &job->args->q;
+  char *to = p->slot + job->q_at;
+  memset(to, 0, (size_t)(p->queries * stride * ops->sum_size));
+  for (int64_t i = 0; i < p->queries; ++i)
+    ops->pack_column(to + i * stride * ops->sum_size,
+                     bsrg_element_of(q, p->of.batch, p->head, p->of.first_query + p->first + i, job->item),
+                     q->element_stride, q->size);
+  bsrg_scale_sums(to, p->queries * stride, job->args->scale, ops->sum_size);
+}
+
+/* Scores of keys that a query does not see, and those that fill the last vector. */
+static void exclude_keys(const bsrg_attention_panel *p, int64_t keys) {
+  const bsrg_cpu_ops *ops = p->job->ops;
+  const bsrg_band band = p->of.band;
+  for (int64_t i = 0; i < p->run_count; ++i) {
+    const bsrg_key_run *run = &p->runs[i];
+    for (int64_t r = 0; run->blind >> r != 0; ++r) {
+      const bsrg_mask_row *row = &p->rows[r];
+      for (int64_t query = row->lane_begin; (run->blind >> r & 1) && query < row->lane_end; ++query)
+        ops->exclude(score_at(p, query, run->row), run->count);
+    }
+    for (int64_t query = 0; query < p->queries; ++query) {
+      /* The query sees keys query + band.first .. query + band.last. */
+      const int64_t at = p->first + query;
+      const int64_t from = bsrg_min(run->count, bsrg_max(0, at + band.first - run->begin));
+      const int64_t to = bsrg_max(from, bsrg_min(run->count, at + band.last + 1 - run->begin));
+      ops->exclude(score_at(p, query, run->row), from);
+      ops->exclude(score_at(p, query, run->row + to), run->count - to);
+    }
+  }
+  for (int64_t query = 0; query < p->queries; ++query)
+    ops->exclude(score_at(p, query, keys), bsrg_whole_vectors(ops, keys) - keys);
+}
+
+void bsrg_attend_few(bsrg_attention_panel *p) {
+  const bsrg_attention_job *job = p->job;
+  const bsrg_attention_args *args = job->args;
+  const bsrg_cpu_ops *ops = job->ops;
+  const bsrg_tensor *out = &args->out;
+  const int64_t size = args->k.size, first_row = p->of.first_query + p->first, item = job->item;
+  bsrg_few_run scores = {.queries = p->queries,
+                         .size = size,
+                         .row_stride = args->k.row_stride,
+                         .sums = p->slot + job->q_at,
+                         .sums_stride = bsrg_whole_vectors(ops, size),
+                         .scores_stride = BSRG_CHUNK_KEYS};
+  bsrg_few_run values = scores;
+  values.size = out->size;
+  values.row_stride = args->v.row_stride;
+  values.sums = p->slot + job->out_at;
+  values.sums_stride = bsrg_whole_vectors(ops, out->size);
+  const bsrg_few_softmax_run softmax = {.queries = p->queries,
+                                        .scores = p->slot + job->scores_at,
+                                        .scores_stride = BSRG_CHUNK_KEYS,
+                                        .out = values.sums,
+                                        .out_stride = values.sums_stride,
+                                        .maximum = p->slot + job->lanes_at,
+                                        .total = p->slot + job->lanes_at + p->queries * ops->sum_size};
+  take_queries(p, scores.sums_stride);
+  ops->few_softmax_begin(&softmax);
+  bsrg_begin_keys(p);
+  for (int64_t keys; (keys = bsrg_next_chunk(p)) > 0;) {
+    for (int64_t i = 0; i < p->run_count;) {
+      const bsrg_key_run *run = &p->runs[i];
+      i += bsrg_adjacent_runs(p, i, &scores.keys);
+      scores.rows = p->k + run->begin * scores.row_stride * item;
+      scores.scores = score_at(p, 0, run->row);
+      ops->few_scores(&scores);
+    }
+    if (args->softcap > 0) {
+      for (int64_t query = 0; query < p->queries; ++query) {
+        ops->exclude(score_at(p, query, keys), bsrg_whole_vectors(ops, keys) - keys);
+        ops->cap(score_at(p, query, 0), bsrg_whole_vectors(ops, keys), args->softcap);
+      }
+    }
+    exclude_keys(p, keys);
+    ops->few_softmax(&softmax, bsrg_whole_vectors(ops, keys));
+    for (int64_t i = 0; i < p->run_count;) {
+      const bsrg_key_run *run = &p->runs[i];
+      i += bsrg_adjacent_runs(p, i, &values.keys);
+      values.rows = p->v + run->begin * values.row_stride * item;
+      values.scores = score_at(p, 0, run->row);
+      ops->few_values(&values);
+    }
+  }
+  ops->few_softmax_end(&softmax, bsrg_panel_lse(p));
+  char *y = bsrg_element_of(out, p->of.batch, p->head, first_row, ops->element_size);
+  for (int64_t d = 0; d < out->size; d += job->panel_width) {
+    ops->finish(&(bsrg_finish_run){.sums = (char *)values.sums + d * ops->sum_size,
+                                   .sums_stride = values.sums_stride,
+                                   .rows = p->queries,
+                                   .columns = bsrg_min(job->panel_width, out->size - d),
+                                   .alpha = 1,
+                                   .y = y + d * out->element_stride * ops->element_size,
+                                   .y_row_stride = out->row_stride,
+                                   .y_col_stride = out->element_stride});
+  }
+}
