@@ -176,8 +176,8 @@ PyTypeObject *bsrg_make_structure_type(PyObject *module);
 PyTypeObject *bsrg_make_device_array_type(PyObject *module);
 PyTypeObject *bsrg_make_array_info_type(void);
 
-/* The core structure of a Structure object, borrowed. */
-bsrg_structure *bsrg_structure_of(PyObject *structure);
+/* The core structure of a Structure or DynamicStructure object, borrowed. */
+bsrg_structure *bsrg_structure_of(PyObject *obj);
 /* structure_explain.c: methods of Structure. */
 PyObject *bsrg_structure_explain(PyObject *structure, PyObject *args, PyObject *keywords);
 PyObject *bsrg_structure_explain_sampled(PyObject *structure, PyObject *args, PyObject *keywords);

@@ -1,26 +1,9 @@
 /* DynamicStructure: a pattern that a GPU makes, as a Python object, and the functions that fill it. */
 #include "dynamic_object.h"
 
+#include "pattern_object.h"
+
 #include <string.h>
-
-typedef struct dynamic_object {
-  PyObject_HEAD bsrg_structure *structure;
-  PyObject *original; /* NULL, or the DynamicStructure to which `structure` belongs as its transposed */
-} dynamic_object;
-
-static bsrg_structure *dynamic_of(PyObject *obj) { return ((dynamic_object *)obj)->structure; }
-
-static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure, PyObject *original) {
-  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-  dynamic_object *self = (dynamic_object *)allocate(type, 0);
-  if (self != NULL) {
-    self->structure = structure;
-    self->original = Py_XNewRef(original);
-  } else if (original == NULL) {
-    bsrg_structure_destroy(structure);
-  }
-  return (PyObject *)self;
-}
 
 static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   static char *names[] = {"shape", "blocksize", "capacity", "device", "chip", "memory", NULL};
@@ -55,65 +38,27 @@ static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywo
                           : bsrg_dynamic_create_in(shape[0], shape[1], blocksize[0], blocksize[1], capacity,
                                                    device, memory, &structure, &error);
   Py_END_ALLOW_THREADS;
-  return status == BSRG_OK ? wrap(type, structure, NULL)
+  return status == BSRG_OK ? bsrg_pattern_new(type, structure)
                            : bsrg_raise(PyType_GetModuleState(type), status, &error);
-}
-
-static void dynamic_dealloc(PyObject *obj) {
-  PyTypeObject *type = Py_TYPE(obj);
-  dynamic_object *self = (dynamic_object *)obj;
-  if (self->original == NULL) {
-    Py_BEGIN_ALLOW_THREADS; /* it waits for kernels that read plans, which may wait for other threads */
-    bsrg_structure_destroy(self->structure);
-    Py_END_ALLOW_THREADS;
-  }
-  Py_XDECREF(self->original);
-  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-  release(obj);
-  Py_DECREF(type);
 }
 
 /* ---- attributes and methods ------------------------------------------------------------------------ */
 
-static PyObject *get_shape(PyObject *obj, void *Py_UNUSED(closure)) {
-  const bsrg_structure_view view = bsrg_structure_get(dynamic_of(obj));
-  return Py_BuildValue("(LL)", (long long)view.rows, (long long)view.cols);
-}
-
-static PyObject *get_blocksize(PyObject *obj, void *Py_UNUSED(closure)) {
-  const bsrg_structure_view view = bsrg_structure_get(dynamic_of(obj));
-  return Py_BuildValue("(LL)", (long long)view.block_height, (long long)view.block_width);
-}
-
 static PyObject *get_capacity(PyObject *obj, void *Py_UNUSED(closure)) {
-  return PyLong_FromLongLong(bsrg_structure_get(dynamic_of(obj)).nnzb);
-}
-
-static PyObject *get_is_transposed(PyObject *obj, void *Py_UNUSED(closure)) {
-  return PyBool_FromLong(((dynamic_object *)obj)->original != NULL);
+  return PyLong_FromLongLong(bsrg_structure_get(bsrg_structure_of(obj)).nnzb);
 }
 
 static PyObject *get_pointers(PyObject *obj, void *Py_UNUSED(closure)) {
   bsrg_dynamic_arrays arrays;
   bsrg_error error;
-  const bsrg_status status = bsrg_dynamic_get(dynamic_of(obj), &arrays, &error);
+  const bsrg_status status = bsrg_dynamic_get(bsrg_structure_of(obj), &arrays, &error);
   if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
   return Py_BuildValue("(NNN)", PyLong_FromVoidPtr((void *)arrays.indptr),
                        PyLong_FromVoidPtr((void *)arrays.indices), PyLong_FromVoidPtr((void *)arrays.counts));
 }
 
 static PyObject *get_bytes(PyObject *obj, void *Py_UNUSED(closure)) {
-  return PyLong_FromSize_t(bsrg_dynamic_bytes(dynamic_of(obj)));
-}
-
-static PyObject *dynamic_transposed(PyObject *obj, PyObject *Py_UNUSED(unused)) {
-  dynamic_object *self = (dynamic_object *)obj;
-  if (self->original != NULL) return Py_NewRef(self->original);
-  bsrg_structure *transposed;
-  bsrg_error error;
-  const bsrg_status status = bsrg_structure_transposed(self->structure, &transposed, &error);
-  return status == BSRG_OK ? wrap(Py_TYPE(obj), transposed, obj)
-                           : bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
+  return PyLong_FromSize_t(bsrg_dynamic_bytes(bsrg_structure_of(obj)));
 }
 
 /* An array in host memory that has been copied from the device when this returns; NULL with an exception. */
@@ -139,10 +84,10 @@ static PyObject *dynamic_read(PyObject *obj, PyObject *stream_object) {
   bsrg_error error;
   void *stream;
   if (bsrg_parse_stream(stream_object, &stream) < 0) return NULL;
-  const bsrg_status status = bsrg_dynamic_get(dynamic_of(obj), &arrays, &error);
+  const bsrg_status status = bsrg_dynamic_get(bsrg_structure_of(obj), &arrays, &error);
   if (status != BSRG_OK) return bsrg_raise(PyType_GetModuleState(type), status, &error);
-  bsrg_structure_view view = bsrg_structure_get(dynamic_of(obj));
-  const int64_t rows = ((dynamic_object *)obj)->original ? view.block_cols : view.block_rows;
+  bsrg_structure_view view = bsrg_structure_get(bsrg_structure_of(obj));
+  const int64_t rows = ((bsrg_pattern_object *)obj)->original ? view.block_cols : view.block_rows;
   PyObject *counts = download(type, arrays.device, arrays.counts, 2, NPY_INT64, sizeof(int64_t), stream);
   if (counts == NULL) return NULL;
   const int64_t *count = PyArray_DATA((PyArrayObject *)counts);
@@ -161,10 +106,10 @@ static PyObject *dynamic_read(PyObject *obj, PyObject *stream_object) {
 }
 
 static PyGetSetDef attributes[] = {
-    {"shape", get_shape, NULL, "(rows, columns) in elements.", NULL},
-    {"blocksize", get_blocksize, NULL, "(height, width) of a block.", NULL},
+    {"shape", bsrg_pattern_shape, NULL, "(rows, columns) in elements.", NULL},
+    {"blocksize", bsrg_pattern_blocksize, NULL, "(height, width) of a block.", NULL},
     {"capacity", get_capacity, NULL, "Number of blocks that it has room for.", NULL},
-    {"is_transposed", get_is_transposed, NULL, "Whether transposed() made it.", NULL},
+    {"is_transposed", bsrg_pattern_is_transposed, NULL, "Whether transposed() made it.", NULL},
     {"pointers", get_pointers, NULL,
      "Addresses in device memory, of the pattern that is not transposed: indptr, int64 of block rows + 1; "
      "indices,\n"
@@ -176,7 +121,7 @@ static PyGetSetDef attributes[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef methods[] = {
-    {"transposed", dynamic_transposed, METH_NOARGS,
+    {"transposed", bsrg_pattern_transposed, METH_NOARGS,
      "transposed($self, /)\n--\n\n"
      "The DynamicStructure of the transposed matrix around the same values; transposed again, it is this "
      "one."},
@@ -203,17 +148,17 @@ static const char dynamic_doc[] =
     "[capacity, block height, block width].";
 
 PyTypeObject *bsrg_make_dynamic_type(PyObject *module) {
-  static PyType_Slot slots[] = {{Py_tp_doc, (void *)dynamic_doc}, {Py_tp_new, dynamic_new},
-                                {Py_tp_dealloc, dynamic_dealloc}, {Py_tp_methods, methods},
-                                {Py_tp_getset, attributes},       {0, NULL}};
-  static PyType_Spec spec = {"bsrgemm._core.DynamicStructure", sizeof(dynamic_object), 0,
+  static PyType_Slot slots[] = {
+      {Py_tp_doc, (void *)dynamic_doc}, {Py_tp_new, dynamic_new},   {Py_tp_dealloc, bsrg_pattern_dealloc},
+      {Py_tp_methods, methods},         {Py_tp_getset, attributes}, {0, NULL}};
+  static PyType_Spec spec = {"bsrgemm._core.DynamicStructure", sizeof(bsrg_pattern_object), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
   return (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
 }
 
 bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj) {
-  if (Py_IS_TYPE(obj, state->structure_type)) return bsrg_structure_of(obj);
-  if (Py_IS_TYPE(obj, state->dynamic_type)) return dynamic_of(obj);
+  if (Py_IS_TYPE(obj, state->structure_type) || Py_IS_TYPE(obj, state->dynamic_type))
+    return bsrg_structure_of(obj);
   PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", obj);
   return NULL;
 }
@@ -221,7 +166,7 @@ bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj) {
 /* ---- functions ------------------------------------------------------------------------------------- */
 
 static bsrg_structure *parse_dynamic(bsrg_state *state, PyObject *obj) {
-  if (Py_IS_TYPE(obj, state->dynamic_type)) return dynamic_of(obj);
+  if (Py_IS_TYPE(obj, state->dynamic_type)) return bsrg_structure_of(obj);
   PyErr_Format(PyExc_TypeError, "structure is %R, but must be a DynamicStructure", obj);
   return NULL;
 }

@@ -1,28 +1,9 @@
 /* Structure: the core's immutable block pattern as a Python object. */
 #include "array.h"
+#include "pattern_object.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct structure_object {
-  PyObject_HEAD bsrg_structure *structure;
-  PyObject *original; /* NULL, or the Structure to which `structure` belongs as its transposed */
-} structure_object;
-
-bsrg_structure *bsrg_structure_of(PyObject *structure) { return ((structure_object *)structure)->structure; }
-
-/* Makes an object that owns `structure`, which is destroyed when that fails. With an original, that one owns it. */
-static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure, PyObject *original) {
-  allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-  structure_object *self = (structure_object *)allocate(type, 0);
-  if (self != NULL) {
-    self->structure = structure;
-    self->original = Py_XNewRef(original);
-  } else if (original == NULL) {
-    bsrg_structure_destroy(structure);
-  }
-  return (PyObject *)self;
-}
 
 /* ---- index arrays in ------------------------------------------------------------------------------ */
 
@@ -170,40 +151,16 @@ static PyObject *structure_new(PyTypeObject *type, PyObject *args, PyObject *key
     Py_BEGIN_ALLOW_THREADS;
     status = bsrg_structure_create(&pattern, check, &structure, &error);
     Py_END_ALLOW_THREADS;
-    self = status == BSRG_OK ? wrap(type, structure, NULL) : bsrg_raise(state, status, &error);
+    self = status == BSRG_OK ? bsrg_pattern_new(type, structure) : bsrg_raise(state, status, &error);
   }
   release_index(&indptr);
   release_index(&indices);
   return self;
 }
 
-static void structure_dealloc(PyObject *obj) {
-  PyTypeObject *type = Py_TYPE(obj);
-  structure_object *self = (structure_object *)obj;
-  if (self->original == NULL) {
-    Py_BEGIN_ALLOW_THREADS; /* it waits for kernels that read plans, which may wait for other threads */
-    bsrg_structure_destroy(self->structure);
-    Py_END_ALLOW_THREADS;
-  }
-  Py_XDECREF(self->original);
-  freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-  release(obj);
-  Py_DECREF(type);
-}
-
 /* ---- attributes ----------------------------------------------------------------------------------- */
 
 static bsrg_structure_view view_of(PyObject *obj) { return bsrg_structure_get(bsrg_structure_of(obj)); }
-
-static PyObject *get_shape(PyObject *obj, void *Py_UNUSED(closure)) {
-  const bsrg_structure_view view = view_of(obj);
-  return Py_BuildValue("(LL)", (long long)view.rows, (long long)view.cols);
-}
-
-static PyObject *get_blocksize(PyObject *obj, void *Py_UNUSED(closure)) {
-  const bsrg_structure_view view = view_of(obj);
-  return Py_BuildValue("(LL)", (long long)view.block_height, (long long)view.block_width);
-}
 
 static PyObject *get_nnzb(PyObject *obj, void *Py_UNUSED(closure)) {
   return PyLong_FromLongLong(view_of(obj).nnzb);
@@ -241,10 +198,6 @@ static PyObject *get_order(PyObject *obj, void *Py_UNUSED(closure)) {
   return view.order == NULL ? Py_NewRef(Py_None) : view_memory(obj, view.order, view.nnzb, NPY_INT64);
 }
 
-static PyObject *get_is_transposed(PyObject *obj, void *Py_UNUSED(closure)) {
-  return PyBool_FromLong(view_of(obj).order != NULL);
-}
-
 static PyObject *structure_repr(PyObject *obj) {
   const bsrg_structure_view view = view_of(obj);
   return PyUnicode_FromFormat("Structure(shape=(%lld, %lld), blocksize=(%lld, %lld), nnzb=%lld)",
@@ -280,24 +233,9 @@ static PyObject *structure_contents(PyObject *obj, PyObject *args) {
   return Py_BuildValue("(NN)", indices, indptr);
 }
 
-/* ---- methods -------------------------------------------------------------------------------------- */
-
-static PyObject *structure_transposed(PyObject *obj, PyObject *Py_UNUSED(unused)) {
-  structure_object *self = (structure_object *)obj;
-  if (self->original != NULL) return Py_NewRef(self->original);
-  bsrg_structure *transposed;
-  bsrg_error error;
-  bsrg_status status;
-  Py_BEGIN_ALLOW_THREADS;
-  status = bsrg_structure_transposed(self->structure, &transposed, &error);
-  Py_END_ALLOW_THREADS;
-  return status == BSRG_OK ? wrap(Py_TYPE(obj), transposed, obj)
-                           : bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
-}
-
 static PyGetSetDef structure_attributes[] = {
-    {"shape", get_shape, NULL, "(rows, columns) in elements.", NULL},
-    {"blocksize", get_blocksize, NULL, "(height, width) of a block.", NULL},
+    {"shape", bsrg_pattern_shape, NULL, "(rows, columns) in elements.", NULL},
+    {"blocksize", bsrg_pattern_blocksize, NULL, "(height, width) of a block.", NULL},
     {"nnzb", get_nnzb, NULL, "Number of stored blocks.", NULL},
     {"longest_row", get_longest_row, NULL, "Number of blocks in the longest block row.", NULL},
     {"indices", get_indices, NULL,
@@ -307,7 +245,7 @@ static PyGetSetDef structure_attributes[] = {
      "of\n"
      "block rows, over the copy inside.",
      NULL},
-    {"is_transposed", get_is_transposed, NULL, "Whether transposed() made it.", NULL},
+    {"is_transposed", bsrg_pattern_is_transposed, NULL, "Whether transposed() made it.", NULL},
     {"order", get_order, NULL,
      "None or, of a transposed structure, for each block its index in the values, which hold it transposed: "
      "a\n"
@@ -316,7 +254,7 @@ static PyGetSetDef structure_attributes[] = {
     {NULL, NULL, NULL, NULL, NULL}};
 
 static PyMethodDef structure_methods[] = {
-    {"transposed", structure_transposed, METH_NOARGS,
+    {"transposed", bsrg_pattern_transposed, METH_NOARGS,
      "transposed($self, /)\n--\n\n"
      "The Structure of the transposed matrix around the same values; transposed again, it is this one."},
     {"contents", structure_contents, METH_VARARGS,
@@ -358,12 +296,12 @@ static const char structure_doc[] =
 PyTypeObject *bsrg_make_structure_type(PyObject *module) {
   static PyType_Slot slots[] = {{Py_tp_doc, (void *)structure_doc},
                                 {Py_tp_new, structure_new},
-                                {Py_tp_dealloc, structure_dealloc},
+                                {Py_tp_dealloc, bsrg_pattern_dealloc},
                                 {Py_tp_repr, structure_repr},
                                 {Py_tp_methods, structure_methods},
                                 {Py_tp_getset, structure_attributes},
                                 {0, NULL}};
-  static PyType_Spec spec = {"bsrgemm._core.Structure", sizeof(structure_object), 0,
+  static PyType_Spec spec = {"bsrgemm._core.Structure", sizeof(bsrg_pattern_object), 0,
                              Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
   return (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
 }
