@@ -64,6 +64,8 @@ int64_t bsrg_array_size(const bsrg_array *array);
 size_t bsrg_element_bytes(const bsrg_element *element);
 /* Strides of a C-contiguous array. */
 void bsrg_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides);
+/* Sizes or steps as a tuple. */
+PyObject *bsrg_tuple_of(int count, const int64_t *numbers);
 /* Copies host elements in C order, from any strides and alignment. */
 void bsrg_pack(const bsrg_array *array, void *destination);
 

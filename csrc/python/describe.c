@@ -14,15 +14,6 @@ PyTypeObject *bsrg_make_array_info_type(void) {
   return PyStructSequence_NewType(&description);
 }
 
-static PyObject *as_tuple(int count, const int64_t *numbers) {
-  PyObject *tuple = PyTuple_New(count);
-  for (int i = 0; i < count && tuple != NULL; ++i) {
-    PyObject *number = PyLong_FromLongLong(numbers[i]);
-    if (number == NULL || PyTuple_SetItem(tuple, i, number) < 0) Py_CLEAR(tuple);
-  }
-  return tuple;
-}
-
 PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
   static const bsrg_name names[] = {BSRG_NAME_obj, BSRG_NAME_name};
   static const bsrg_signature signature = {"describe", 1, 2, names};
@@ -42,8 +33,8 @@ PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t n
   PyObject *info = PyStructSequence_New(state->array_info_type);
   if (info != NULL) {
     PyObject *const fields[] = {PyUnicode_FromString(array.element->name),
-                                as_tuple(array.ndim, array.shape),
-                                as_tuple(array.ndim, array.strides),
+                                bsrg_tuple_of(array.ndim, array.shape),
+                                bsrg_tuple_of(array.ndim, array.strides),
                                 bsrg_device_name(array.device),
                                 PyLong_FromVoidPtr(array.data),
                                 PyBool_FromLong(array.readonly)};

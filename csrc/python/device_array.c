@@ -285,12 +285,7 @@ static PyObject *device_array_reshape(PyObject *obj, PyObject *args) {
 
 static PyObject *get_shape(PyObject *obj, void *Py_UNUSED(closure)) {
   const bsrg_device_array *self = (const bsrg_device_array *)obj;
-  PyObject *shape = PyTuple_New(self->ndim);
-  for (int i = 0; i < self->ndim && shape != NULL; ++i) {
-    PyObject *extent = PyLong_FromLongLong(self->shape[i]);
-    if (extent == NULL || PyTuple_SetItem(shape, i, extent) < 0) Py_CLEAR(shape);
-  }
-  return shape;
+  return bsrg_tuple_of(self->ndim, self->shape);
 }
 
 static PyObject *get_dtype(PyObject *obj, void *Py_UNUSED(closure)) {

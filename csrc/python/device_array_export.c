@@ -17,11 +17,7 @@ PyObject *bsrg_device_array_cuda_interface(PyObject *obj, void *Py_UNUSED(closur
     Py_DECREF(stream);
     stream = PyLong_FromVoidPtr(owner->stream == NULL ? (void *)1 : owner->stream);
   }
-  PyObject *shape = stream == NULL ? NULL : PyTuple_New(self->ndim);
-  for (int i = 0; i < self->ndim && shape != NULL; ++i) {
-    PyObject *extent = PyLong_FromLongLong(self->shape[i]);
-    if (extent == NULL || PyTuple_SetItem(shape, i, extent) < 0) Py_CLEAR(shape);
-  }
+  PyObject *shape = stream == NULL ? NULL : bsrg_tuple_of(self->ndim, self->shape);
   PyObject *typestr = shape == NULL ? NULL
                                     : PyUnicode_FromFormat("%c%c%d", self->element->bits == 8 ? '|' : '<',
                                                            self->element->kind, self->element->bits / 8);

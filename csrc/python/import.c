@@ -21,6 +21,15 @@ void bsrg_contiguous_strides(int ndim, const int64_t *shape, int64_t *strides) {
   }
 }
 
+PyObject *bsrg_tuple_of(int count, const int64_t *numbers) {
+  PyObject *tuple = PyTuple_New(count);
+  for (int i = 0; i < count && tuple != NULL; ++i) {
+    PyObject *number = PyLong_FromLongLong(numbers[i]);
+    if (number == NULL || PyTuple_SetItem(tuple, i, number) < 0) Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
 bool bsrg_is_contiguous(const bsrg_array *array) {
   if (bsrg_array_size(array) == 0) return true;
   int64_t stride = 1;

@@ -100,11 +100,7 @@ PyObject *bsrg_new_usual(bsrg_state *state, PyObject *like, const bsrg_element *
   if (element->bits == 8) return NULL; /* of another dtype */
   if (is_ndarray(like)) return bsrg_new_numpy(element, ndim, shape);
   if (!is_tensor(state, like)) return NULL;
-  PyObject *sizes = PyTuple_New(ndim);
-  for (int i = 0; i < ndim && sizes != NULL; ++i) {
-    PyObject *size = PyLong_FromLongLong(shape[i]);
-    if (size == NULL || PyTuple_SetItem(sizes, i, size) < 0) Py_CLEAR(sizes);
-  }
+  PyObject *sizes = bsrg_tuple_of(ndim, shape);
   if (sizes == NULL) return NULL;
   PyObject *result = PyObject_CallMethodObjArgs(like, state->names[BSRG_NAME_new_empty], sizes, NULL);
   Py_DECREF(sizes);
