@@ -73,7 +73,7 @@ static int check_out_of_e4m3(const bsrg_operand *q, const bsrg_operand *out) {
 static int import_factors(bsrg_state *state, PyObject *obj, bsrg_work *work, const bsrg_operand *q,
                           bsrg_operand *operand, const bsrg_attention_args *call, bsrg_factors *factors) {
   factors->all = 1;
-  if (obj == NULL || obj == Py_None) return 0;
+  if (bsrg_is_absent(obj)) return 0;
   if (call->dtype != BSRG_F8_E4M3) {
     PyErr_Format(PyExc_TypeError, "%s is given, but q has dtype %s: only float8_e4m3fn takes factors",
                  operand->name, q->array.element->name);
@@ -103,7 +103,7 @@ static int import_factors(bsrg_state *state, PyObject *obj, bsrg_work *work, con
 /* A mask whose columns are on the device of q. */
 static int import_topk(bsrg_state *state, PyObject *columns, PyObject *numbers, bsrg_work *work,
                        bsrg_operand *operands, bsrg_topk_mask *mask, bsrg_attention_args *call) {
-  if (columns == NULL || columns == Py_None) return 0;
+  if (bsrg_is_absent(columns)) return 0;
   if (numbers == NULL) {
     PyErr_SetString(PyExc_TypeError, "columns are given, so numbers must be, too");
     return -1;
@@ -186,7 +186,7 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
   call->k = as_tensor(&operands[K], at);
   call->v = as_tensor(&operands[V], at);
   call->out = as_tensor(&operands[OUT], at);
-  if (found[LSE] == NULL || found[LSE] == Py_None) return 0;
+  if (bsrg_is_absent(found[LSE])) return 0;
   return import_lse(state, found[LSE], &call->q, at.packed, work, operands, &call->lse);
 }
 
@@ -201,7 +201,7 @@ static int import_all_factors(bsrg_state *state, PyObject *const *factors, bsrg_
 
 /* A tuple of Structures, which the caller's reference keeps alive. The array is to be freed. */
 static int parse_masks(bsrg_state *state, PyObject *masks, PyObject *shape, bsrg_attention_args *call) {
-  if (masks == NULL || masks == Py_None) return 0;
+  if (bsrg_is_absent(masks)) return 0;
   if (!PyTuple_Check(masks) || shape == NULL) {
     PyErr_Format(PyExc_TypeError, "masks is %R, but must be None, or a tuple of Structures beside mask_shape",
                  masks);

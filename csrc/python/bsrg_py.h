@@ -137,6 +137,9 @@ typedef struct bsrg_signature {
 int bsrg_parse(bsrg_state *state, const bsrg_signature *signature, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames, PyObject **found);
 
+/* Whether an optional argument is not given: NULL or None. */
+static inline int bsrg_is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
+
 int bsrg_parse_pair(PyObject *obj, const char *name, int64_t pair[2]);
 int bsrg_parse_integer(PyObject *obj, const char *name, int64_t *out);
 int bsrg_parse_real(PyObject *obj, const char *name, double *out);
@@ -178,6 +181,9 @@ PyTypeObject *bsrg_make_array_info_type(void);
 
 /* The core structure of a Structure or DynamicStructure object, borrowed. */
 bsrg_structure *bsrg_structure_of(PyObject *obj);
+/* The same of an argument; NULL with a TypeError where it is neither, or no Structure. */
+bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj);
+bsrg_structure *bsrg_fixed_structure(bsrg_state *state, PyObject *obj, const char *name);
 /* structure_explain.c: methods of Structure. */
 PyObject *bsrg_structure_explain(PyObject *structure, PyObject *args, PyObject *keywords);
 PyObject *bsrg_structure_explain_sampled(PyObject *structure, PyObject *args, PyObject *keywords);

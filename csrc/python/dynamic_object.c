@@ -15,7 +15,7 @@ static PyObject *dynamic_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     return NULL;
   }
   void *memory = NULL;
-  if (memory_object != NULL && memory_object != Py_None) {
+  if (!bsrg_is_absent(memory_object)) {
     memory = PyLong_AsVoidPtr(memory_object);
     if (memory == NULL && PyErr_Occurred()) return NULL;
   }
@@ -156,13 +156,6 @@ PyTypeObject *bsrg_make_dynamic_type(PyObject *module) {
   return (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
 }
 
-bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj) {
-  if (Py_IS_TYPE(obj, state->structure_type) || Py_IS_TYPE(obj, state->dynamic_type))
-    return bsrg_structure_of(obj);
-  PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", obj);
-  return NULL;
-}
-
 /* ---- functions ------------------------------------------------------------------------------------- */
 
 static bsrg_structure *parse_dynamic(bsrg_state *state, PyObject *obj) {
@@ -183,18 +176,6 @@ static int check_device(const bsrg_structure *structure, const bsrg_operand *ope
                  arrays.device);
   Py_XDECREF(found);
   return -1;
-}
-
-static int check_dimensions(const bsrg_operand *operand, int ndim) {
-  const bsrg_array *array = &operand->array;
-  if (array->ndim == ndim) return 0;
-  PyErr_Format(PyExc_ValueError, "%s has shape %s, but must have %d dimensions", operand->name,
-               bsrg_format_shape(array->ndim, array->shape).text, ndim);
-  return -1;
-}
-
-static bsrg_dense as_dense(const bsrg_array *array) {
-  return (bsrg_dense){array->data, array->shape[0], array->shape[1], array->strides[0], array->strides[1]};
 }
 
 static PyObject *finish(bsrg_state *state, bsrg_status status, const bsrg_error *error) {
@@ -218,8 +199,8 @@ PyObject *bsrg_py_pattern_update(PyObject *module, PyObject *const *args, Py_ssi
   const char *dtype = mask.array.element->name;
   if (strcmp(dtype, "bool") != 0 && strcmp(dtype, "uint8") != 0) {
     PyErr_Format(PyExc_TypeError, "mask has dtype %s, but must have dtype bool or uint8", dtype);
-  } else if (check_dimensions(&mask, 2) == 0 && check_device(structure, &mask) == 0) {
-    const bsrg_dense dense = as_dense(&mask.array);
+  } else if (bsrg_check_dimensions(&mask, 2, "2") == 0 && check_device(structure, &mask) == 0) {
+    const bsrg_dense dense = bsrg_operand_dense(&mask);
     bsrg_error error;
     bsrg_status status;
     Py_BEGIN_ALLOW_THREADS;
@@ -244,9 +225,9 @@ PyObject *bsrg_py_pattern_topk(PyObject *module, PyObject *const *args, Py_ssize
     return NULL;
   bsrg_operand scores = {.name = "scores"};
   PyObject *result = NULL;
-  if (bsrg_import_operand(state, found[1], &scores, &work) == 0 && check_dimensions(&scores, 2) == 0 &&
-      check_device(structure, &scores) == 0) {
-    const bsrg_dense dense = as_dense(&scores.array);
+  if (bsrg_import_operand(state, found[1], &scores, &work) == 0 &&
+      bsrg_check_dimensions(&scores, 2, "2") == 0 && check_device(structure, &scores) == 0) {
+    const bsrg_dense dense = bsrg_operand_dense(&scores);
     const bsrg_dtype dtype = (bsrg_dtype)scores.array.element->dtype;
     bsrg_error error;
     bsrg_status status;
@@ -286,9 +267,10 @@ PyObject *bsrg_py_pattern_gather(PyObject *module, PyObject *const *args, Py_ssi
   PyObject *result = NULL;
   if (bsrg_import_operand(state, found[1], &operands[0], &work) == 0 &&
       bsrg_import_operand(state, found[2], &operands[1], &work) == 0 &&
-      bsrg_check_same_kind(&operands[0], &operands[1]) == 0 && check_dimensions(&operands[0], 2) == 0 &&
-      check_device(structure, &operands[0]) == 0 && check_values(structure, &operands[1]) == 0) {
-    const bsrg_dense dense = as_dense(&operands[0].array);
+      bsrg_check_same_kind(&operands[0], &operands[1]) == 0 &&
+      bsrg_check_dimensions(&operands[0], 2, "2") == 0 && check_device(structure, &operands[0]) == 0 &&
+      check_values(structure, &operands[1]) == 0) {
+    const bsrg_dense dense = bsrg_operand_dense(&operands[0]);
     const bsrg_dtype dtype = (bsrg_dtype)operands[0].array.element->dtype;
     void *values = operands[1].array.data;
     bsrg_error error;

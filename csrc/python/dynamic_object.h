@@ -5,8 +5,6 @@
 #include "operands.h"
 
 PyTypeObject *bsrg_make_dynamic_type(PyObject *module);
-/* The core structure, borrowed, of a Structure or DynamicStructure; NULL with a TypeError where it is neither. */
-bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj);
 
 PyObject *bsrg_py_pattern_update(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames);

@@ -1,8 +1,6 @@
 /* matmul(): imports the operands, checks that they belong together, and calls the core without the GIL. */
 #include "matmul_object.h"
 
-#include "dynamic_object.h"
-
 #include <string.h>
 
 static bool is_8_bit(const bsrg_operand *operand) { return operand->array.element->bits == 8; }
@@ -81,13 +79,11 @@ static bsrg_dense as_dense(const bsrg_operand *operand, bsrg_side side, bool vec
                              : (bsrg_dense){array->data, 1, array->shape[n], 1, array->strides[n]};
 }
 
-static bool is_absent(const PyObject *obj) { return obj == NULL || obj == Py_None; }
-
 /* A vector of the epilogue: of one dimension or, with one element across, of two, along number 0 or 1 of these. None and NULL
  * stand for none. */
 static int import_vector(bsrg_state *state, PyObject *obj, int along, bsrg_operand *operand,
                          bsrg_work *work) {
-  if (is_absent(obj)) return 0;
+  if (bsrg_is_absent(obj)) return 0;
   if (bsrg_import_operand(state, obj, operand, work) < 0) return -1;
   bsrg_array *array = &operand->array;
   if (array->ndim == 2 && array->shape[1 - along] == 1) {
@@ -107,11 +103,9 @@ static int import_operands(bsrg_state *state, PyObject *const *objects, bsrg_wor
     return -1;
   }
   if (objects[C] == objects[OUT]) {
-    operands[C] = operands[OUT];
-    operands[C].name = "c";
-    Py_INCREF(operands[C].array.owner);
-  } else if (!is_absent(objects[C]) && (bsrg_import_operand(state, objects[C], &operands[C], work) < 0 ||
-                                        broadcast(&operands[C], &operands[OUT].array) < 0)) {
+    bsrg_share_operand(&operands[OUT], &operands[C]);
+  } else if (!bsrg_is_absent(objects[C]) && (bsrg_import_operand(state, objects[C], &operands[C], work) < 0 ||
+                                             broadcast(&operands[C], &operands[OUT].array) < 0)) {
     return -1;
   }
   for (int i = ROW_SCALE; i <= COL_BIAS; ++i) {
@@ -150,7 +144,7 @@ static int set_dense(bsrg_matmul_args *call, const bsrg_operand *operands) {
 /* Factors of float32 on the device of the values: one, in any number of dimensions, or a vector. */
 static int import_scale(bsrg_state *state, PyObject *obj, bsrg_work *work, const bsrg_operand *values,
                         bsrg_operand *operand, const float **data, int64_t *count) {
-  if (is_absent(obj)) return 0;
+  if (bsrg_is_absent(obj)) return 0;
   if (bsrg_import_operand(state, obj, operand, work) < 0 || bsrg_check_same_device(values, operand) < 0) {
     return -1;
   }
@@ -180,7 +174,7 @@ static int import_scales(bsrg_state *state, PyObject *const *objects, bsrg_work 
     return -1;
   }
   const int64_t nnzb = bsrg_structure_get(args->a).nnzb;
-  if (!is_absent(objects[VALUES_SCALE]) && args->values_scale_count == 0 && nnzb > 0) {
+  if (!bsrg_is_absent(objects[VALUES_SCALE]) && args->values_scale_count == 0 && nnzb > 0) {
     PyErr_Format(
         PyExc_ValueError,
         "%s has 0 elements, but %s stores %lld blocks: it must have one element, or one for each block",
@@ -205,7 +199,7 @@ static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_wo
   if (right < 0) return -1;
   args->side = right ? BSRG_A_RIGHT : BSRG_A_LEFT;
   if (found[15] != NULL && bsrg_parse_precision(found[15], &args->precision) < 0) return -1;
-  return is_absent(found[14]) ? 0 : bsrg_parse_activation(found[14], &args->epilogue.activation);
+  return bsrg_is_absent(found[14]) ? 0 : bsrg_parse_activation(found[14], &args->epilogue.activation);
 }
 
 void bsrg_name_operands(bsrg_matmul_call *call) {

@@ -13,12 +13,9 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
     return -1;
   }
   if (found[5] == found[4]) {
-    operands[C] = operands[OUT];
-    operands[C].name = "c";
-    Py_INCREF(operands[C].array.owner);
-  } else if (found[5] != NULL && found[5] != Py_None &&
-             (bsrg_import_operand(state, found[5], &operands[C], work) < 0 ||
-              bsrg_check_dimensions(&operands[C], 2, "two") < 0)) {
+    bsrg_share_operand(&operands[OUT], &operands[C]);
+  } else if (!bsrg_is_absent(found[5]) && (bsrg_import_operand(state, found[5], &operands[C], work) < 0 ||
+                                           bsrg_check_dimensions(&operands[C], 2, "two") < 0)) {
     return -1;
   }
   for (int i = B; i < OPERANDS; ++i) {
@@ -27,20 +24,12 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
   return bsrg_check_writable(&operands[OUT]);
 }
 
-static int parse_structure(bsrg_state *state, PyObject *obj, const char *name, bsrg_structure **out) {
-  if (Py_IS_TYPE(obj, state->structure_type)) {
-    *out = bsrg_structure_of(obj);
-    return 0;
-  }
-  PyErr_Format(PyExc_TypeError, "%s is %R, but must be a Structure", name, obj);
-  return -1;
-}
-
 static int parse_arguments(bsrg_state *state, PyObject *const *found, bsrg_matmul_sparse_args *args,
                            bsrg_work *work) {
   args->alpha = 1.0;
-  if (parse_structure(state, found[0], "structure", &args->a) < 0) return -1;
-  if (parse_structure(state, found[2], "b_structure", &args->b) < 0) return -1;
+  args->a = bsrg_fixed_structure(state, found[0], "structure");
+  args->b = args->a == NULL ? NULL : bsrg_fixed_structure(state, found[2], "b_structure");
+  if (args->b == NULL) return -1;
   if (found[6] != NULL && bsrg_parse_real(found[6], "alpha", &args->alpha) < 0) return -1;
   if (found[7] != NULL && bsrg_parse_real(found[7], "beta", &args->beta) < 0) return -1;
   if (bsrg_parse_work(found[8], work) < 0) return -1;

@@ -14,7 +14,7 @@ bsrg_outcome bsrg_outcome_of(bsrg_state *state, bsrg_status status, const bsrg_e
 int bsrg_parse_work(PyObject *obj, bsrg_work *work) {
   *work = (bsrg_work){BSRG_ON_STREAM, NULL};
   if (obj == Py_None) work->mode = BSRG_ADOPT_STREAM;
-  return obj == NULL || obj == Py_None ? 0 : bsrg_parse_stream(obj, &work->stream);
+  return bsrg_is_absent(obj) ? 0 : bsrg_parse_stream(obj, &work->stream);
 }
 
 int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work) {
@@ -31,6 +31,12 @@ int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand,
                : operand->takes_e4m3 ? ", float64 or float8_e4m3fn"
                                      : " or float64");
   return -1;
+}
+
+void bsrg_share_operand(const bsrg_operand *shared, bsrg_operand *operand) {
+  operand->array = shared->array;
+  operand->given = true;
+  Py_INCREF(operand->array.owner);
 }
 
 int bsrg_check_same_device(const bsrg_operand *first, const bsrg_operand *other) {

@@ -24,6 +24,8 @@ int bsrg_parse_work(PyObject *obj, bsrg_work *work);
 
 /* TypeError unless the dtype is one that is computed with. */
 int bsrg_import_operand(bsrg_state *state, PyObject *obj, bsrg_operand *operand, bsrg_work *work);
+/* The operand is an imported one, which its object was given as, too. */
+void bsrg_share_operand(const bsrg_operand *shared, bsrg_operand *operand);
 int bsrg_check_same_device(const bsrg_operand *first, const bsrg_operand *other);
 /* Nothing is checked of an operand that is not given. */
 int bsrg_check_same_kind(const bsrg_operand *first, const bsrg_operand *other);

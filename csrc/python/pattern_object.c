@@ -2,6 +2,17 @@
 
 bsrg_structure *bsrg_structure_of(PyObject *obj) { return ((bsrg_pattern_object *)obj)->structure; }
 
+bsrg_structure *bsrg_fixed_structure(bsrg_state *state, PyObject *obj, const char *name) {
+  if (Py_IS_TYPE(obj, state->structure_type)) return bsrg_structure_of(obj);
+  PyErr_Format(PyExc_TypeError, "%s is %R, but must be a Structure", name, obj);
+  return NULL;
+}
+
+bsrg_structure *bsrg_matrix_structure(bsrg_state *state, PyObject *obj) {
+  return Py_IS_TYPE(obj, state->dynamic_type) ? bsrg_structure_of(obj)
+                                              : bsrg_fixed_structure(state, obj, "structure");
+}
+
 /* With an original, that one owns the structure. */
 static PyObject *wrap(PyTypeObject *type, bsrg_structure *structure, PyObject *original) {
   allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);

@@ -3,7 +3,7 @@
 
 int bsrg_parse_question(PyObject *obj, bsrg_chip_question *out) {
   out->asked = NULL;
-  if (obj == NULL || obj == Py_None) return 0;
+  if (bsrg_is_absent(obj)) return 0;
   out->chip = bsrg_chip_h200();
   if (bsrg_parse_chip(obj, &out->chip) < 0) return -1;
   out->question = (bsrg_question){&out->chip, BSRG_AUTO};

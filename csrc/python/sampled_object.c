@@ -1,6 +1,5 @@
 /* sampled_matmul(): imports the operands, checks that they belong together, and calls the core without the GIL; and
  * try_sampled(), the short way to it, as try_matmul() is one. */
-#include "dynamic_object.h"
 #include "operands.h"
 #include "usual.h"
 
@@ -28,10 +27,8 @@ static int import_operands(bsrg_state *state, PyObject *const *objects, const bs
   for (int i = A; i <= OUT; ++i)
     if (!operands[i].given && bsrg_import_operand(state, objects[i], &operands[i], work) < 0) return -1;
   if (objects[VALUES] == objects[OUT]) {
-    operands[VALUES] = operands[OUT];
-    operands[VALUES].name = "pattern.data";
-    Py_INCREF(operands[VALUES].array.owner);
-  } else if (objects[VALUES] != NULL && objects[VALUES] != Py_None &&
+    bsrg_share_operand(&operands[OUT], &operands[VALUES]);
+  } else if (!bsrg_is_absent(objects[VALUES]) &&
              bsrg_import_operand(state, objects[VALUES], &operands[VALUES], work) < 0) {
     return -1;
   }

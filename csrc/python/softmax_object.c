@@ -32,9 +32,8 @@ PyObject *bsrg_py_softmax(PyObject *module, PyObject *const *args, Py_ssize_t na
   bsrg_work work;
   bsrg_chip_question question;
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
-  if (!Py_IS_TYPE(found[0], state->structure_type))
-    return PyErr_Format(PyExc_TypeError, "structure is %R, but must be a Structure", found[0]);
-  bsrg_softmax_args call = {.a = bsrg_structure_of(found[0]), .scale = 1};
+  bsrg_softmax_args call = {.a = bsrg_fixed_structure(state, found[0], "structure"), .scale = 1};
+  if (call.a == NULL) return NULL;
   if (found[3] != NULL && bsrg_parse_real(found[3], "scale", &call.scale) < 0) return NULL;
   if (bsrg_parse_work(found[4], &work) < 0 || bsrg_parse_question(found[5], &question) < 0) return NULL;
 

@@ -2,7 +2,6 @@
  * Whatever is not usual, and whatever is wrong, gives NotImplemented: the package then goes the general way, which takes
  * more kinds and has the error messages. Nothing is remembered between calls but types, so a call cannot be mistaken for
  * an earlier one. */
-#include "dynamic_object.h"
 #include "matmul_object.h"
 #include "usual.h"
 
