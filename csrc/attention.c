@@ -11,27 +11,14 @@
 
 static bsrg_status check_family(const bsrg_attention_args *args, bsrg_error *error) {
   const bsrg_family family = args->family;
-  const bool on_gpu = family == BSRG_AUTO || family == BSRG_PORTABLE || family == BSRG_ATTENTION_HOPPER ||
-                      family == BSRG_ATTENTION_DECODE;
-  const bool on_cpu = family == BSRG_AUTO || family == BSRG_HOST;
-  if (!on_gpu && !on_cpu) {
+  if (family != BSRG_AUTO && family != BSRG_ATTENTION_HOPPER && family != BSRG_ATTENTION_DECODE &&
+      family != BSRG_PORTABLE && family != BSRG_HOST) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "family is %d, '%s', but attention has 'auto', 'hopper', 'decode', 'portable' and 'cpu'",
                      (int)family, bsrg_family_name(family));
   }
-  if (args->device.kind == BSRG_CPU && !on_cpu) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
-                     bsrg_family_name(family));
-  }
-  if (args->device.kind == BSRG_CUDA && !on_gpu) {
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'hopper', 'decode' and 'portable' "
-        "exist",
-        args->device.index);
-  }
-  return BSRG_OK;
+  return bsrg_check_family_place(family, args->device, "'auto', 'hopper', 'decode' and 'portable' exist",
+                                 error);
 }
 
 static bsrg_status check_dtype(const bsrg_attention_args *args, bsrg_error *error) {

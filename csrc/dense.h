@@ -22,12 +22,6 @@ static inline bool bsrg_dense_has_vectors(const bsrg_dense *dense, int64_t size)
   return dense->col_stride == 1 && dense->row_stride * size % 16 == 0 && (uintptr_t)dense->data % 16 == 0;
 }
 
-/* Whether both are the same view, of one shape. */
-static inline bool bsrg_dense_is(const bsrg_dense *a, const bsrg_dense *b) {
-  return a->data == b->data && (a->rows <= 1 || a->row_stride == b->row_stride) &&
-         (a->cols <= 1 || a->col_stride == b->col_stride);
-}
-
 /* Libraries put anything into the stride of a dimension of one element, and of an empty array. Backends choose fast paths by
  * strides, so such a stride becomes what it would be in a contiguous view. */
 static inline void bsrg_dense_settle(bsrg_dense *view) {

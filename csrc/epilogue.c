@@ -78,12 +78,9 @@ bsrg_status bsrg_epilogue_check_memory(const bsrg_epilogue *epilogue, const bsrg
                       .item = (int64_t)bsrg_dtype_size(v->dtype),
                       .shape = {v->size},
                       .strides = {v->stride}};
-    const bsrg_status status = bsrg_view_check(&view, error);
+    bsrg_status status = bsrg_view_check(&view, error);
+    if (status == BSRG_OK) status = bsrg_check_apart(out, &view, error);
     if (status != BSRG_OK) return status;
-    if (bsrg_views_overlap(out, &view))
-      return bsrg_fail(error, BSRG_ERR_VALUE,
-                       "out overlaps %s in memory, but must share memory with no operand except c",
-                       vectors[i].name);
   }
   return BSRG_OK;
 }

@@ -11,7 +11,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 /* The operands' names in messages. */
 typedef struct operand_names {
@@ -21,12 +20,6 @@ typedef struct operand_names {
 static operand_names names_of(const bsrg_matmul_args *args) {
   return args->side == BSRG_A_LEFT ? (operand_names){"a", "a.data", "b"}
                                    : (operand_names){"b", "b.data", "a"};
-}
-
-static bool same_view(const bsrg_view *a, const bsrg_view *b) {
-  for (int i = 0; i < a->ndim; ++i)
-    if (a->shape[i] > 1 && a->strides[i] != b->strides[i]) return false;
-  return a->data == b->data;
 }
 
 /* What a family computes that is not for these products. */
@@ -61,18 +54,7 @@ static bsrg_status check_family(const bsrg_matmul_args *args, bsrg_error *error)
         "'cpu'",
         bsrg_family_name(family), other);
   }
-  if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
-                     bsrg_family_name(family));
-  }
-  if (args->device.kind == BSRG_CUDA && family == BSRG_HOST) {
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "family is 'cpu', but the operands are on cuda:%d, where only the GPU's families can be used",
-        args->device.index);
-  }
-  return BSRG_OK;
+  return bsrg_check_family_place(family, args->device, "only the GPU's families can be used", error);
 }
 
 /* Of float32 and 8-bit operands: what only those have. */
@@ -112,12 +94,9 @@ static bsrg_status check_scales(const bsrg_matmul_args *args, const bsrg_structu
   for (int i = 0; i < 2; ++i) {
     if (!scales[i].data) continue;
     bsrg_view view = bsrg_dense_view(i == 0 ? sparse_name : dense_name, &scales[i], sizeof(float));
-    const bsrg_status status = bsrg_view_check(&view, error);
+    bsrg_status status = bsrg_view_check(&view, error);
+    if (status == BSRG_OK) status = bsrg_check_apart(y, &view, error);
     if (status != BSRG_OK) return status;
-    if (bsrg_views_overlap(y, &view))
-      return bsrg_fail(error, BSRG_ERR_VALUE,
-                       "out overlaps %s in memory, but must share memory with no operand except c",
-                       view.name);
   }
   return BSRG_OK;
 }
@@ -136,7 +115,7 @@ static bsrg_status check_batch(const bsrg_batch *batch, bsrg_error *error) {
 
 static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structure_view *a,
                                 bsrg_error *error) {
-  const bsrg_dense *x = &args->x, *y = &args->y, *c = &args->c;
+  const bsrg_dense *x = &args->x;
   const bool left = args->side == BSRG_A_LEFT;
   if (left && x->rows != a->cols) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
@@ -150,25 +129,8 @@ static bsrg_status check_shapes(const bsrg_matmul_args *args, const bsrg_structu
                      " rows: a must have %" PRId64 " columns",
                      x->rows, x->cols, a->rows, a->rows);
   }
-  const int64_t rows = left ? a->rows : x->rows, cols = left ? x->cols : a->cols;
-  if (y->rows != rows || y->cols != cols) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "out has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
-                     "), which out must have too",
-                     y->rows, y->cols, rows, cols);
-  }
-  const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
-  if (!given && args->beta != 0 && !bsrg_dense_is_empty(y)) {
-    return bsrg_fail(error, BSRG_ERR_VALUE, "beta is %g, but c is not given: beta without c must be 0",
-                     args->beta);
-  }
-  if (given && (c->rows != y->rows || c->cols != y->cols)) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "c has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
-                     "), which c must have too",
-                     c->rows, c->cols, y->rows, y->cols);
-  }
-  return BSRG_OK;
+  return bsrg_check_shapes_of_result(&args->y, &args->c, args->beta, left ? a->rows : x->rows,
+                                     left ? x->cols : a->cols, error);
 }
 
 static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structure_view *a,
@@ -188,26 +150,12 @@ static bsrg_status check_memory(const bsrg_matmul_args *args, const bsrg_structu
   if (status == BSRG_OK) status = bsrg_view_check(&x, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
   if (status == BSRG_OK) status = bsrg_view_check_distinct(&y, error);
-  if (status != BSRG_OK) return status;
-  const char *shared = bsrg_views_overlap(&y, &x)        ? names.dense
-                       : bsrg_views_overlap(&y, &values) ? names.values
-                                                         : NULL;
-  if (shared != NULL) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "out overlaps %s in memory, but must share memory with no operand except c", shared);
-  }
-  status = bsrg_epilogue_check_memory(&args->epilogue, &y, error);
+  if (status == BSRG_OK) status = bsrg_check_apart(&y, &x, error);
+  if (status == BSRG_OK) status = bsrg_check_apart(&y, &values, error);
+  if (status == BSRG_OK) status = bsrg_epilogue_check_memory(&args->epilogue, &y, error);
   if (status == BSRG_OK) status = check_scales(args, a, &y, error);
-  if (status != BSRG_OK || args->beta == 0) return status;
-  status = bsrg_view_check(&c, error);
-  if (status != BSRG_OK) return status;
-  if (!same_view(&c, &y) && bsrg_views_overlap(&y, &c)) {
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "out overlaps c in memory without being the same view (same first element and strides): out "
-        "must be exactly c or share no memory with it");
-  }
-  return BSRG_OK;
+  if (status == BSRG_OK && args->beta != 0) status = bsrg_check_memory_of_c(&y, &c, error);
+  return status;
 }
 
 bsrg_status bsrg_matmul(const bsrg_matmul_args *args, bsrg_error *error) {

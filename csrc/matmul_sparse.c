@@ -13,24 +13,12 @@ static bsrg_status check_family(const bsrg_matmul_sparse_args *args, bsrg_error 
                      "'spread', 'portable' and 'cpu'",
                      (int)family, bsrg_family_name(family));
   }
-  if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
-                     bsrg_family_name(family));
-  }
-  if (args->device.kind == BSRG_CUDA && family == BSRG_HOST) {
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'pairs', 'spread' and 'portable' "
-        "exist",
-        args->device.index);
-  }
-  return BSRG_OK;
+  return bsrg_check_family_place(family, args->device, "'auto', 'pairs', 'spread' and 'portable' exist",
+                                 error);
 }
 
 static bsrg_status check_shapes(const bsrg_matmul_sparse_args *args, bsrg_error *error) {
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
-  const bsrg_dense *y = &args->y, *c = &args->c;
   if (b->rows != a->cols) {
     return bsrg_fail(error, BSRG_ERR_VALUE,
                      "b has shape (K, N) = (%" PRId64 ", %" PRId64 "), but a has %" PRId64
@@ -45,24 +33,7 @@ static bsrg_status check_shapes(const bsrg_matmul_sparse_args *args, bsrg_error 
         "%" PRId64,
         a->block_height, a->block_width, b->block_height, b->block_width, a->block_width);
   }
-  if (y->rows != a->rows || y->cols != b->cols) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "out has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
-                     "), which out must have too",
-                     y->rows, y->cols, a->rows, b->cols);
-  }
-  const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
-  if (!given && args->beta != 0 && !bsrg_dense_is_empty(y)) {
-    return bsrg_fail(error, BSRG_ERR_VALUE, "beta is %g, but c is not given: beta without c must be 0",
-                     args->beta);
-  }
-  if (given && (c->rows != y->rows || c->cols != y->cols)) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "c has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
-                     "), which c must have too",
-                     c->rows, c->cols, y->rows, y->cols);
-  }
-  return BSRG_OK;
+  return bsrg_check_shapes_of_result(&args->y, &args->c, args->beta, a->rows, b->cols, error);
 }
 
 static bsrg_view values_view(const char *name, const void *values, const bsrg_structure_view *of,
@@ -81,22 +52,10 @@ static bsrg_status check_memory(const bsrg_matmul_sparse_args *args, bsrg_error 
   if (status == BSRG_OK) status = bsrg_view_check(&b, error);
   if (status == BSRG_OK) status = bsrg_view_check(&y, error);
   if (status == BSRG_OK) status = bsrg_view_check_distinct(&y, error);
-  if (status != BSRG_OK) return status;
-  const char *shared = bsrg_views_overlap(&y, &a) ? a.name : bsrg_views_overlap(&y, &b) ? b.name : NULL;
-  if (shared != NULL) {
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "out overlaps %s in memory, but must share memory with no operand except c", shared);
-  }
-  if (args->beta == 0) return BSRG_OK;
-  status = bsrg_view_check(&c, error);
-  if (status != BSRG_OK) return status;
-  if (!bsrg_dense_is(&args->c, &args->y) && bsrg_views_overlap(&y, &c)) {
-    return bsrg_fail(
-        error, BSRG_ERR_VALUE,
-        "out overlaps c in memory without being the same view (same first element and strides): out "
-        "must be exactly c or share no memory with it");
-  }
-  return BSRG_OK;
+  if (status == BSRG_OK) status = bsrg_check_apart(&y, &a, error);
+  if (status == BSRG_OK) status = bsrg_check_apart(&y, &b, error);
+  if (status == BSRG_OK && args->beta != 0) status = bsrg_check_memory_of_c(&y, &c, error);
+  return status;
 }
 
 bsrg_status bsrg_matmul_sparse(const bsrg_matmul_sparse_args *args, bsrg_error *error) {

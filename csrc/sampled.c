@@ -20,16 +20,8 @@ static bsrg_status check_family(const bsrg_sampled_args *args, bsrg_error *error
         error, BSRG_ERR_VALUE,
         "family is '%s' (%d), but sampled products have 'auto', 'sampled', 'cover', 'portable' and 'cpu'",
         bsrg_family_name(family), (int)family);
-  if (args->device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST)
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
-                     bsrg_family_name(family));
-  if (args->device.kind == BSRG_CUDA && family == BSRG_HOST)
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "family is 'cpu', but the operands are on cuda:%d, where 'auto', 'sampled', 'cover' and "
-                     "'portable' exist",
-                     args->device.index);
-  return BSRG_OK;
+  return bsrg_check_family_place(family, args->device, "'auto', 'sampled', 'cover' and 'portable' exist",
+                                 error);
 }
 
 static bsrg_status check_shapes(const bsrg_sampled_args *args, const bsrg_structure_view *pattern,

@@ -1,4 +1,4 @@
-#include "views.h"
+#include "dense.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -32,6 +32,18 @@ bsrg_status bsrg_check_factor(double value, const char *name, bsrg_dtype dtype, 
   if (dtype == BSRG_F64 || !isfinite(value) || fabs(value) <= (double)FLT_MAX) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_VALUE, "%s is %g, but must be from %g to %g where a has dtype %s", name,
                    value, -(double)FLT_MAX, (double)FLT_MAX, bsrg_dtype_name(dtype));
+}
+
+bsrg_status bsrg_check_family_place(bsrg_family family, bsrg_device device, const char *on_gpu,
+                                    bsrg_error *error) {
+  if (device.kind == BSRG_CPU && family != BSRG_AUTO && family != BSRG_HOST)
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "family is '%s', but the operands are on cpu, where 'auto' and 'cpu' exist",
+                     bsrg_family_name(family));
+  if (device.kind == BSRG_CUDA && family == BSRG_HOST)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "family is 'cpu', but the operands are on cuda:%d, where %s",
+                     device.index, on_gpu);
+  return BSRG_OK;
 }
 
 bsrg_status bsrg_check_plan(bsrg_dtype dtype, bsrg_eight_bits takes, const bsrg_chip *chip,
@@ -176,4 +188,46 @@ bool bsrg_views_overlap(const bsrg_view *a, const bsrg_view *b) {
   const uintptr_t apart =
       a->begin <= b->begin ? (b->begin - a->begin) % bytes : (bytes - (a->begin - b->begin) % bytes) % bytes;
   return apart < (uintptr_t)(a_run * a->item) || apart + (uintptr_t)(b_run * b->item) > bytes;
+}
+
+bsrg_status bsrg_check_apart(const bsrg_view *out, const bsrg_view *operand, bsrg_error *error) {
+  if (!bsrg_views_overlap(out, operand)) return BSRG_OK;
+  return bsrg_fail(error, BSRG_ERR_VALUE,
+                   "out overlaps %s in memory, but must share memory with no operand except c",
+                   operand->name);
+}
+
+static bool same_view(const bsrg_view *a, const bsrg_view *b) {
+  for (int i = 0; i < a->ndim; ++i)
+    if (a->shape[i] > 1 && a->strides[i] != b->strides[i]) return false;
+  return a->data == b->data;
+}
+
+bsrg_status bsrg_check_memory_of_c(const bsrg_view *y, bsrg_view *c, bsrg_error *error) {
+  const bsrg_status status = bsrg_view_check(c, error);
+  if (status != BSRG_OK || same_view(c, y) || !bsrg_views_overlap(y, c)) return status;
+  return bsrg_fail(
+      error, BSRG_ERR_VALUE,
+      "out overlaps c in memory without being the same view (same first element and strides): out "
+      "must be exactly c or share no memory with it");
+}
+
+bsrg_status bsrg_check_shapes_of_result(const bsrg_dense *y, const bsrg_dense *c, double beta, int64_t rows,
+                                        int64_t cols, bsrg_error *error) {
+  if (y->rows != rows || y->cols != cols) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "out has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
+                     "), which out must have too",
+                     y->rows, y->cols, rows, cols);
+  }
+  const bool given = c->data != NULL || c->rows != 0 || c->cols != 0;
+  if (!given && beta != 0 && !bsrg_dense_is_empty(y))
+    return bsrg_fail(error, BSRG_ERR_VALUE, "beta is %g, but c is not given: beta without c must be 0", beta);
+  if (given && (c->rows != rows || c->cols != cols)) {
+    return bsrg_fail(error, BSRG_ERR_VALUE,
+                     "c has shape (%" PRId64 ", %" PRId64 "), but a @ b has shape (%" PRId64 ", %" PRId64
+                     "), which c must have too",
+                     c->rows, c->cols, rows, cols);
+  }
+  return BSRG_OK;
 }

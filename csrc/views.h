@@ -16,6 +16,10 @@ bsrg_status bsrg_check_factor(double value, const char *name, bsrg_dtype dtype, 
 bsrg_status bsrg_check_plan(bsrg_dtype dtype, bsrg_eight_bits takes, const bsrg_chip *chip,
                             bsrg_error *error);
 
+/* That one of the families of an operation is one of the device's. on_gpu: what there is on a GPU, in messages. */
+bsrg_status bsrg_check_family_place(bsrg_family family, bsrg_device device, const char *on_gpu,
+                                    bsrg_error *error);
+
 enum { BSRG_VIEW_DIMS = 8 };
 
 /* An operand: elements of `item` bytes, shape and strides in elements. */
@@ -44,5 +48,13 @@ bsrg_status bsrg_view_check_distinct(const bsrg_view *view, bsrg_error *error);
 /* Whether two checked views may share an element. Windows beside one another in one larger array interleave without
  * touching; they are recognised, everything else is judged by the bytes from first to last element. */
 bool bsrg_views_overlap(const bsrg_view *a, const bsrg_view *b);
+
+/* Of a product's result and its operands, checked views. */
+bsrg_status bsrg_check_apart(const bsrg_view *out, const bsrg_view *operand, bsrg_error *error);
+/* C is checked here. It may be exactly Y, too. */
+bsrg_status bsrg_check_memory_of_c(const bsrg_view *y, bsrg_view *c, bsrg_error *error);
+/* That Y has the shape of a product of rows x cols, and so has C, which a beta other than 0 needs. */
+bsrg_status bsrg_check_shapes_of_result(const bsrg_dense *y, const bsrg_dense *c, double beta, int64_t rows,
+                                        int64_t cols, bsrg_error *error);
 
 #endif
