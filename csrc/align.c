@@ -26,11 +26,6 @@ static int64_t vector_of(const bsrg_matmul_args *args) { return 16 / (int64_t)bs
  * since operands that need no copy have no more. */
 static int64_t padded(int64_t n) { return bsrg_ceil_div(n, 64) * 64; }
 
-static bsrg_dense turned(bsrg_dense dense) {
-  bsrg_dense_turn(&dense);
-  return dense;
-}
-
 /* Whether every row can be read and written by vectors and, of 16 bits, by TMA. */
 static bool has_vectors(const bsrg_dense *dense, const bsrg_matmul_args *args) {
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype);
@@ -44,7 +39,7 @@ static aligned_product align(const bsrg_matmul_args *args, bool by_columns) {
   aligned_product p = {.args = *args, .by_columns = by_columns};
   p.args.family = BSRG_AUTO;
   if (by_columns) { /* of 16 bits, for TMA; C may be any */
-    const bsrg_dense x = turned(args->x), y = turned(args->y);
+    const bsrg_dense x = bsrg_dense_turned(args->x), y = bsrg_dense_turned(args->y);
     p.copy_x = !bsrg_map_can_describe(&x);
     p.copy_y = !bsrg_map_can_store(&y, size, args->y_padded);
   } else {

@@ -1,10 +1,7 @@
 /* What a batch of products is as one, with the columns of all its dense matrices side by side. */
 #include "batch.h"
+#include "dense.h"
 #include "edges.h"
-
-#include <stdlib.h>
-
-static bool by_columns(const bsrg_dense *d) { return llabs(d->row_stride) < llabs(d->col_stride); }
 
 bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args) {
   const bsrg_batch *batch = &args->batch;
@@ -17,7 +14,9 @@ bsrg_joined bsrg_batch_join(const bsrg_matmul_args *args) {
   all.copy_y = !bsrg_batch_continues(&args->y, batch->y_strides[0]);
   /* C is copied to where Y goes; where Y is not copied, C may not be at the same place. */
   all.copy_c = args->beta != 0 && (all.copy_y || !bsrg_batch_continues(&args->c, batch->c_strides[0]));
-  const bool in_columns = !all.copy_x ? by_columns(&args->x) : !all.copy_y ? by_columns(&args->y) : false;
+  const bool in_columns = !all.copy_x   ? bsrg_dense_is_by_columns(&args->x)
+                          : !all.copy_y ? bsrg_dense_is_by_columns(&args->y)
+                                        : false;
   if (all.copy_x)
     all.args.x = bsrg_dense_of_lines(args->x.rows, columns, in_columns, size);
   else

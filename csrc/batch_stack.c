@@ -1,9 +1,8 @@
 /* Matrices of one pattern with values of their own, and dense ones that lie below one another or are copied so, as one product: of a matrix that has
  * the former along its diagonal, or below one another where there is one dense matrix for all. */
 #include "batch.h"
+#include "dense.h"
 #include "edges.h"
-
-#include <stdlib.h>
 
 /* A transposed view has no rows of values for one dense matrix. */
 static bool is_diagonal(const bsrg_matmul_args *args) {
@@ -30,7 +29,7 @@ bool bsrg_batch_can_stack(const bsrg_matmul_args *args) {
 
 /* `count` of them below one another: the same memory or, in a copy in the same order, none yet. */
 static void extend(bsrg_dense *matrix, int64_t count, bool copied, bsrg_dtype dtype) {
-  const bool by_columns = llabs(matrix->row_stride) < llabs(matrix->col_stride);
+  const bool by_columns = bsrg_dense_is_by_columns(matrix);
   if (copied)
     *matrix =
         bsrg_dense_of_lines(count * matrix->rows, matrix->cols, by_columns, (int64_t)bsrg_dtype_size(dtype));

@@ -1,4 +1,5 @@
 #include "copy.h"
+#include "dense.h"
 
 #include <stdlib.h>
 
@@ -60,10 +61,6 @@ bsrg_status bsrg_copy_to_vectors(const bsrg_dense *source, const bsrg_dense *tar
 
 /* ---- larger elements, in contiguous rows as 16-bit ones ------------------------------------------ */
 
-static bsrg_dense turned(const bsrg_dense *d) {
-  return (bsrg_dense){d->data, d->cols, d->rows, d->col_stride, d->row_stride};
-}
-
 /* All 16-bit parts of elements whose rows are contiguous. */
 static bsrg_dense in_parts(const bsrg_dense *d, int64_t parts) {
   return (bsrg_dense){d->data, d->rows, d->cols * parts, d->row_stride * parts, 1};
@@ -80,13 +77,9 @@ static bsrg_status copy_tiles(const bsrg_dense *source, const bsrg_dense *target
                      bsrg_min(bsrg_ceil_div(p.cols, BSRG_COPY_TILE_SIDE), most_y), stream, &p, error);
 }
 
-static bsrg_tensor tensor_of(const bsrg_dense *d) {
-  return (bsrg_tensor){d->data, 1, 1, d->rows, d->cols, 0, 0, d->row_stride, d->col_stride};
-}
-
 static bsrg_status copy_bytes(const bsrg_dense *source, const bsrg_dense *target, bsrg_gpu gpu,
                               CUstream stream, bsrg_error *error) {
-  const bsrg_tensor from = tensor_of(source), to = tensor_of(target);
+  const bsrg_tensor from = bsrg_dense_tensor(source), to = bsrg_dense_tensor(target);
   return bsrg_copy_tensor(&from, &to, 1, gpu, stream, error);
 }
 
@@ -97,8 +90,8 @@ bsrg_status bsrg_copy(const bsrg_dense *source, const bsrg_dense *target, int64_
   from.rows = to.rows = bsrg_min(source->rows, target->rows);
   from.cols = to.cols = bsrg_min(source->cols, target->cols);
   if (from.row_stride == 1 && to.row_stride == 1) {
-    from = turned(&from);
-    to = turned(&to);
+    bsrg_dense_turn(&from);
+    bsrg_dense_turn(&to);
   }
   if (size == 1) return copy_bytes(&from, &to, gpu, stream, error);
   if (parts == 1) return copy_16_bit(&from, &to, from.cols, gpu, stream, error);

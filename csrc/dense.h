@@ -4,6 +4,8 @@
 
 #include "views.h"
 
+#include <stdlib.h>
+
 static inline bool bsrg_dense_is_empty(const bsrg_dense *dense) {
   return dense->rows == 0 || dense->cols == 0;
 }
@@ -41,8 +43,19 @@ static inline void bsrg_dense_take_columns(bsrg_dense *view, bsrg_dtype dtype, i
   view->cols = count;
 }
 
-static inline void bsrg_dense_turn(bsrg_dense *view) {
-  *view = (bsrg_dense){view->data, view->cols, view->rows, view->col_stride, view->row_stride};
+static inline bsrg_dense bsrg_dense_turned(bsrg_dense view) {
+  return (bsrg_dense){view.data, view.cols, view.rows, view.col_stride, view.row_stride};
+}
+static inline void bsrg_dense_turn(bsrg_dense *view) { *view = bsrg_dense_turned(*view); }
+
+/* Whether neighbours in a column are closer than those in a row. */
+static inline bool bsrg_dense_is_by_columns(const bsrg_dense *view) {
+  return llabs(view->row_stride) < llabs(view->col_stride);
+}
+
+/* As a batch of one. */
+static inline bsrg_tensor bsrg_dense_tensor(const bsrg_dense *view) {
+  return (bsrg_tensor){view->data, 1, 1, view->rows, view->cols, 0, 0, view->row_stride, view->col_stride};
 }
 
 #endif

@@ -1,10 +1,10 @@
 #include "edges.h"
 
 #include "copy.h"
+#include "dense.h"
 #include "portable.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- values on a GPU -------------------------------------------------------------------------- */
@@ -65,7 +65,7 @@ bsrg_dense bsrg_dense_of_lines(int64_t rows, int64_t cols, bool by_columns, int6
 }
 
 bsrg_dense bsrg_whole_dense(const bsrg_dense *d, int64_t rows, int64_t cols, int64_t size) {
-  const bool by_columns = d->cols == 1 || llabs(d->row_stride) < llabs(d->col_stride);
+  const bool by_columns = d->cols == 1 || bsrg_dense_is_by_columns(d);
   return bsrg_dense_of_lines(rows, cols, by_columns, size);
 }
 

@@ -43,7 +43,7 @@ static bsrg_status check_vector(const named_vector *named, const bsrg_matmul_arg
                      "have one",
                      named->name, v->size, expected, named->of_rows ? "rows" : "columns");
   const bsrg_dtype result = bsrg_out_dtype(args);
-  const bool half = result == BSRG_F16 || result == BSRG_BF16;
+  const bool half = bsrg_is_half(result);
   if (v->dtype == result || (half && v->dtype == BSRG_F32)) return BSRG_OK;
   return bsrg_fail(error, BSRG_ERR_TYPE, "%s has dtype %s, but must have dtype %s%s, as %s %s", named->name,
                    bsrg_dtype_name(v->dtype), bsrg_dtype_name(result), half ? " or float32" : "",

@@ -58,6 +58,7 @@ static inline int64_t bsrg_whole_run(const bsrg_structure_view *v, int64_t p, in
 }
 
 static inline bool bsrg_is_8_bit(bsrg_dtype dtype) { return dtype == BSRG_F8_E4M3 || dtype == BSRG_F8_E5M2; }
+static inline bool bsrg_is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
 /* Of C and Y. */
 static inline bsrg_dtype bsrg_out_dtype(const bsrg_matmul_args *args) {
   return bsrg_is_8_bit(args->dtype) ? args->out_dtype : args->dtype;

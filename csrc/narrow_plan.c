@@ -138,8 +138,7 @@ static bool suits_maps(const bsrg_structure_view *v) {
 }
 
 static bool map_has_x(const bsrg_dense *x) {
-  bsrg_dense turned = *x;
-  bsrg_dense_turn(&turned);
+  const bsrg_dense turned = bsrg_dense_turned(*x);
   return bsrg_map_can_describe(x) || bsrg_map_can_describe(&turned);
 }
 

@@ -237,7 +237,7 @@ static bool gains_as_sectors(const bsrg_matmul_args *args, const bsrg_narrow_pla
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
                         bsrg_matmul_args *padded) {
   const bsrg_dense *x = &args->x;
-  const bool is_16_bit = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
+  const bool is_16_bit = bsrg_is_half(args->dtype);
   if (!is_16_bit || sm_arch != 90 || x->cols <= 16) return false;
   if (bsrg_map_can_describe(x)) {
     const bool low = !plan->high.strip && x->cols <= BSRG_NARROW_MAX_N;

@@ -2,6 +2,7 @@
 #include "pairs.h"
 
 #include "copy.h"
+#include "dense.h"
 #include "edges.h"
 
 /* The fastest first. */
@@ -30,8 +31,8 @@ static bsrg_status turn(bsrg_matmul_sparse_args *args, bsrg_error *error) {
   args->b = b;
   args->a_values = args->b_values;
   args->b_values = values;
-  args->c = (bsrg_dense){args->c.data, args->c.cols, args->c.rows, args->c.col_stride, args->c.row_stride};
-  args->y = (bsrg_dense){args->y.data, args->y.cols, args->y.rows, args->y.col_stride, args->y.row_stride};
+  bsrg_dense_turn(&args->c);
+  bsrg_dense_turn(&args->y);
   return BSRG_OK;
 }
 

@@ -22,7 +22,7 @@ static bool is_small(const bsrg_structure_view *v) {
 const char *bsrg_pairs_hopper_obstacle(const bsrg_matmul_sparse_args *args, const bsrg_gpu_info *gpu) {
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
   if (gpu->sm_arch != 90) return "needs a GPU of compute capability 9.0";
-  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (!bsrg_is_half(args->dtype)) return "needs float16 or bfloat16";
   if (!multiple_of_strip(a) || !multiple_of_strip(b)) return "needs block sides that are multiples of 64";
   if (!is_small(a) || !is_small(b))
     return "needs fewer than 2^31 rows and columns, in all and of stored blocks";

@@ -25,7 +25,7 @@ typedef struct tile_choice {
 /* The tile that fills blocks of so many rows and columns best, and its kernel. */
 static tile_choice choose_tile(bsrg_dtype dtype, bool transposed, int64_t height, int64_t width,
                                const int64_t **shape) {
-  const bool half = dtype == BSRG_F16 || dtype == BSRG_BF16;
+  const bool half = bsrg_is_half(dtype);
   const int64_t (*shapes)[3] = half ? mma_shape : dtype == BSRG_F32 ? f32_shape : f64_shape;
   const double *cost = half ? mma_cost : simt_cost;
   const int count = half ? COUNT(mma_shape) : COUNT(f32_shape);
@@ -77,7 +77,7 @@ static const double half_elements_cost = 6.5, elements_cost = 1.4;
 void bsrg_pairs_portable_predict(const bsrg_matmul_sparse_args *args, double pairs, const bsrg_chip *chip,
                                  bsrg_candidate *c) {
   const bsrg_structure_view *a = &args->a->view, *b = &args->b->view;
-  const bool half = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
+  const bool half = bsrg_is_half(args->dtype);
   const int64_t *shape;
   const int64_t height = a->block_height, width = b->block_width;
   const double cost = choose_tile(args->dtype, false, height, width, &shape).cost;

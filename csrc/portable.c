@@ -60,8 +60,6 @@ static const tile_list f64_tiles = {
     f64_shape, f64_cost, COUNT(f64_shape), BSRG_KERNEL_SIMT_F64_M32N32, 32, 0.063, 1.4, 2};
 #undef COUNT
 
-static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
-
 static const tile_list *tiles_of(const bsrg_matmul_args *args) {
   if (args->dtype == BSRG_F16) return &f16_tiles;
   if (args->dtype == BSRG_BF16) return &bf16_tiles;
@@ -145,7 +143,7 @@ static double layout_cost(const bsrg_matmul_args *args) {
   const double elements = x_has_vectors(args)   ? 1
                           : args->x.cols <= FEW ? list->few_elements_cost
                                                 : list->elements_cost;
-  if (!is_half(args->dtype)) return (args->x.cols <= FEW ? few_wide_cost : 1) * elements;
+  if (!bsrg_is_half(args->dtype)) return (args->x.cols <= FEW ? few_wide_cost : 1) * elements;
   if (!has_whole_chunks(v, 2))
     return args->x.cols <= FEW ? few_elements_of_a_cost * (x_has_vectors(args) ? 1 : elements_of_a_cost)
                                : elements_of_a_cost * elements;
@@ -173,7 +171,7 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   /* Nothing ends before the longest row, whose CTAs have no more than their share of an SM. Those of 16 bits are fitted as if
    * there were always as many as an SM holds. */
   const double on_sm = ceil((double)v->block_rows * row_tiles * column_tiles / (double)chip->sm_count);
-  const double sharing = is_half(dtype) ? (double)tile.ctas : fmin((double)tile.ctas, on_sm);
+  const double sharing = bsrg_is_half(dtype) ? (double)tile.ctas : fmin((double)tile.ctas, on_sm);
   const double longest = work * sharing * (double)chip->sm_count * (double)v->longest_row /
                          fmax(1, (double)v->nnzb * row_tiles * column_tiles);
   const double starts =
@@ -181,8 +179,8 @@ static void predict_tiles(const bsrg_matmul_args *args, const bsrg_chip *chip, b
   const double in_row = ceil((double)v->longest_row * (double)v->block_width / (double)tile.stage_k);
   const double of_stage = (n > FEW && dtype == BSRG_F32 ? wide_stage_seconds : stage_seconds) *
                           (x_has_vectors(args) ? 1 : fmin(layout_cost(args), elements_stage_cost));
-  const double waiting = is_half(dtype) ? 0 : in_row * of_stage / (double)(tile.stages - 1);
-  const double unhidden = is_half(dtype) ? unhidden_memory * memory : 0;
+  const double waiting = bsrg_is_half(dtype) ? 0 : in_row * of_stage / (double)(tile.stages - 1);
+  const double unhidden = bsrg_is_half(dtype) ? unhidden_memory * memory : 0;
   c->seconds =
       BSRG_LAUNCH_SECONDS + storing + fmax(fmax(work + starts + unhidden, memory), fmax(longest, waiting));
   bsrg_set_reason(c, "%s", memory > work ? "limited by memory" : "limited by its tiles");

@@ -4,7 +4,7 @@
 #include <string.h>
 
 bsrg_status bsrg_gpu_probe_wgmma(int index, const bsrg_wgmma_probe *probe, bsrg_error *error) {
-  if (probe->dtype != BSRG_F16 && probe->dtype != BSRG_BF16)
+  if (!bsrg_is_half(probe->dtype))
     return bsrg_fail(error, BSRG_ERR_TYPE, "dtype is %s, but the probe takes float16 and bfloat16",
                      bsrg_dtype_name(probe->dtype));
   if (probe->image_bytes > BSRG_PROBE_IMAGE_BYTES)

@@ -6,23 +6,15 @@
 #include "sampled.h"
 #include "tensor_map.h"
 
-#include <stdlib.h>
-
-static bool is_half(const bsrg_sampled_args *args) {
-  return args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
-}
-
 /* The kernels of 16 bits take rows and columns, the others rows alone. */
 static bool suits(const bsrg_dense *dense, const bsrg_sampled_args *args) {
-  if (!is_half(args)) return bsrg_dense_has_vectors(dense, (int64_t)bsrg_dtype_size(args->dtype));
-  bsrg_dense turned = *dense;
-  bsrg_dense_turn(&turned);
+  if (!bsrg_is_half(args->dtype)) return bsrg_dense_has_vectors(dense, (int64_t)bsrg_dtype_size(args->dtype));
+  const bsrg_dense turned = bsrg_dense_turned(*dense);
   return bsrg_map_can_describe(dense) || bsrg_map_can_describe(&turned);
 }
 
 bsrg_dense bsrg_sampled_copy_of(const bsrg_dense *dense, int64_t rows, int64_t cols, bsrg_dtype dtype) {
-  const bool by_columns =
-      (dtype == BSRG_F16 || dtype == BSRG_BF16) && llabs(dense->row_stride) < llabs(dense->col_stride);
+  const bool by_columns = bsrg_is_half(dtype) && bsrg_dense_is_by_columns(dense);
   return bsrg_dense_of_lines(rows, cols, by_columns, (int64_t)bsrg_dtype_size(dtype));
 }
 

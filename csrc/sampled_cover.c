@@ -48,7 +48,7 @@ const char *bsrg_sampled_cover_obstacle(const bsrg_sampled_args *args, int sm_ar
   const char *const unknown = bsrg_dynamic_obstacle(args->pattern, BSRG_COVER);
   if (unknown) return unknown;
   if (sm_arch != 90) return "needs a GPU of compute capability 9.0";
-  if (args->dtype != BSRG_F16 && args->dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (!bsrg_is_half(args->dtype)) return "needs float16 or bfloat16";
   if (v->column_order != BSRG_ASCENDING) return "needs block columns that ascend strictly";
   if (bsrg_whole_rows(v) > INT32_MAX - 128 || bsrg_whole_cols(v) > INT32_MAX - 128 || v->nnzb > INT32_MAX ||
       !bsrg_mul_ok(v->block_height, v->block_width, &block) || block > INT32_MAX)

@@ -37,7 +37,6 @@ static bsrg_status release(const bsrg_sampled_args *args, const bsrg_sampled_arr
   return bsrg_scratch_free(gpu.api, arrays->scratch, (CUstream)args->stream, status, error);
 }
 
-static bool is_half(bsrg_dtype dtype) { return dtype == BSRG_F16 || dtype == BSRG_BF16; }
 static bool is_aligned(const void *pointer) { return (uintptr_t)pointer % 16 == 0; }
 
 /* Out, and values where they are read, begin at multiples of 16 bytes. */
@@ -64,7 +63,7 @@ static bsrg_order order_of(const bsrg_dense *dense) {
 
 const char *bsrg_sampled_obstacle(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan, int sm_arch) {
   if (sm_arch != 90) return "needs a GPU of compute capability 9.0";
-  if (!is_half(args->dtype)) return "needs float16 or bfloat16";
+  if (!bsrg_is_half(args->dtype)) return "needs float16 or bfloat16";
   if (!plan->strips)
     return "needs block heights and widths that are multiples of 64, or of 32 where block columns ascend "
            "strictly, "
@@ -141,7 +140,7 @@ _Static_assert(sizeof(mma_tiles) == TILE_COUNT * sizeof(*mma_tiles) &&
 
 bsrg_sampled_shape bsrg_sampled_choose_tile(const bsrg_structure_view *v, bsrg_dtype dtype,
                                             const bsrg_sampled_plan *plan) {
-  const int64_t (*tiles)[2] = is_half(dtype) ? mma_tiles : dtype == BSRG_F32 ? f32_tiles : f64_tiles;
+  const int64_t (*tiles)[2] = bsrg_is_half(dtype) ? mma_tiles : dtype == BSRG_F32 ? f32_tiles : f64_tiles;
   const int64_t high = bsrg_ceil_div(v->block_height, tiles[TILE_HIGH][0]) * tiles[TILE_HIGH][0];
   const int64_t low = bsrg_ceil_div(v->block_height, tiles[TILE_LOW][0]) * tiles[TILE_LOW][0];
   /* High tiles read B less often, and are worth up to half of their rows left empty. */
@@ -160,7 +159,7 @@ bsrg_sampled_loads bsrg_sampled_choose_loads(const bsrg_sampled_args *args) {
   const bsrg_structure_view *v = &args->pattern->view;
   const bsrg_dense *a = &args->a, *b = &args->b;
   const int64_t size = (int64_t)bsrg_dtype_size(args->dtype), chunk = 16 / size;
-  const bool half = is_half(args->dtype);
+  const bool half = bsrg_is_half(args->dtype);
   bsrg_sampled_loads loads = {.along_m = half && a->col_stride != 1 && a->row_stride == 1,
                               .along_k = half && b->col_stride != 1 && b->row_stride == 1};
   loads.vector_a = loads.along_m ? has_aligned_lines(a, a->col_stride, size) && v->block_height % chunk == 0

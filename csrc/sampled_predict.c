@@ -56,7 +56,7 @@ static const double portable_tile_seconds = 2e-6, k_seconds = 23e-9, gather_seco
 static void predict_portable(const bsrg_sampled_args *args, const bsrg_sampled_plan *plan,
                              const bsrg_chip *chip, bsrg_candidate *c) {
   const bsrg_structure_view *v = &args->pattern->view;
-  const bool half = args->dtype == BSRG_F16 || args->dtype == BSRG_BF16;
+  const bool half = bsrg_is_half(args->dtype);
   const bsrg_sampled_shape tile = bsrg_sampled_choose_tile(v, args->dtype, plan);
   const double tiles = (double)plan->item_count * (double)bsrg_ceil_div(v->block_height, tile.rows);
   const double k = (double)args->a.cols, columns = (double)plan->item_columns;

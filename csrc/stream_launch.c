@@ -6,7 +6,7 @@
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   int64_t elements;
-  if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (!bsrg_is_half(dtype)) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
   if (v->column_order != BSRG_ASCENDING) return "needs block columns that ascend strictly";
   if (v->block_height % 8) return "needs a block height that is a multiple of 8";

@@ -14,7 +14,7 @@ static int64_t stored_width(const bsrg_structure_view *v) {
 
 static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int sm_arch) {
   int64_t a_rows;
-  if (dtype != BSRG_F16 && dtype != BSRG_BF16) return "needs float16 or bfloat16";
+  if (!bsrg_is_half(dtype)) return "needs float16 or bfloat16";
   if (v->nnzb == 0) return "needs at least one block";
   if (v->block_height % BSRG_TALL_STRIP) return "needs a block height that is a multiple of 64";
   if (v->block_width % 16) return "needs a block width that is a multiple of 16";

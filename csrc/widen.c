@@ -16,8 +16,6 @@
 /* Rows or columns of the copy, whichever are contiguous, begin at multiples of 128 bytes. */
 static int64_t pitch_of(int64_t length) { return bsrg_ceil_div(length, 64) * 64; }
 
-static bool by_columns(const bsrg_dense *x) { return llabs(x->row_stride) < llabs(x->col_stride); }
-
 /* Of a copy whose columns or rows are contiguous; the data is missing. */
 static bsrg_dense copy_of(const bsrg_dense *x, bool columns) {
   const int64_t pitch = pitch_of(columns ? x->rows : x->cols);
@@ -61,7 +59,7 @@ typedef struct widen_way {
 /* The fastest by prediction. X by columns may be copied to rows, which streams of blocks read in less time. */
 static bsrg_status choose(const bsrg_matmul_args *args, const bsrg_chip *chip, bool says_why, widen_way *best,
                           bsrg_error *error) {
-  const bool columns = by_columns(&args->x);
+  const bool columns = bsrg_dense_is_by_columns(&args->x);
   for (int turned = 0; turned <= columns; ++turned) {
     widen_way way = {.args = widened(args, columns && !turned)};
     const bsrg_status status =
@@ -82,8 +80,7 @@ static const char *obstacle(const bsrg_structure_view *v, bsrg_dtype dtype, int 
 
 static const char *layout_obstacle(const bsrg_matmul_args *args) {
   const bsrg_epilogue *e = &args->epilogue;
-  if (args->out_dtype != BSRG_F16 && args->out_dtype != BSRG_BF16)
-    return "needs a result of float16 or bfloat16";
+  if (!bsrg_is_half(args->out_dtype)) return "needs a result of float16 or bfloat16";
   if (args->values_scale && args->values_scale_count != 1)
     return "needs one factor for all blocks, since 16-bit floats do not have all of their products with more";
   if ((args->values_scale && e->row_scale.data) || (args->x_scale && e->col_scale.data))
@@ -180,7 +177,7 @@ static bsrg_status turn_x(const bsrg_matmul_args *args, const bsrg_dense *target
 static bsrg_status copy_x(const bsrg_matmul_args *args, const bsrg_dense *target, bsrg_gpu gpu,
                           bsrg_error *error) {
   bsrg_dense from = args->x, to = *target;
-  if (by_columns(&from)) {
+  if (bsrg_dense_is_by_columns(&from)) {
     if (to.row_stride != 1) return turn_x(args, target, gpu, error);
     bsrg_dense_turn(&from);
     bsrg_dense_turn(&to);

@@ -2,6 +2,7 @@
  * that of float32. */
 #include <stdlib.h>
 
+#include "../dense.h"
 #include "cpu.h"
 #include "e4m3.h"
 
@@ -35,7 +36,7 @@ static void widen(widen_job job) {
 
 /* Rows of it are the dimension whose neighbours are farther apart. */
 static bsrg_dense widen_dense(const bsrg_dense *x, const float *table, float *target) {
-  const bool turned = llabs(x->row_stride) < llabs(x->col_stride);
+  const bool turned = bsrg_dense_is_by_columns(x);
   widen_job job = {.source = x->data,
                    .rows = turned ? x->cols : x->rows,
                    .columns = turned ? x->rows : x->cols,

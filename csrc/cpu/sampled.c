@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "../dense.h"
 #include "../edges.h"
 #include "cpu.h"
 
@@ -270,17 +271,13 @@ static bool pays_to_copy(const bsrg_dense *dense, int64_t used, int64_t all) {
   return dense->col_stride != 1 && used >= all && dense->row_stride != 0 && dense->col_stride != 0;
 }
 
-static bsrg_tensor tensor_of(const bsrg_dense *d) {
-  return (bsrg_tensor){d->data, 1, 1, d->rows, d->cols, 0, 0, d->row_stride, d->col_stride};
-}
-
 static bsrg_dense dense_of(const bsrg_tensor *t) {
   return (bsrg_dense){t->data, t->rows, t->size, t->row_stride, t->element_stride};
 }
 
 static bsrg_status multiply(const bsrg_sampled_args *args, bool copy_a, bool copy_b, bsrg_error *error) {
   const int64_t item_size = (int64_t)bsrg_dtype_size(args->dtype);
-  const bsrg_tensor a = tensor_of(&args->a), b = tensor_of(&args->b);
+  const bsrg_tensor a = bsrg_dense_tensor(&args->a), b = bsrg_dense_tensor(&args->b);
   bsrg_tensor a_on = copy_a ? bsrg_cpu_in_rows(&a) : a, b_on = copy_b ? bsrg_cpu_in_rows(&b) : b;
   const size_t b_at = copy_a ? bsrg_cpu_rows_bytes(&a_on, item_size) : 0,
                slots_at = b_at + (copy_b ? bsrg_cpu_rows_bytes(&b_on, item_size) : 0);
