@@ -36,17 +36,17 @@ _has_memory: Callable[[torch.Tensor], bool] = torch._C._has_storage
 _TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
-def is_plain(x: Any, values: Any, bias: Any) -> bool:
+def is_plain(first: Any, second: Any, third: Any = None) -> bool:
     """Whether tensors mean what their memory says and nothing records, replaces or transforms
     operators: neither compilers and tracers, modes, functorch nor subclasses of tensors."""
     return not (
         _is_compiling()
-        or type(x) not in _TYPES
-        or x.is_meta
-        or type(values) not in _TYPES
-        or _is_lazy(x)
-        or _is_lazy(values)
-        or (bias is not None and (type(bias) not in _TYPES or _is_lazy(bias)))
+        or type(first) not in _TYPES
+        or first.is_meta
+        or type(second) not in _TYPES
+        or _is_lazy(first)
+        or _is_lazy(second)
+        or (third is not None and (type(third) not in _TYPES or _is_lazy(third)))
         or _dispatch_modes()
         or _function_modes()
         or are_transforms_active()

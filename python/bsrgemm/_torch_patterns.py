@@ -94,7 +94,7 @@ def choose(
     chosen_by: torch.Tensor, blocksize: list[int], capacity: int, k: int | None
 ) -> torch.Tensor:
     """Of the blocks that a mask selects or, with ``k``, of those with a row's highest scores."""
-    function = _choose if is_plain(chosen_by, chosen_by, None) else pattern_operator
+    function = _choose if is_plain(chosen_by, chosen_by) else pattern_operator
     return function(chosen_by, blocksize, capacity, k)
 
 

@@ -322,7 +322,7 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
     if isinstance(matrix, BlockTensor):
         state, shape = matrix.pattern.state, list(matrix.pattern.shape)
         y = _torch_patterns.product(values, state, x, shape, matrix.is_transposed, dense_left)
-    elif is_plain(dense, values, None):
+    elif is_plain(dense, values):
         indices = index_tensor(matrix._indices), index_tensor(matrix._indptr)
         y = RecordedProduct.apply(values, x, matrix._structure, *indices, dense_left)
     else:
@@ -339,7 +339,7 @@ def _try_product(matrix: bsr_array, dense: torch.Tensor, dense_left: bool) -> An
     values = matrix._data
     if matrix._batch or forward_ad._current_level >= 0:
         return NotImplemented
-    if not is_plain(dense, values, None) or is_cast(dense):
+    if not is_plain(dense, values) or is_cast(dense):
         return NotImplemented
     absent = (None, 1.0, None, None, None, None, None, None)
     return _core.try_matmul(
@@ -400,7 +400,7 @@ def sampled_matmul(
     height, width = pattern.blocksize
     if isinstance(pattern, BlockPattern):
         return _torch_patterns.sampled(a, b, pattern.state, [height, width], pattern.capacity)
-    if is_plain(a, b, None):
+    if is_plain(a, b):
         indices = index_tensor(pattern._indices), index_tensor(pattern._indptr)
         return RecordedSampled.apply(a, b, pattern._structure, *indices)
     indices, indptr = _indices_of(pattern)
@@ -410,7 +410,7 @@ def sampled_matmul(
 
 def _try_sampled(pattern: bsr_array, a: torch.Tensor, b: torch.Tensor) -> Any:
     """As ``_try_product``."""
-    if forward_ad._current_level >= 0 or not is_plain(a, b, None) or is_cast(a):
+    if forward_ad._current_level >= 0 or not is_plain(a, b) or is_cast(a):
         return NotImplemented
     dtype = str(a.dtype).removeprefix("torch.")
     return _core.try_sampled(
