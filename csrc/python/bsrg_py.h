@@ -133,6 +133,10 @@ typedef struct bsrg_signature {
   const bsrg_name *names;
 } bsrg_signature;
 
+/* What a function's list of arguments, a macro of X(name), is made into: places in `found` and the signature's names. */
+#define BSRG_PY_PLACE(name) AT_##name,
+#define BSRG_PY_NAME(name) BSRG_NAME_##name,
+
 /* Fills found[0 .. count) with borrowed references, NULL where an optional argument is absent. */
 int bsrg_parse(bsrg_state *state, const bsrg_signature *signature, PyObject *const *args, Py_ssize_t nargs,
                PyObject *kwnames, PyObject **found);

@@ -187,19 +187,43 @@ static int import_scales(bsrg_state *state, PyObject *const *objects, bsrg_work 
   return -1;
 }
 
+#define MATMUL_ARGUMENTS(X) \
+  X(structure)              \
+  X(values)                 \
+  X(x)                      \
+  X(out)                    \
+  X(c)                      \
+  X(alpha)                  \
+  X(beta)                   \
+  X(stream)                 \
+  X(family)                 \
+  X(right)                  \
+  X(row_scale)              \
+  X(col_scale)              \
+  X(row_bias)               \
+  X(col_bias)               \
+  X(activation)             \
+  X(precision)              \
+  X(values_scale)           \
+  X(x_scale)                \
+  X(chip)
+enum { MATMUL_ARGUMENTS(BSRG_PY_PLACE) ARGUMENTS };
+
 static int parse_scalars(PyObject *const *found, bsrg_matmul_args *args, bsrg_work *work) {
   args->alpha = 1.0;
   args->beta = 0.0;
   args->family = BSRG_AUTO;
-  if (found[5] != NULL && bsrg_parse_real(found[5], "alpha", &args->alpha) < 0) return -1;
-  if (found[6] != NULL && bsrg_parse_real(found[6], "beta", &args->beta) < 0) return -1;
-  if (bsrg_parse_work(found[7], work) < 0) return -1;
-  if (found[8] != NULL && bsrg_parse_family(found[8], &args->family) < 0) return -1;
-  const int right = found[9] == NULL ? 0 : PyObject_IsTrue(found[9]);
+  if (found[AT_alpha] != NULL && bsrg_parse_real(found[AT_alpha], "alpha", &args->alpha) < 0) return -1;
+  if (found[AT_beta] != NULL && bsrg_parse_real(found[AT_beta], "beta", &args->beta) < 0) return -1;
+  if (bsrg_parse_work(found[AT_stream], work) < 0) return -1;
+  if (found[AT_family] != NULL && bsrg_parse_family(found[AT_family], &args->family) < 0) return -1;
+  const int right = found[AT_right] == NULL ? 0 : PyObject_IsTrue(found[AT_right]);
   if (right < 0) return -1;
   args->side = right ? BSRG_A_RIGHT : BSRG_A_LEFT;
-  if (found[15] != NULL && bsrg_parse_precision(found[15], &args->precision) < 0) return -1;
-  return bsrg_is_absent(found[14]) ? 0 : bsrg_parse_activation(found[14], &args->epilogue.activation);
+  if (found[AT_precision] != NULL && bsrg_parse_precision(found[AT_precision], &args->precision) < 0)
+    return -1;
+  PyObject *activation = found[AT_activation];
+  return activation == NULL ? 0 : bsrg_parse_activation(activation, &args->epilogue.activation);
 }
 
 void bsrg_name_operands(bsrg_matmul_call *call) {
@@ -252,40 +276,29 @@ bsrg_outcome bsrg_call_matmul(bsrg_state *state, PyObject *const *objects, bsrg_
 }
 
 PyObject *bsrg_py_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure,
-                                    BSRG_NAME_values,
-                                    BSRG_NAME_x,
-                                    BSRG_NAME_out,
-                                    BSRG_NAME_c,
-                                    BSRG_NAME_alpha,
-                                    BSRG_NAME_beta,
-                                    BSRG_NAME_stream,
-                                    BSRG_NAME_family,
-                                    BSRG_NAME_right,
-                                    BSRG_NAME_row_scale,
-                                    BSRG_NAME_col_scale,
-                                    BSRG_NAME_row_bias,
-                                    BSRG_NAME_col_bias,
-                                    BSRG_NAME_activation,
-                                    BSRG_NAME_precision,
-                                    BSRG_NAME_values_scale,
-                                    BSRG_NAME_x_scale,
-                                    BSRG_NAME_chip};
-  static const bsrg_signature signature = {"matmul", 4, 19, names};
+  static const bsrg_name names[] = {MATMUL_ARGUMENTS(BSRG_PY_NAME)};
+  static const bsrg_signature signature = {"matmul", 4, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[19];
+  PyObject *found[ARGUMENTS];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   bsrg_chip_question question;
-  bsrg_matmul_call call = {.args.a = bsrg_matrix_structure(state, found[0]), .question = &question};
+  bsrg_matmul_call call = {.args.a = bsrg_matrix_structure(state, found[AT_structure]),
+                           .question = &question};
   if (call.args.a == NULL || parse_scalars(found, &call.args, &call.work) < 0 ||
-      bsrg_parse_question(found[18], &question) < 0) {
+      bsrg_parse_question(found[AT_chip], &question) < 0) {
     return NULL;
   }
   bsrg_name_operands(&call);
-  PyObject *const objects[OPERANDS] = {
-      [VALUES] = found[1],        [DENSE] = found[2],      [OUT] = found[3],       [C] = found[4],
-      [ROW_SCALE] = found[10],    [COL_SCALE] = found[11], [ROW_BIAS] = found[12], [COL_BIAS] = found[13],
-      [VALUES_SCALE] = found[16], [X_SCALE] = found[17]};
+  PyObject *const objects[OPERANDS] = {[VALUES] = found[AT_values],
+                                       [DENSE] = found[AT_x],
+                                       [OUT] = found[AT_out],
+                                       [C] = found[AT_c],
+                                       [ROW_SCALE] = found[AT_row_scale],
+                                       [COL_SCALE] = found[AT_col_scale],
+                                       [ROW_BIAS] = found[AT_row_bias],
+                                       [COL_BIAS] = found[AT_col_bias],
+                                       [VALUES_SCALE] = found[AT_values_scale],
+                                       [X_SCALE] = found[AT_x_scale]};
   return bsrg_call_matmul(state, objects, &call) == BSRG_DONE ? bsrg_answer(&question) : NULL;
 }
 

@@ -3,19 +3,24 @@
 
 enum { A, B, C, OUT, OPERANDS };
 
+#define SPARSE_ARGUMENTS(X) \
+  X(structure) X(values) X(b_structure) X(b_values) X(out) X(c) X(alpha) X(beta) X(stream) X(family) X(chip)
+enum { SPARSE_ARGUMENTS(BSRG_PY_PLACE) ARGUMENTS };
+
 /* Imports the operands in place; those marked given need releasing, also after a failure. */
 static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work *work,
                            bsrg_operand *operands) {
-  if (bsrg_import_operand(state, found[1], &operands[A], work) < 0 ||
-      bsrg_import_operand(state, found[3], &operands[B], work) < 0 ||
-      bsrg_import_operand(state, found[4], &operands[OUT], work) < 0 ||
+  if (bsrg_import_operand(state, found[AT_values], &operands[A], work) < 0 ||
+      bsrg_import_operand(state, found[AT_b_values], &operands[B], work) < 0 ||
+      bsrg_import_operand(state, found[AT_out], &operands[OUT], work) < 0 ||
       bsrg_check_dimensions(&operands[OUT], 2, "two") < 0) {
     return -1;
   }
-  if (found[5] == found[4]) {
+  if (found[AT_c] == found[AT_out]) {
     bsrg_share_operand(&operands[OUT], &operands[C]);
-  } else if (!bsrg_is_absent(found[5]) && (bsrg_import_operand(state, found[5], &operands[C], work) < 0 ||
-                                           bsrg_check_dimensions(&operands[C], 2, "two") < 0)) {
+  } else if (!bsrg_is_absent(found[AT_c]) &&
+             (bsrg_import_operand(state, found[AT_c], &operands[C], work) < 0 ||
+              bsrg_check_dimensions(&operands[C], 2, "two") < 0)) {
     return -1;
   }
   for (int i = B; i < OPERANDS; ++i) {
@@ -27,29 +32,26 @@ static int import_operands(bsrg_state *state, PyObject *const *found, bsrg_work 
 static int parse_arguments(bsrg_state *state, PyObject *const *found, bsrg_matmul_sparse_args *args,
                            bsrg_work *work) {
   args->alpha = 1.0;
-  args->a = bsrg_fixed_structure(state, found[0], "structure");
-  args->b = args->a == NULL ? NULL : bsrg_fixed_structure(state, found[2], "b_structure");
+  args->a = bsrg_fixed_structure(state, found[AT_structure], "structure");
+  args->b = args->a == NULL ? NULL : bsrg_fixed_structure(state, found[AT_b_structure], "b_structure");
   if (args->b == NULL) return -1;
-  if (found[6] != NULL && bsrg_parse_real(found[6], "alpha", &args->alpha) < 0) return -1;
-  if (found[7] != NULL && bsrg_parse_real(found[7], "beta", &args->beta) < 0) return -1;
-  if (bsrg_parse_work(found[8], work) < 0) return -1;
-  return found[9] == NULL ? 0 : bsrg_parse_family(found[9], &args->family);
+  if (found[AT_alpha] != NULL && bsrg_parse_real(found[AT_alpha], "alpha", &args->alpha) < 0) return -1;
+  if (found[AT_beta] != NULL && bsrg_parse_real(found[AT_beta], "beta", &args->beta) < 0) return -1;
+  if (bsrg_parse_work(found[AT_stream], work) < 0) return -1;
+  return found[AT_family] == NULL ? 0 : bsrg_parse_family(found[AT_family], &args->family);
 }
 
 PyObject *bsrg_py_matmul_sparse(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                 PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_values, BSRG_NAME_b_structure,
-                                    BSRG_NAME_b_values,  BSRG_NAME_out,    BSRG_NAME_c,
-                                    BSRG_NAME_alpha,     BSRG_NAME_beta,   BSRG_NAME_stream,
-                                    BSRG_NAME_family,    BSRG_NAME_chip};
-  static const bsrg_signature signature = {"matmul_sparse", 5, 11, names};
+  static const bsrg_name names[] = {SPARSE_ARGUMENTS(BSRG_PY_NAME)};
+  static const bsrg_signature signature = {"matmul_sparse", 5, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[11];
+  PyObject *found[ARGUMENTS];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   bsrg_matmul_sparse_args call = {0};
   bsrg_work work;
   bsrg_chip_question question;
-  if (parse_arguments(state, found, &call, &work) < 0 || bsrg_parse_question(found[10], &question) < 0)
+  if (parse_arguments(state, found, &call, &work) < 0 || bsrg_parse_question(found[AT_chip], &question) < 0)
     return NULL;
 
   bsrg_operand operands[OPERANDS] = {

@@ -105,34 +105,38 @@ static bsrg_outcome compute(bsrg_state *state, PyObject *const *objects, sampled
 
 /* ---- sampled_matmul() ------------------------------------------------------------------------------- */
 
+#define SAMPLED_ARGUMENTS(X) \
+  X(structure) X(a) X(b) X(out) X(values) X(alpha) X(beta) X(stream) X(family) X(chip)
+enum { SAMPLED_ARGUMENTS(BSRG_PY_PLACE) ARGUMENTS };
+
 static int parse_scalars(PyObject *const *found, sampled_call *call) {
   bsrg_sampled_args *args = &call->args;
   args->alpha = 1.0;
   args->beta = 0.0;
   args->family = BSRG_AUTO;
-  if (found[5] != NULL && bsrg_parse_real(found[5], "alpha", &args->alpha) < 0) return -1;
-  if (found[6] != NULL && bsrg_parse_real(found[6], "beta", &args->beta) < 0) return -1;
-  if (bsrg_parse_work(found[7], &call->work) < 0) return -1;
-  return found[8] == NULL ? 0 : bsrg_parse_family(found[8], &args->family);
+  if (found[AT_alpha] != NULL && bsrg_parse_real(found[AT_alpha], "alpha", &args->alpha) < 0) return -1;
+  if (found[AT_beta] != NULL && bsrg_parse_real(found[AT_beta], "beta", &args->beta) < 0) return -1;
+  if (bsrg_parse_work(found[AT_stream], &call->work) < 0) return -1;
+  return found[AT_family] == NULL ? 0 : bsrg_parse_family(found[AT_family], &args->family);
 }
 
 PyObject *bsrg_py_sampled_matmul(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
                                  PyObject *kwnames) {
-  static const bsrg_name names[] = {BSRG_NAME_structure, BSRG_NAME_a,     BSRG_NAME_b,    BSRG_NAME_out,
-                                    BSRG_NAME_values,    BSRG_NAME_alpha, BSRG_NAME_beta, BSRG_NAME_stream,
-                                    BSRG_NAME_family,    BSRG_NAME_chip};
-  static const bsrg_signature signature = {"sampled_matmul", 4, 10, names};
+  static const bsrg_name names[] = {SAMPLED_ARGUMENTS(BSRG_PY_NAME)};
+  static const bsrg_signature signature = {"sampled_matmul", 4, ARGUMENTS, names};
   bsrg_state *state = PyModule_GetState(module);
-  PyObject *found[10];
+  PyObject *found[ARGUMENTS];
   if (bsrg_parse(state, &signature, args, nargs, kwnames, found) < 0) return NULL;
   bsrg_chip_question question;
-  sampled_call call = {.args.pattern = bsrg_matrix_structure(state, found[0]), .question = &question};
+  sampled_call call = {.args.pattern = bsrg_matrix_structure(state, found[AT_structure]),
+                       .question = &question};
   if (call.args.pattern == NULL || parse_scalars(found, &call) < 0 ||
-      bsrg_parse_question(found[9], &question) < 0) {
+      bsrg_parse_question(found[AT_chip], &question) < 0) {
     return NULL;
   }
   name_operands(call.operands);
-  PyObject *const objects[OPERANDS] = {[A] = found[1], [B] = found[2], [OUT] = found[3], [VALUES] = found[4]};
+  PyObject *const objects[OPERANDS] = {
+      [A] = found[AT_a], [B] = found[AT_b], [OUT] = found[AT_out], [VALUES] = found[AT_values]};
   return compute(state, objects, &call) == BSRG_DONE ? bsrg_answer(&question) : NULL;
 }
 
