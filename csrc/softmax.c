@@ -179,6 +179,7 @@ bsrg_status bsrg_softmax(const bsrg_softmax_args *args, bsrg_error *error) {
   const bsrg_structure_view a = bsrg_structure_get(args->a);
   bsrg_status status = bsrg_check_fixed(args->a, "a", error);
   if (status == BSRG_OK) status = bsrg_check_place(args->dtype, BSRG_TAKES_NONE, args->device, error);
+  if (status == BSRG_OK) status = bsrg_check_factor(args->scale, "scale", args->dtype, error);
   /* A partial block column is looked for at the ends of rows. */
   if (status == BSRG_OK && a.column_order == BSRG_UNSORTED && a.cols != bsrg_whole_cols(&a))
     status = bsrg_check_ascending(args->a, "a", error);

@@ -97,7 +97,10 @@ def special_values() -> int:
             case = attention_cases.Case(5, 500, size=size, scale=2.0**40)
             check = partial(attention_cases.check_far_scores, space, case, "float16", rng)
             done += _is_emulated(partial(check, backend=backend))
-    return done + _is_emulated(lambda: softmax_cases.check_special(space, "float16"))
+    for dtype in ("float16", "bfloat16"):
+        done += _is_emulated(partial(softmax_cases.check_special, space, dtype))
+        done += _is_emulated(partial(softmax_cases.check_largest, space, dtype))
+    return done
 
 
 def _is_emulated(call: Any) -> bool:

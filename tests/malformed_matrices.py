@@ -70,6 +70,12 @@ METHODS = (
     Bad("astype", lambda: build().astype("int8"), TypeError, ("int8", "float32")),
     Bad("sum of a third axis", lambda: build().sum(2), ValueError, ("axis is 2", "accepted: None")),
     Bad(
+        "sum of two axes at once",
+        lambda: build().sum(np.array([0, 1])),
+        ValueError,
+        ("axis is array([0, 1])", "accepted: None"),
+    ),
+    Bad(
         "part that cuts blocks",
         lambda: build()[1:4],
         ValueError,
@@ -121,6 +127,12 @@ METHODS = (
         lambda: build().reblock((0, 2)),
         ValueError,
         ("blocksize is (0, 2)", "accepted: integers that are at least 1"),
+    ),
+    Bad(
+        "other blocks of too many columns",
+        lambda: build().reblock((2, 2**40)),
+        ValueError,
+        ("blocksize is (2, 1099511627776)", "accepted: integers that are at most 2147483647"),
     ),
     Bad(
         "other blocks of one number",
@@ -407,6 +419,12 @@ SOFTMAX = (
         lambda: softmax(build(), "1"),
         TypeError,
         ("scale is a str", "accepted: a real number"),
+    ),
+    Bad(
+        "scale beyond float32",
+        lambda: softmax(build(), 1e39),
+        ValueError,
+        ("scale is 1e+39", "where a has dtype float32"),
     ),
     Bad(
         "stream a string",

@@ -34,6 +34,12 @@ SHAPES = {
     "no rows": (cases.uniform(1.0), 0, 3, (4, 4)),
     "no columns": (cases.uniform(1.0), 3, 0, (4, 4)),
 }
+LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float32": float(np.finfo(np.float32).max),
+    "float64": float(np.finfo(np.float64).max),
+}
 # Which GPU kernels share out in ways of their own.
 GPU_SHAPES = {
     "longer rows": (cases.uniform(0.9), 2, 300, (3, 64)),
@@ -104,6 +110,28 @@ def check_special(space: Space, dtype: str) -> None:
     data[0, :, :6] = rows
     for scale in (1.0, 0.0):
         check(space, _with(p, data), scale)
+
+
+def check_largest(space: Space, dtype: str) -> None:
+    """Rows of a dtype's largest numbers, whose differences may be beyond it: weights are all equal,
+    or all at its largest."""
+    largest = LARGEST[dtype]
+    rows = np.full((4, 6), -largest)
+    rows[1] = largest
+    rows[2, 1:5:3] = largest
+    rows[3, 5] = 0
+    wanted = np.array(
+        [[6, 6, 6, 6, 6, 6], [6, 6, 6, 6, 6, 6], [0, 2, 0, 0, 2, 0], [0, 0, 0, 0, 0, 1]]
+    )
+    wanted = np.divide(1.0, wanted, out=np.zeros((4, 6)), where=wanted > 0)
+    for blocksize in ((4, 6), (2, 3), (1, 1)):
+        height, width = blocksize
+        mask = np.ones((4 // height, 6 // width), bool)
+        p = problem(np.random.default_rng(0), mask, blocksize, 1, dtype)
+        tiles = rows.reshape(4 // height, height, 6 // width, width).transpose(0, 2, 1, 3)
+        data = tiles.reshape(p.data.shape).astype(p.data.dtype, order="C")
+        found = stored(space, bsrgemm.softmax(matrix(space, _with(p, data))))
+        assert np.abs(found - wanted).max() <= ROUNDOFF[dtype]
 
 
 def _with(p: Problem, data: np.ndarray) -> Problem:

@@ -155,6 +155,35 @@ def test_files_and_other_forms_of_a_transposed_view(
     assert np.array_equal(view.to_scipy().toarray(), p.dense.T)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_values_that_are_exchanged_have_blocks_of_the_same_sides(transposed: bool) -> None:
+    """Whoever holds them may give them other memory, as torch's modules do."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    made = bsrgemm.bsr_array((torch.ones(3, 2, 4), [0, 2, 1], [0, 2, 3]), shape=(4, 12))
+    a = made.T if transposed else made
+    made.data.data = torch.full((3, 2, 4), 2.0)
+    assert float(a.sum()) == 48 and float(a[:4].sum()) == (16 if transposed else 48)
+    for shape in ((3, 4, 2), (3, 1, 4), (2, 2, 4)):
+        made.data.data = torch.ones(shape)
+        for call in (
+            lambda: repr(a),
+            lambda: a.todense(),
+            lambda: a + a,
+            lambda: a[:4],
+            lambda: a.reblock((1, 1)),
+            lambda: a.sum(),
+            lambda: a.to_scipy(),
+            lambda: bsrgemm.softmax(a),
+            lambda: (
+                bsrgemm.sampled_matmul(torch.ones(a.shape), torch.ones(12, 12), a, beta=1.0)
+                if not transposed
+                else a.sum()
+            ),
+        ):
+            with pytest.raises(ValueError, match=r"data has (blocks of|2 blocks)"):
+                call()
+
+
 def test_empty_matrices() -> None:
     for shape in ((0, 0), (0, 6), (4, 0), (4, 6)):
         a = bsr_array(

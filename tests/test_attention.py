@@ -197,8 +197,8 @@ def test_one_mask_for_several_lengths(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("group", [2, 4, 8])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_masks_of_heads_of_k(group: int, dtype: str, rng: np.random.Generator) -> None:
-    """As the same masks said for each head of q; but one query's heads that share keys may be summed
-    together where each alone is summed in another order."""
+    """As the same masks said for each head of q; but one query's heads that share keys may be
+    summed together where each alone is summed in another order."""
     for queries, batch, top in ((1, 1, 0), (16, 2, 0), (300, 2, 1)):
         q, k, v = (
             normal(rng, (2, heads, n, 16), dtype)

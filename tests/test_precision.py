@@ -263,6 +263,17 @@ def test_refusals_of_8_bits() -> None:
         x,
         a_scale=np.ones(nnzb + 1, np.float32),
     )
+    refused(ValueError, r"^a_scale is 1e\+39; accepted: numbers from", a, x, a_scale=1e39)
+    refused(ValueError, "b_scale is a int beyond what float64 holds", a, x, b_scale=10**400)
+    refused(
+        ValueError,
+        r"^alpha \* a_scale \* b_scale = 2.0 \* 1e\+30 \* 1e\+20 is 2e\+50; accepted",
+        a,
+        x,
+        alpha=2,
+        a_scale=1e30,
+        b_scale=1e20,
+    )
     refused(TypeError, "a_scale has dtype float64", a, x, a_scale=np.ones(nnzb))
     refused(ValueError, "a_scale has 0 elements, but a.data stores", a, x, a_scale=ones[:0])
     refused(

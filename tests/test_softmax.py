@@ -33,6 +33,7 @@ def test_shapes(space: Space, dtype: str, name: str, rng: np.random.Generator) -
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_special_values(dtype: str) -> None:
     softmax_cases.check_special(CPU_SPACES[0], dtype)
+    softmax_cases.check_largest(CPU_SPACES[0], dtype)
 
 
 def test_random_structures() -> None:
@@ -62,6 +63,7 @@ def test_other_instruction_sets(isa: str) -> None:
         "rng = np.random.default_rng(0)\n"
         "for dtype in ('float16', 'float32', 'float64'):\n"
         "    s.check_special(Space(), dtype)\n"
+        "    s.check_largest(Space(), dtype)\n"
         "    for pattern, rows, cols, block, *cut in s.SHAPES.values():\n"
         "        cut = tuple(cut or (0, 0))\n"
         "        p = problem(rng, pattern(rng, rows, cols), block, 1, dtype, cut=cut)\n"

@@ -14,25 +14,23 @@
 
 namespace {
 
-// 16-bit results do not see the error of exp2.
+// 16-bit results do not see the error of exp2. log2(e) is a factor of differences alone: scores of bfloat16 may be as large as
+// float32 takes.
 template <typename T>
 struct Arithmetic {
   using Number = float;
-  static constexpr double kFactor = 1.4426950408889634;
-  static __device__ __forceinline__ float exp(float x) { return bsrg::ptx::exp2(x); }
+  static __device__ __forceinline__ float exp(float x) { return bsrg::ptx::exp2(x * 1.4426950408889634f); }
   static __device__ __forceinline__ float reciprocal(float x) { return bsrg::ptx::reciprocal(x); }
 };
 template <>
 struct Arithmetic<float> {
   using Number = float;
-  static constexpr double kFactor = 1;
   static __device__ __forceinline__ float exp(float x) { return expf(x); }
   static __device__ __forceinline__ float reciprocal(float x) { return __frcp_rn(x); }
 };
 template <>
 struct Arithmetic<double> {
   using Number = double;
-  static constexpr double kFactor = 1;
   static __device__ __forceinline__ double exp(double x) { return ::exp(x); }
   // By Newton's method: a division is a function, for whose call registers would spill. NaN for 0, as the results are.
   static __device__ __forceinline__ double reciprocal(double x) {
@@ -233,7 +231,7 @@ __device__ __forceinline__ void join(const bsrg_softmax_params &p, Value (&value
 template <typename T, int V>
 __device__ __forceinline__ void softmax_row(const bsrg_softmax_params &p, const Row<T, V> &r, Thread at) {
   using Number = typename Arithmetic<T>::Number;
-  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
+  const Number scale = static_cast<Number>(p.scale);
   const auto place = [&p](const Walk &at) { return at.block * p.block_area + at.unit * V; };
   const auto valid = [&r](const Walk &at) { return r.valid(at); };
   const int64_t end = r.blocks.end;
@@ -287,7 +285,7 @@ __device__ __forceinline__ void softmax_kept(const bsrg_softmax_params &p, const
                                              Vector<T, V> *kept) {
   using Number = typename Arithmetic<T>::Number;
   constexpr bool kKeepsExponentials = sizeof(Number) == sizeof(T);
-  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
+  const Number scale = static_cast<Number>(p.scale);
   const auto slot = [&](int i, int j) -> Vector<T, V> & {
     return kept[(i * kRows + j) * BSRG_SOFTMAX_THREADS + threadIdx.x];
   };
@@ -398,7 +396,7 @@ __device__ __forceinline__ void softmax_columns_of(const bsrg_softmax_params &p)
   const int64_t end = blocks.end;
   const T *values = static_cast<const T *>(p.values) + row;
   T *out = static_cast<T *>(p.out) + row;
-  const Number scale = static_cast<Number>(p.scale * Arithmetic<T>::kFactor);
+  const Number scale = static_cast<Number>(p.scale);
   const Walk first(blocks.begin, threadIdx.x / p.lanes, BSRG_SOFTMAX_THREADS / p.lanes, p.block_width);
   const auto place = [&p](const Walk &at) {
     return p.order[at.block] * p.block_area + static_cast<int64_t>(at.unit) * p.block_height;

@@ -146,11 +146,18 @@ class bsr_array(Arithmetic, Blocks, Planning):
         self._take(info)
 
     def _take(self, info: Any) -> None:
-        nnzb = self._structure.nnzb
-        if info.shape[-3] != nnzb:
+        structure = self._structure
+        count, *sides = info.shape[-3:]
+        if count != structure.nnzb:
             raise ValueError(
-                f"data has {info.shape[-3]} blocks (shape {info.shape}) and indices has "
-                f"{nnzb} entries; accepted: one block an entry"
+                f"data has {count} blocks (shape {info.shape}) and indices has "
+                f"{structure.nnzb} entries; accepted: one block an entry"
+            )
+        height, width = structure.blocksize
+        if sides != ([width, height] if structure.is_transposed else [height, width]):
+            raise ValueError(
+                f"data has blocks of {tuple(sides)} (shape {info.shape}) and the matrix is one of "
+                f"others; accepted: the blocks that it was made with"
             )
         self._dtype, self._device, self._batch = info.dtype, info.device, info.shape[:-3]
 

@@ -74,6 +74,7 @@ class Blocks(BlockSparse):
         ValueError
             If a bound is no multiple of the block size, or a step not 1.
         """
+        self._look()
         if self._batch:
             return entry_of(self, key)
         return part_of(self, key)
@@ -96,6 +97,7 @@ class Blocks(BlockSparse):
         TypeError
             If the values are in no array of NumPy, torch or CuPy.
         """
+        self._look()
         check_single(self, "A")
         return reblocked(self, pair_of(blocksize, "blocksize", 1), drop_zeros)
 

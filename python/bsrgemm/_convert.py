@@ -15,6 +15,8 @@ from ._interop import TORCH, is_scipy_sparse, library_of
 from ._kinds import kind_of
 from ._library import Library
 
+MOST_ROWS = 2**63 - 1
+
 
 class Parts(NamedTuple):
     """A BSR matrix as its arrays; ``structure`` where it has been made already."""
@@ -29,7 +31,7 @@ class Parts(NamedTuple):
 def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
     """Read any accepted source; see :class:`bsrgemm.bsr_array` for what these are."""
     if shape is not None:
-        shape = pair_of(_of_one_matrix(arg, shape), "shape", 0)
+        shape = pair_of(_of_one_matrix(arg, shape), "shape", 0, MOST_ROWS)
     if blocksize is not None:
         blocksize = pair_of(blocksize, "blocksize", 1)
     if isinstance(arg, tuple):
@@ -72,7 +74,7 @@ def _without_batch(shape: Any, batch: tuple[int, ...]) -> Any:
 def check_given(a: Any, shape: Any, blocksize: Any) -> None:
     """That what is said beside a ``bsr_array`` is what it has."""
     if shape is not None:
-        given = pair_of(_without_batch(shape, a._batch), "shape", 0)
+        given = pair_of(_without_batch(shape, a._batch), "shape", 0, MOST_ROWS)
         if given != a._structure.shape:
             raise ValueError(f"shape is {given}, but the bsr_array given has {a._structure.shape}")
     if blocksize is not None:
@@ -84,7 +86,7 @@ def check_given(a: Any, shape: Any, blocksize: Any) -> None:
             )
 
 
-def pair_of(value: Any, name: str, least: int) -> tuple[int, int]:
+def pair_of(value: Any, name: str, least: int, most: int = 2**31 - 1) -> tuple[int, int]:
     try:
         pair = tuple(operator.index(x) for x in value)
     except TypeError:
@@ -93,6 +95,8 @@ def pair_of(value: Any, name: str, least: int) -> tuple[int, int]:
         raise ValueError(f"{name} has {len(pair)} entries: {pair}; accepted: 2")
     if min(pair) < least:
         raise ValueError(f"{name} is {pair}; accepted: integers that are at least {least}")
+    if max(pair) > most:
+        raise ValueError(f"{name} is {pair}; accepted: integers that are at most {most}")
     return pair
 
 

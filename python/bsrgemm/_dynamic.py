@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._convert import grid_of, pair_of
+from ._convert import MOST_ROWS, grid_of, pair_of
 from ._dtypes import check_dtype, numpy_dtype
 from ._dynamic_array import DynamicArray
 from ._interop import device_name, handed_back, library_of
@@ -427,7 +427,7 @@ class _DeviceView:
 
 
 def _empty_structure(shape: Any, blocksize: Any) -> _core.Structure:
-    shape, blocksize = pair_of(shape, "shape", 0), pair_of(blocksize, "blocksize", 1)
+    shape, blocksize = pair_of(shape, "shape", 0, MOST_ROWS), pair_of(blocksize, "blocksize", 1)
     none, indptr = np.zeros(0, np.int64), np.zeros(grid_of(shape, blocksize)[0] + 1, np.int64)
     structure = _core.Structure(none, indptr, shape, blocksize)
     for axis, what in enumerate(

@@ -87,6 +87,7 @@ class Arithmetic(BlockSparse):
             If ``axis`` is None and the values have 8 bits or are in no array of NumPy, torch or
             CuPy.
         """
+        self._look()
         return total(self, axis)
 
 
@@ -245,7 +246,7 @@ def total(a: Any, axis: int | None) -> Any:
     check_single(a, "A")
     if axis is None:
         return Values(a._data, "a.data").total()
-    if axis not in (0, 1, -1, -2):
+    if not isinstance(axis, numbers.Integral) or axis not in (0, 1, -1, -2):
         raise ValueError(f"axis is {axis!r}; accepted: None, 0, 1, -1 or -2")
     columns = axis in (0, -2)
     ones = ones_like(a._data, a._dtype, a.shape[0 if columns else 1], "a.data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
+# The largest number of float32.
+MOST_FACTOR = (2 - 2.0**-23) * 2.0**127
 # Of products of 8-bit floats.
 _RESULTS = ("float16", "bfloat16", "float32")
 
@@ -251,6 +254,7 @@ def product(
             f"{name} has shape {shape}; accepted: {accepted}, with K = {inner}, of 1 to 8 "
             "dimensions"
         )
+    sparse._look()
     outer = sparse.shape[-1 if right else -2]
     lead = shape[:-2]
     if sparse._batch:
@@ -266,7 +270,6 @@ def product(
         matrix_shape = (shape[-2], outer) if right else (outer, shape[-1])
         result_shape = (*lead, *matrix_shape)
     values = library_of(sparse._data).importable(sparse._data, f"{sparse_name}.data")
-    sparse._look()
     x = library.importable(dense, name)
     added = None if c is None else _broadcastable(c, "c", result_shape)
     vectors = _Vectors(None, None, None, None)
@@ -275,11 +278,12 @@ def product(
     handle = library.stream_of_work(dense, stream)
     alpha = real_number(alpha, "alpha")
     result_dtype = _result_dtype(sparse._dtype, out_dtype, out)
-    scales = []
+    scales, factors = [], []
     for scale, its_name in ((a_scale, "a_scale"), (b_scale, "b_scale")):
         factor, array = _scale(scale, its_name, sparse)
-        alpha *= factor
+        factors.append(factor)
         scales.append(array)
+    alpha = _times(alpha, *factors)
     if right:
         scales.reverse()
     if out is None:
@@ -455,8 +459,28 @@ def _scale(scale: Any, name: str, sparse: Any) -> tuple[float, Any]:
             f"only 8-bit operands ({', '.join(EIGHT_BIT_DTYPES)}) have scales"
         )
     if isinstance(scale, numbers.Real):
-        return float(scale), None
+        factor = real_number(scale, name)
+        _check_factor(factor, name)
+        return factor, None
     return 1.0, library_of(scale).importable(scale, name)
+
+
+def _times(alpha: float, a_scale: float, b_scale: float) -> float:
+    """What the extension takes for alpha; numbers are given where a scale is other than 1."""
+    if a_scale == b_scale == 1.0:
+        return alpha
+    product = alpha * a_scale * b_scale
+    _check_factor(product, f"alpha * a_scale * b_scale = {alpha} * {a_scale} * {b_scale}")
+    return product
+
+
+def _check_factor(factor: float, name: str) -> None:
+    """As the extension checks alpha, with the names of what was given."""
+    if MOST_FACTOR < abs(factor) < math.inf:
+        raise ValueError(
+            f"{name} is {factor:g}; accepted: numbers from {-MOST_FACTOR:g} to {MOST_FACTOR:g}, as "
+            "8-bit operands are multiplied in float32"
+        )
 
 
 def _check_kinds(a: Any, b: Any) -> None:

@@ -139,6 +139,7 @@ def sampled(
         batches.append(shape[:-2])
     alpha, beta = real_number(alpha, "alpha"), real_number(beta, "beta")
     if beta != 0.0:
+        pattern._look()
         batches.append(pattern._batch)
     batch = broadcast(*batches, names="a, b and, with beta, pattern") if any(batches) else ()
     library = libraries[0]

@@ -44,7 +44,8 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     ------
     ValueError
         If the last block column reaches beyond the matrix and block columns do not ascend within
-        each row (``check=False``).
+        each row (``check=False``), or if ``scale`` is finite and beyond float32, where values
+        are not of float64.
     TypeError
         If ``a`` is no bsr_array, ``scale`` no number, or a torch tensor requires grad or has a
         tangent of forward mode.

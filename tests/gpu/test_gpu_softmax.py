@@ -35,6 +35,7 @@ def test_special_values(dtype: str) -> None:
     space = GPU_SPACES[0]
     space.check()
     softmax_cases.check_special(space, dtype)
+    softmax_cases.check_largest(space, dtype)
 
 
 def test_random_structures() -> None:
