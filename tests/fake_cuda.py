@@ -1,7 +1,7 @@
 """Scripts under a CUDA driver that a test makes up: tests/c/fake_cuda.c in place of libcuda.so.1.
 
-``run`` starts them in a process of their own, which finds that driver first. ``driver`` is for
-within such a script.
+``run`` starts them in a process of their own, which finds that driver first. ``driver`` and
+``noted`` are for within such a script.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from bsrgemm import _core
@@ -85,6 +87,31 @@ def driver() -> ctypes.CDLL:
     library = ctypes.CDLL("libcuda.so.1")
     for name in ("live_objects", "live_bytes", "calls", "launches"):
         getattr(library, f"fake_{name}").restype = ctypes.c_longlong
-    library.fake_last_kernel.restype = ctypes.c_char_p
+    for name in ("last_kernel", "noted"):
+        getattr(library, f"fake_{name}").restype = ctypes.c_char_p
     library.fake_fail_at.argtypes = [ctypes.c_longlong, ctypes.c_int]
     return library
+
+
+class Noted(NamedTuple):
+    """What was put on a stream. ``about``: an event, or a launch's kernel."""
+
+    device: int  # of the current context
+    stream: int
+    function: str
+    about: str
+    early: bool  # a launch that may begin before what stands in front of it has ended
+
+
+def noted(call: Callable[[], object], *functions: str) -> list[Noted]:
+    """What the call puts on streams; of these functions alone where any are given."""
+    library = driver()
+    library.fake_note()
+    call()
+    found = []
+    for line in library.fake_noted().decode().splitlines():
+        device, stream, function, *about = line.split()
+        if not functions or function in functions:
+            kernel = about[0] if about else ""
+            found.append(Noted(int(device), int(stream), function, kernel, "early" in about))
+    return found

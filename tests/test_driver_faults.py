@@ -67,6 +67,50 @@ def test_operations() -> None:
 
 
 @fake_cuda.needs_kernels
+@pytest.mark.parametrize("fast", ["tall", "pairs"])
+def test_without_memory_portable_kernels_multiply(fast: str) -> None:
+    """But where C is overwritten, of which the kernels that had none may have changed a part."""
+    script = """
+        import os
+        from bsrgemm._matmul import product
+        from fake_cuda import noted
+
+        rng, size = np.random.default_rng(0), 64 * 40
+        blocks = rng.random((40, 40)) < 0.3
+        indptr = np.concatenate([[0], blocks.sum(1).cumsum()]).astype(np.int32)
+        data = DeviceArray.from_host(np.ones((indptr[-1], 64, 64), np.float16))
+        matrix = lambda: bsrgemm.bsr_array((data, blocks.nonzero()[1], indptr), (size, size))
+        c, dense, out = (DeviceArray.from_host(np.ones((size, size), np.float16)) for _ in "123")
+        x = matrix() if "{fast}" == "pairs" else dense
+
+        def kernels(a, c=None, beta=0.0, family="auto"):
+            call = lambda: product(a, x, c, 1.0, beta, out, 0, family)
+            return [launch.about for launch in noted(call, "cuLaunchKernelEx")]
+
+        def without_memory(*arguments):
+            a = matrix()
+            portable = kernels(a, family="portable")  # whose plan is uploaded now
+            os.environ["FAKE_CUDA_FAIL"] = "cuMemAlloc_v2:2"
+            try:
+                return kernels(a, *arguments) == portable
+            except MemoryError as problem:
+                assert "has no room for" in str(problem), problem
+                assert not fake.fake_noted()
+                return False
+            finally:
+                del os.environ["FAKE_CUDA_FAIL"]
+
+        assert "{fast}_f16" in kernels(matrix())[0]
+        assert without_memory()
+        assert without_memory(c, 1.0)
+        assert without_memory(out, 0.0)
+        assert not without_memory(out, 1.0)
+        assert not without_memory(c, 1.0, "{fast}")
+    """
+    fake_cuda.run(_script(script.format(fast=fast)))
+
+
+@fake_cuda.needs_kernels
 def test_an_update_that_fails_leaves_no_pattern() -> None:
     script = """
         pattern = bsrgemm.DynamicPattern((128, 128), (64, 64), 3)

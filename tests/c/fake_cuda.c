@@ -4,15 +4,19 @@
  *   FAKE_CUDA_INIT=803        what cuInit returns
  *   FAKE_CUDA_DEVICES=0       how many devices there are; 1 by default
  *   FAKE_CUDA_ARCH=70         their compute capability; 90 by default
+ *   FAKE_CUDA_PTX=80          the PTX that kernels were compiled from; 90 by default
+ *   FAKE_CUDA_CAPTURING=9     a stream on which a graph is being captured
  *   FAKE_CUDA_FAIL=cuMemAlloc_v2:2,cuStreamCreate:2  these always fail, with these errors
  *   FAKE_CUDA_KERNELS=libkernels.so  has the kernels, and emulation_launch: see tests/emulation.py; what it lacks fails
  *
  * and fake_fail_at() makes any one call fail, but those that free something and those that change the current context,
- * which stand before and behind them. As with the real driver, nothing works in a forked child. */
+ * which stand before and behind them. fake_note() begins notes of what is put on streams, and in which device's context.
+ * As with the real driver, nothing works in a forked child, and nothing is put on a stream without a context. */
 #include "cuda_api.h"
 #include "fake_tensor_map.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -44,6 +48,10 @@ void fake_fail_at(long long call, int with) {
   atomic_store(&fail_at, call);
 }
 
+/* Called within each launch, as what another thread might do meanwhile; NULL: nothing. */
+static void (*_Atomic at_launch)(void);
+void fake_at_launch(void (*call)(void)) { at_launch = call; }
+
 static long number(const char *variable, long otherwise) {
   const char *text = getenv(variable);
   return text ? strtol(text, NULL, 10) : otherwise;
@@ -67,19 +75,77 @@ static CUresult begin(const char *symbol) {
     if (result != CUDA_SUCCESS) return result; \
   }
 
+/* ---- contexts and notes ---------------------------------------------------------------------- */
+
+static _Thread_local CUcontext contexts[16];
+static _Thread_local int depth;
+
+/* That of the current context, -1 where there is none. */
+static int current_device(void) { return depth ? (int)(uintptr_t)contexts[depth - 1] - 1 : -1; }
+
+static FILE *notes; /* NULL: nobody reads them */
+static char *noted;
+static size_t noted_bytes;
+
+/* What was noted before is forgotten. */
+void fake_note(void) {
+  if (notes) fclose(notes);
+  free(noted);
+  notes = open_memstream(&noted, &noted_bytes);
+}
+
+/* A line each: the device, the stream, the function, and what it is about: an event, or a kernel and whether it may begin
+ * early. */
+const char *fake_noted(void) {
+  fflush(notes);
+  return noted;
+}
+
+enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, NO_SUCH_KERNEL = 500 };
+
+static CUresult put(CUstream stream, const char *symbol, const char *about) {
+  const int device = current_device();
+  if (device < 0) return INVALID_CONTEXT;
+  if (notes) fprintf(notes, "%d %llu %s %s\n", device, (unsigned long long)(uintptr_t)stream, symbol, about);
+  return CUDA_SUCCESS;
+}
+
+static CUresult put_event(CUstream stream, const char *symbol, CUevent event) {
+  char about[32];
+  snprintf(about, sizeof about, "%p", (void *)event);
+  return put(stream, symbol, about);
+}
+
+#define PUT(stream, symbol)                          \
+  {                                                  \
+    const CUresult result = put(stream, symbol, ""); \
+    if (result != CUDA_SUCCESS) return result;       \
+  }
+
 /* ---- objects --------------------------------------------------------------------------------- */
 
-/* Ahead of every object, on an alignment that device memory has. */
+/* Ahead of every object, on an alignment that device memory has. All are in a ring. */
 typedef struct header {
   size_t bytes;
-  char pad[256 - sizeof(size_t)];
+  int device;
+  struct header *next, *previous;
+  char pad[256 - 4 * sizeof(size_t)];
 } header;
+
+static header objects = {.next = &objects, .previous = &objects};
+static pthread_mutex_t ring = PTHREAD_MUTEX_INITIALIZER;
 
 static CUresult make(void **out, size_t bytes) {
   header *object;
   if (posix_memalign((void **)&object, 256, sizeof *object + bytes) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
   object->bytes = bytes;
+  object->device = current_device();
   memset(object + 1, 0xff, bytes);
+  pthread_mutex_lock(&ring);
+  object->next = &objects;
+  object->previous = objects.previous;
+  object->previous->next = objects.previous = object;
+  pthread_mutex_unlock(&ring);
   ++live_objects;
   live_bytes += (long long)bytes;
   *out = object + 1;
@@ -88,6 +154,10 @@ static CUresult make(void **out, size_t bytes) {
 
 static CUresult destroy(void *pointer) {
   header *object = (header *)pointer - 1;
+  pthread_mutex_lock(&ring);
+  object->next->previous = object->previous;
+  object->previous->next = object->next;
+  pthread_mutex_unlock(&ring);
   --live_objects;
   live_bytes -= (long long)object->bytes;
   free(object);
@@ -182,9 +252,6 @@ CUresult primary_context_release(CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-static _Thread_local CUcontext contexts[16];
-static _Thread_local int depth;
-
 CUresult context_get(CUcontext *context) {
   *context = depth ? contexts[depth - 1] : NULL;
   return CUDA_SUCCESS;
@@ -223,7 +290,7 @@ CUresult library_kernel(CUkernel *kernel, CUlibrary library, const char *name) {
 CUresult kernel_get_attribute(int *value, int attribute, CUkernel kernel, CUdevice device) {
   (void)attribute, (void)kernel, (void)device;
   BEGIN("cuKernelGetAttribute")
-  *value = 90;
+  *value = (int)number("FAKE_CUDA_PTX", 90);
   return CUDA_SUCCESS;
 }
 
@@ -232,8 +299,6 @@ CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevic
   BEGIN("cuKernelSetAttribute")
   return CUDA_SUCCESS;
 }
-
-enum { INVALID_VALUE = 1, NO_SUCH_KERNEL = 500 };
 
 typedef bool (*emulation)(const char *name, const unsigned *grid, const unsigned *block, unsigned cluster,
                           void *parameter);
@@ -259,9 +324,18 @@ CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parame
   const unsigned grid[] = {config->gridDimX, config->gridDimY, config->gridDimZ},
                  block[] = {config->blockDimX, config->blockDimY, config->blockDimZ};
   unsigned cluster = 1;
+  bool early = false;
   for (unsigned i = 0; i < config->numAttrs; ++i)
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
       cluster = config->attrs[i].value.clusterDim.x;
+    else if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+      early = config->attrs[i].value.programmaticStreamSerializationAllowed;
+  char about[128];
+  snprintf(about, sizeof about, "%s %s", last_kernel, early ? "early" : "");
+  const CUresult result = put(config->hStream, "cuLaunchKernelEx", about);
+  if (result != CUDA_SUCCESS) return result;
+  void (*const call)(void) = at_launch;
+  if (call) call();
   if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0) return INVALID_VALUE;
   return !emulate || emulate((const char *)function, grid, block, cluster, parameters[0]) ? CUDA_SUCCESS
                                                                                           : NO_SUCH_KERNEL;
@@ -292,14 +366,15 @@ CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *addres
 
 CUresult memory_alloc(CUdeviceptr *pointer, size_t bytes) {
   BEGIN("cuMemAlloc_v2")
+  PUT(NULL, "cuMemAlloc_v2")
   return make_memory(pointer, bytes);
 }
 
 CUresult memory_free(CUdeviceptr pointer) { return destroy((void *)(uintptr_t)pointer); }
 
 CUresult memory_alloc_async(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-  (void)stream;
   BEGIN("cuMemAllocAsync")
+  PUT(stream, "cuMemAllocAsync")
   return make_memory(pointer, bytes);
 }
 
@@ -318,41 +393,46 @@ CUresult pool_set_attribute(CUmemoryPool pool, int attribute, void *value) {
 }
 
 CUresult pool_alloc_async(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  (void)pool, (void)stream;
+  (void)pool;
   BEGIN("cuMemAllocFromPoolAsync")
+  PUT(stream, "cuMemAllocFromPoolAsync")
   return make_memory(pointer, bytes);
 }
 
 CUresult memory_free_async(CUdeviceptr pointer, CUstream stream) {
-  (void)stream;
+  PUT(stream, "cuMemFreeAsync")
   return destroy((void *)(uintptr_t)pointer);
 }
 
 CUresult copy_to_device(CUdeviceptr destination, const void *source, size_t bytes, CUstream stream) {
-  (void)stream;
   BEGIN("cuMemcpyHtoDAsync_v2")
+  PUT(stream, "cuMemcpyHtoDAsync_v2")
   memcpy((void *)(uintptr_t)destination, source, bytes);
   return CUDA_SUCCESS;
 }
 
 CUresult copy_to_host(void *destination, CUdeviceptr source, size_t bytes, CUstream stream) {
-  (void)stream;
   BEGIN("cuMemcpyDtoHAsync_v2")
+  PUT(stream, "cuMemcpyDtoHAsync_v2")
   memcpy(destination, (const void *)(uintptr_t)source, bytes);
   return CUDA_SUCCESS;
 }
 
 CUresult set_32(CUdeviceptr pointer, unsigned value, size_t count, CUstream stream) {
-  (void)stream;
   BEGIN("cuMemsetD32Async")
+  PUT(stream, "cuMemsetD32Async")
   for (size_t i = 0; i < count; ++i) ((unsigned *)(uintptr_t)pointer)[i] = value;
   return CUDA_SUCCESS;
 }
 
 CUresult pointer_attribute(void *value, int attribute, CUdeviceptr pointer) {
-  (void)attribute, (void)pointer;
+  (void)attribute;
   BEGIN("cuPointerGetAttribute")
-  *(int *)value = 0;
+  *(int *)value = 0; /* of memory that no driver has made, which tests lend */
+  pthread_mutex_lock(&ring);
+  for (const header *object = objects.next; object != &objects; object = object->next)
+    if (pointer - (uintptr_t)(object + 1) < object->bytes) *(int *)value = object->device;
+  pthread_mutex_unlock(&ring);
   return CUDA_SUCCESS;
 }
 
@@ -365,21 +445,20 @@ CUresult stream_create(CUstream *stream, unsigned flags) {
 CUresult stream_destroy(CUstream stream) { return destroy(stream); }
 
 CUresult stream_synchronize(CUstream stream) {
-  (void)stream;
   BEGIN("cuStreamSynchronize")
+  PUT(stream, "cuStreamSynchronize")
   return CUDA_SUCCESS;
 }
 
 CUresult stream_wait_event(CUstream stream, CUevent event, unsigned flags) {
-  (void)stream, (void)event, (void)flags;
+  (void)flags;
   BEGIN("cuStreamWaitEvent")
-  return CUDA_SUCCESS;
+  return put_event(stream, "cuStreamWaitEvent", event);
 }
 
 CUresult stream_is_capturing(CUstream stream, int *status) {
-  (void)stream;
   BEGIN("cuStreamIsCapturing")
-  *status = 0;
+  *status = number("FAKE_CUDA_CAPTURING", -1) == (long)(intptr_t)stream;
   return CUDA_SUCCESS;
 }
 
@@ -395,9 +474,8 @@ CUresult event_create(CUevent *event, unsigned flags) {
 }
 
 CUresult event_record(CUevent event, CUstream stream) {
-  (void)event, (void)stream;
   BEGIN("cuEventRecord")
-  return CUDA_SUCCESS;
+  return put_event(stream, "cuEventRecord", event);
 }
 
 CUresult event_destroy(CUevent event) { return destroy(event); }
