@@ -295,8 +295,9 @@ CUresult kernel_get_attribute(int *value, int attribute, CUkernel kernel, CUdevi
 }
 
 CUresult kernel_set_attribute(int attribute, int value, CUkernel kernel, CUdevice device) {
-  (void)attribute, (void)value, (void)kernel, (void)device;
+  (void)attribute, (void)value;
   BEGIN("cuKernelSetAttribute")
+  if (notes) fprintf(notes, "%d 0 cuKernelSetAttribute %s\n", device, (const char *)kernel);
   return CUDA_SUCCESS;
 }
 
@@ -370,7 +371,10 @@ CUresult memory_alloc(CUdeviceptr *pointer, size_t bytes) {
   return make_memory(pointer, bytes);
 }
 
-CUresult memory_free(CUdeviceptr pointer) { return destroy((void *)(uintptr_t)pointer); }
+CUresult memory_free(CUdeviceptr pointer) {
+  PUT(NULL, "cuMemFree_v2")
+  return destroy((void *)(uintptr_t)pointer);
+}
 
 CUresult memory_alloc_async(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
   BEGIN("cuMemAllocAsync")
