@@ -2,16 +2,22 @@
 
 Each is a program of its own that is linked with the core (no Python, no kernels) and fails by its
 exit status. Warnings are errors here. Some are linked with stand-ins too: a CUDA driver in host
-memory, and allocations that fail on demand (tests/c/fake).
+memory, and allocations that fail on demand (tests/c/fake). The extension is made of the same
+objects.
 """
 
 import os
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import fake_cuda
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +31,7 @@ WRAPPED += ["pthread_create", "dlopen", "dlsym"]
 
 CC = shlex.split(os.environ.get("CC", "cc"))
 FLAGS = ["-std=c11", "-O1", "-g", "-fno-math-errno", "-pthread", "-Wall", "-Wextra", "-Wshadow"]
+FLAGS += ["-fPIC"]  # of the extension
 # Reports need lines, not where variables are: that takes a third of the compiler's time.
 FLAGS += ["-fno-var-tracking"]
 FLAGS += ["-Werror", *(f"-I{ROOT / folder}" for folder in ("csrc", "kernels", "tests/c"))]
@@ -173,6 +180,102 @@ def test_corpus(core, tmp_path):
     # that its own aligned stores do not take.
     status, output = run(tmp_path / "replay", *corpus, ASAN_OPTIONS="detect_leaks=1")
     assert status == 0, output[-6000:]
+
+
+# Kernels that are launched and do nothing.
+IMAGES = """
+#include "kernel_images.h"
+#include "kernels.h"
+const bsrg_kernel_image bsrg_kernel_images[] = {
+#define BSRG_KERNEL(id, image, name, threads, shared_bytes, cluster) {image, "", 0},
+#include "kernels.def"
+};
+const int bsrg_kernel_image_count = BSRG_KERNEL_COUNT;
+"""
+
+
+@pytest.fixture(scope="session")
+def extension(core, tmp_path_factory):
+    """The folder of a package whose extension has the sanitizers, and what its processes need."""
+    said = call([*CC, "-print-file-name=libasan.so"])[1].strip()
+    headers = Path(sysconfig.get_paths()["include"])
+    if not Path(said).is_absolute() or not (headers / "Python.h").exists():
+        pytest.skip("needs GCC's libasan.so and Python's headers")
+    folder = tmp_path_factory.mktemp("extension")
+    shutil.copytree(ROOT / "python/bsrgemm", folder / "bsrgemm")
+    images = folder / "images.c"
+    images.write_text(IMAGES)
+    include = [f"-I{headers}", f"-I{np.get_include()}", "-DPy_LIMITED_API=0x030B0000"]
+    sources = [images, *ROOT.glob("csrc/python/*.c")]
+    objects = [folder / f"{source.stem}.o" for source in sources]
+    with ThreadPoolExecutor(2) as pool:
+        commands = [["-c", *pair, *include] for pair in zip(sources, objects, strict=True)]
+        list(pool.map(lambda c: build([*c[:2], "-o", *c[2:]]), commands))
+    objects += [path for path in core if path.name != "csrc_kernel_images.o"]
+    build(["-shared", *objects, "-o", folder / "bsrgemm/_core.abi3.so", "-lm", "-ldl"])
+    path = os.pathsep.join([str(folder), *filter(None, sys.path), str(ROOT / "tests")])
+    # Python's own allocator would hide what is done to objects. It leaks at exit by design.
+    return {
+        "LD_PRELOAD": said,
+        "PYTHONPATH": path,
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0:strict_string_checks=1",
+    }
+
+
+def run_python(script, variables):
+    return run(sys.executable, "-c", textwrap.dedent(script), **variables)
+
+
+@pytest.mark.parametrize("space", ["Space()", "OwnDevice()"])
+def test_extension(extension, space):
+    """All operations, what they refuse on the CPU, and the garbage of both."""
+    script = f"""
+        import gc
+        import bsrgemm, calls, numpy as np
+        from malformed_table import caught, tables
+        from spaces import OwnDevice, Space
+
+        bsrgemm.set_num_threads(2)
+        space = {space}
+        for blocksize in 2 * ((64, 64), (16, 16), (12, 20)):
+            made = calls.calls(space, np.random.default_rng(0), "float16", blocksize)
+            refused = [bad for rows in tables(False).values() for bad in rows]
+            for call in made.values():
+                call()
+            for bad in refused if space.device == "cpu" else ():
+                caught(bad)
+            array = space.array(np.ones((4, 6), np.float32))
+            capsules = [array.__dlpack__(max_version=version) for version in (None, (1, 0))]
+            view = array.reshape(6, 4)
+            del made, refused, array, capsules
+            gc.collect()
+            assert space.host(view).all()
+        print(bsrgemm._core.__file__)
+    """
+    on_gpu = fake_cuda.environment() if space == "OwnDevice()" else {}
+    status, output = run_python(script, {**extension, **on_gpu})
+    assert status == 0, output[-6000:]
+    assert output.startswith(extension["PYTHONPATH"].partition(os.pathsep)[0])
+
+
+def test_sanitizers_see_the_extension(extension):
+    """The test above could not fail otherwise."""
+    script = """
+        import ctypes
+        import bsrgemm, numpy as np
+
+        memory = ctypes.CDLL(None).malloc
+        memory.restype = ctypes.c_void_p
+
+        class Short:
+            __array_interface__ = {"typestr": "<i4", "shape": (4,), "data": (memory(12), False)}
+
+        bsrgemm.bsr_array((np.ones((4, 1, 1)), np.asarray(Short()), [0, 4]), (1, 4))
+    """
+    status, output = run_python(script, extension)
+    assert status != 0
+    assert "heap-buffer-overflow" in output and "csrc/python" in output, output
 
 
 def test_library_and_example(tmp_path):
