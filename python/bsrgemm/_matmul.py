@@ -124,7 +124,9 @@ def matmul(
         Without it, torch's or CuPy's current stream if the dense operand (of two bsr_arrays, the
         data of ``a``) is theirs, else the stream that it names, else the legacy default stream.
         Another stream than the library's current one is unknown to its allocator: keep the operands
-        until the work is done. Ignored on the CPU.
+        until the work is done. The per-thread default stream, 2, is one for each thread: a
+        ``DeviceArray`` that one thread's has made is not waited for on another's. Ignored on the
+        CPU.
     precision : str
         Of float32 operands. ``"tf32"`` permits to round them to the 10 bits of TensorFloat-32
         before they are multiplied, for tensor cores; sums remain float32. It is used on a GPU where
