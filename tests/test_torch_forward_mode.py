@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import bsrgemm
@@ -13,7 +14,13 @@ from spaces import import_torch
 torch = import_torch()
 
 import bsrgemm.torch  # noqa: E402 (skipped above where torch is missing)
-from bsrgemm.torch import BSRLinear, linear  # noqa: E402
+from bsrgemm.torch import (  # noqa: E402
+    BlockPattern,
+    BSRLinear,
+    linear,
+    matmul,
+    sampled_matmul,
+)
 
 forward_ad = torch.autograd.forward_ad
 
@@ -114,6 +121,86 @@ def test_transforms_of_forward_mode(name: str) -> None:
     ):
         with pytest.raises(TypeError, match=f"^{argument} has a tangent"):
             transformed()
+
+
+# Made outside of transformations: of one tensor of a shape, and what messages call it.
+FUNCTIONS: dict[str, Callable[[], tuple[tuple[int, ...], Callable[[Any], Any], str]]] = {
+    "x @ A": lambda: ((5, 4), weight().__rmatmul__, "a"),
+    "matmul": lambda: ((5, 4), partial(flipped, matmul, weight()), "a"),
+    "matmul of a pattern": lambda: ((5, 4), partial(flipped, matmul, changing()), "a"),
+    "sampled": lambda: ((4, 4), partial(flipped, sampled_matmul, torch.ones(4, 4), weight()), "a"),
+    "linear": lambda: ((5, 4), partial(flipped, linear, weight()), "input"),
+    "layer": lambda: ((5, 4), layer(), "input"),
+    "gather": lambda: ((4, 4), changing().pattern.gather, "dense"),
+    "attention": lambda: (Q, lambda q: bsrgemm.attention(q, q, q), "q"),
+    "torch's attention": lambda: (Q, lambda q: bsrgemm.torch.attention(q, q, q), "query"),
+}
+INNER = {
+    "grad": lambda f, s: torch.func.grad(f)(s),
+    "grad without gradients": lambda f, s: torch.func.grad(lambda s: s * unrecorded(f, s))(s),
+    "vmap": lambda f, s: torch.vmap(f)(s[None]).sum(),
+    "vmap in grad": lambda f, s: torch.func.grad(lambda s: torch.vmap(f)(s[None]).sum())(s),
+    "grad in vmap": lambda f, s: torch.vmap(torch.func.grad(f))(s[None]).sum(),
+    "jvp": lambda f, s: torch.func.jvp(f, (s,), (s,))[1],
+    "functionalize": lambda f, s: torch.func.functionalize(f)(s),
+}
+
+
+def changing() -> Any:
+    pattern = BlockPattern.from_mask(torch.ones(2, 2, dtype=torch.bool), (2, 2))
+    return pattern.array(torch.randn(4, 2, 2))
+
+
+def flipped(function: Any, *others: Any) -> Any:
+    """Its first argument comes last."""
+    *others, x = others
+    return function(x, *others)
+
+
+def unrecorded(function: Any, s: Any) -> Any:
+    with torch.no_grad():
+        return function(s)
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_tangents_of_outer_transforms(name: str, inner: str) -> None:
+    """The innermost one knows nothing of them."""
+    shape, function, argument = FUNCTIONS[name]()
+    x, s = torch.randn(shape), torch.tensor(2.0)
+    changed = INNER[inner]
+
+    def of(x: Any) -> Any:
+        return changed(lambda s: (s * function(x)).sum(), s)
+
+    def in_level(x: Any) -> Any:
+        with forward_ad.dual_level():
+            return of(forward_ad.make_dual(x, torch.ones_like(x)))
+
+    transformed = [
+        lambda: torch.func.jvp(of, (x,), (x,)),
+        lambda: torch.vmap(lambda x: torch.func.jvp(of, (x,), (x,))[1])(x[None]),
+    ]
+    if inner != "jvp":  # which torch does not have there
+        transformed.append(lambda: in_level(x))
+    for call in transformed:
+        with pytest.raises(TypeError, match=f"^{argument} has a tangent"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["sampled", "layer", "matmul"])
+def test_derivatives_of_gradients(name: str) -> None:
+    shape, function, _ = FUNCTIONS[name]()
+    x, s = torch.randn(shape), torch.tensor(2.0)
+    with pytest.raises(TypeError, match="has a tangent"):
+        torch.func.hessian(lambda x: function(x).square().sum())(x)
+    gradient = torch.func.grad(lambda x, s: (s * function(x)).sum())
+    with pytest.raises(TypeError, match="^gradient has a tangent"):
+        torch.func.jvp(lambda s: gradient(x, s), (s,), (s,))
+    product = function(x).sum()
+    of_factor = torch.func.grad(lambda s: s.square() * function(x).sum())
+    found = torch.func.jvp(of_factor, (s,), (s,))
+    torch.testing.assert_close(found, (2 * s * product, 2 * s * product))
 
 
 def test_levels_without_tangents() -> None:

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from ._torch_operators import (
+    forward_ad,
     matmul_backward,
     matmul_operator,
+    refuse_tangents,
     sampled_backward,
     sampled_operator,
     save_matmul,
@@ -40,6 +42,7 @@ class _Matmul(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        _refuse_tangent(gradient)
         return matmul_backward(ctx, gradient, (matmul, sampled))
 
     @staticmethod
@@ -90,6 +93,7 @@ class _Sampled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        _refuse_tangent(gradient)
         return sampled_backward(ctx, gradient, matmul)
 
     @staticmethod
@@ -107,6 +111,11 @@ class _Sampled(torch.autograd.Function):
         ]
         indices, _, blocksize = pattern
         return _stacked(parts, a, (indices.shape[0], *blocksize)), 0
+
+
+def _refuse_tangent(gradient: torch.Tensor) -> None:
+    if forward_ad._current_level >= 0:
+        refuse_tangents({"gradient": gradient})
 
 
 def _check_pattern(dims: tuple[int | None, ...]) -> None:
