@@ -320,6 +320,28 @@ def test_new_layers_train_what_the_dense_one_does() -> None:
     assert layer.bias is None and not any(p.requires_grad for p in layer.parameters())
 
 
+def test_a_bias_stays_the_parameter_that_it_is() -> None:
+    """So that ties and optimizers go on with it."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model[1].bias = bias = model[0].bias
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    assert all(r.reason is None for r in sparsify_(model, blocksize=(4, 4), density=1.0))
+    assert model[0].bias is bias and model[1].bias is bias
+    assert [name for name, _ in model.named_parameters()] == ["0.values", "0.bias", "1.values"]
+    before = bias.detach().clone()
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[0].bias, before)
+    with torch.device("meta"):
+        dense = torch.nn.Linear(8, 8)
+    for kept in (dense.bias, dense.bias.requires_grad_(False)):
+        assert BSRLinear.from_linear(dense, blocksize=(4, 4), density=0.5).bias is kept
+    plain = torch.zeros(8)
+    layer = BSRLinear(bsrgemm.bsr_array(torch.ones(8, 8), blocksize=(4, 4)), plain)
+    assert isinstance(layer.bias, torch.nn.Parameter) and layer.bias.requires_grad
+    assert layer.bias.data_ptr() == plain.data_ptr()
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("padded", [False, True])
 def test_encoders_of_torch(padded: bool) -> None:

@@ -211,7 +211,8 @@ class BSRLinear(torch.nn.Module):
         Shape (out_features, in_features), around torch tensors or NumPy arrays, which are not
         copied unless they are read-only.
     bias : torch.Tensor, optional
-        Shape (out_features,).
+        Shape (out_features,). A ``torch.nn.Parameter`` becomes the layer's own, another tensor the
+        memory of one.
     activation : {None, "relu", "gelu", "gelu_tanh", "silu"}
         Applied to the result, as by :func:`linear`.
 
@@ -281,7 +282,9 @@ class BSRLinear(torch.nn.Module):
         self.values = torch.nn.Parameter(values)
         self.register_buffer("indices", indices)
         self.register_buffer("indptr", indptr)
-        self.register_parameter("bias", None if bias is None else torch.nn.Parameter(bias.detach()))
+        if bias is not None and not isinstance(bias, torch.nn.Parameter):
+            bias = torch.nn.Parameter(bias.detach())
+        self.register_parameter("bias", bias)
 
     @classmethod
     def from_linear(
@@ -297,8 +300,9 @@ class BSRLinear(torch.nn.Module):
         Parameters
         ----------
         linear : torch.nn.Linear
-            Its bias is shared, its weight copied. Of one on the device ``"meta"`` a layer is made
-            that is there, too, for ``load_state_dict``: with ``assign=True`` or after ``to_empty``.
+            Its bias is shared, the same parameter, its weight copied. Of one on the device
+            ``"meta"`` a layer is made that is there, too, for ``load_state_dict``: with
+            ``assign=True`` or after ``to_empty``.
         blocksize : (int, int)
             (bh, bw). Where they do not divide out_features and in_features, the last blocks reach
             beyond the weight: their values are 0 there, and so are the gradients.
@@ -334,7 +338,7 @@ class BSRLinear(torch.nn.Module):
         else:
             layer = cls(prune(weight.detach(), blocksize, density), bias, activation=activation)
         layer.values.requires_grad_(weight.requires_grad)
-        if bias is not None:
+        if layer.bias is not bias:  # which is no parameter
             layer.bias.requires_grad_(bias.requires_grad)
         return layer.train(linear.training)
 

@@ -63,6 +63,8 @@ def sparsify_(
     Layers are left that a :class:`BSRLinear` could not take the place of: those of a subclass, with
     hooks, parametrizations or a ``forward`` of their own, whose weight is another module's as well,
     or of another dtype than layers take. Where an error is raised, nothing has been replaced.
+    Biases stay the parameters that they are, with all that shares them; weights become new ones, so
+    make optimizers afterwards.
 
     ``torch.nn.TransformerEncoder`` and its layers then do without their ways around ``forward``,
     which read dense weights.
