@@ -97,6 +97,31 @@ def test_states_that_do_not_fit() -> None:
         BSRLinear.from_linear(torch.nn.Linear(8, 8, device="meta"), blocksize=(4, 4), density=2)
 
 
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    layer, x = make_layer(), torch.randn(5, IN)
+    expected, state = layer(x), {k: t.clone() for k, t in layer.state_dict().items()}
+    kept = layer.values
+    taller, fewer = (
+        BSRLinear.from_linear(torch.nn.Linear(IN, out), blocksize=BLOCK, density=share).state_dict()
+        for out, share in ((2 * OUT, 0.25), (OUT, 0.25))
+    )
+    assert taller["values"].shape == state["values"].shape
+    for other, names in (
+        (taller, "indptr"),
+        (fewer | {"indptr": taller["indptr"]}, "indptr"),
+        (fewer | {"indices": state["indices"]}, "indices"),
+        (fewer | {"values": fewer["values"][..., :-1]}, "values"),
+        (fewer | {"values": torch.tensor(1.0)}, "values"),
+    ):
+        with pytest.raises(RuntimeError, match=names):
+            layer.load_state_dict(other, strict=False)
+        assert torch.equal(layer(x), expected) and layer.values is kept
+        assert all(torch.equal(t, state[k]) for k, t in layer.state_dict().items())
+    with pytest.raises(RuntimeError, match="indptr"):
+        layer.load_state_dict(fewer | {"indptr": fewer["indptr"].tolist()})
+    assert layer.values is kept and layer(x).isfinite().all()
+
+
 def test_a_malformed_pattern_in_a_state_is_noticed() -> None:
     layer = make_layer()
     state = layer.state_dict()

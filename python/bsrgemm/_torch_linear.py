@@ -226,9 +226,9 @@ class BSRLinear(torch.nn.Module):
 
     Notes
     -----
-    ``load_state_dict`` takes any pattern of the same block size, but says so where one has blocks
-    beyond ``in_features``. One with another number of blocks replaces ``values`` and ``indices``,
-    so make optimizers afterwards.
+    ``load_state_dict`` takes any pattern of the same block size, but says so where one has other
+    block rows, or blocks beyond ``in_features``, and then changes nothing. One with another number
+    of blocks replaces ``values`` and ``indices``, so make optimizers afterwards.
 
     Other writes to ``indices`` and ``indptr`` count from the next call on, too, but on a GPU two
     kinds of them are not seen: into their ``data``, and in place into tensors that were made in
@@ -420,30 +420,44 @@ class BSRLinear(torch.nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
-        """As every module's, of any number of blocks."""
+        """As every module's, of any number of blocks. What does not fit changes nothing."""
         shape = (self.out_features, self.in_features)
         forget_structure(self.indices, self.indptr, shape, self.blocksize)
-        names = "values", "indices", "indptr"
-        values, indices, indptr = (state_dict.get(prefix + name) for name in names)
-        if values is not None and indices is not None and indptr is not None:
-            cols = grid_of(shape, self.blocksize)[1]
-            last = -1
-            if isinstance(indices, torch.Tensor) and indices.numel() > 0 and not indices.is_meta:
-                last = int(indices.max())
-            if last >= cols:
+        found = {name: state_dict.get(prefix + name) for name in ("values", "indices", "indptr")}
+        if all(isinstance(x, torch.Tensor) for x in found.values()):
+            misfits = self._misfits(prefix, **found)
+            if misfits:
                 errors: list[str] = arguments[-1]
-                errors.append(
-                    f"{prefix}indices has block column {last}; accepted: less than {cols}, for "
-                    f"{self.in_features} in_features in blocks of {self.blocksize}"
-                )
+                errors += misfits
                 return
-            shape = values.shape
-            fits = shape[1:] == self.values.shape[1:] and indices.shape == shape[:1]
-            if fits and shape != self.values.shape:
-                empty = self.values.detach().new_empty(shape)
+            values = found["values"]
+            if values.shape != self.values.shape:
+                empty = self.values.detach().new_empty(values.shape)
                 self.values = torch.nn.Parameter(empty, requires_grad=self.values.requires_grad)
-                self.indices = self.indices.new_empty(shape[:1])
+                self.indices = self.indices.new_empty(values.shape[:1])
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+    def _misfits(
+        self, prefix: str, values: torch.Tensor, indices: torch.Tensor, indptr: torch.Tensor
+    ) -> list[str]:
+        """What a state has that this layer could not be."""
+        rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
+        count = values.shape[0] if values.ndim else 0
+        wanted = (count, *self.blocksize), (count,), (rows + 1,)
+        misfits = [
+            f"size mismatch for {prefix}{name}, which has shape {tuple(x.shape)}; accepted: {shape}"
+            for name, x, shape in zip(
+                ("values", "indices", "indptr"), (values, indices, indptr), wanted, strict=True
+            )
+            if x.shape != shape
+        ]
+        last = int(indices.max()) if indices.numel() > 0 and not indices.is_meta else -1
+        if last >= cols:
+            misfits.append(
+                f"{prefix}indices has block column {last}; accepted: less than {cols}, for "
+                f"{self.in_features} in_features in blocks of {self.blocksize}"
+            )
+        return misfits
 
     def _tensors(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """values, indices, indptr and bias, without a Module's search for each where they are plain
