@@ -201,6 +201,28 @@ def test_gradients_are_refused() -> None:
         assert torch.equal(compiled(q, k, v), expected)
 
 
+@pytest.mark.parametrize("name", ["q_descale", "k_descale", "v_descale"])
+def test_gradients_of_factors_are_refused(name: str) -> None:
+    q = torch.randn(1, 2, 4, 16).to(torch.float8_e4m3fn)
+    compiled = torch.compile(attention, backend="aot_eager")
+
+    def total(factor: Any, function: Any = attention) -> Any:
+        return function(q, q, q, **{name: factor}).float().sum()
+
+    factor = torch.ones(1, 2)
+    for call in (
+        lambda: total(factor.requires_grad_()),
+        lambda: total(factor.requires_grad_(), compiled),
+        lambda: torch.func.grad(total)(factor.detach()),
+    ):
+        with pytest.raises(TypeError, match=f"{name} requires grad, and autograd is not supp"):
+            call()
+    with pytest.raises(TypeError, match=f"{name} has a tangent"):
+        torch.func.jvp(total, (factor.detach(),), (factor.detach(),))
+    with torch.no_grad():
+        assert total(factor, compiled) == total(factor)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -159,6 +159,8 @@ def attention(
     for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
         if x is not None:
             check_tensor(x, name, " or None")
+    descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+    tensors |= {name: x for name, x in descales.items() if isinstance(x, torch.Tensor)}
     if torch.is_grad_enabled():
         for name, x in tensors.items():
             if x.requires_grad:
@@ -176,8 +178,8 @@ def attention(
             "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
             "FlexAttention"
         )
-    descales = [x for x in (q_descale, k_descale, v_descale) if not isinstance(x, numbers.Real)]
-    if is_plain(query, key, value) and is_plain_or_absent(cu_seqlens_q, cu_seqlens_k, *descales):
+    factors = [x for x in descales.values() if not isinstance(x, numbers.Real)]
+    if is_plain(query, key, value) and is_plain_or_absent(cu_seqlens_q, cu_seqlens_k, *factors):
         return _attention(
             query,
             key,
@@ -205,9 +207,7 @@ def attention(
         query,
         key,
         value,
-        _factor(q_descale, "q_descale", query),
-        _factor(k_descale, "k_descale", query),
-        _factor(v_descale, "v_descale", query),
+        *[_factor(x, name, query) for name, x in descales.items()],
         cu_seqlens_q,
         cu_seqlens_k,
         mask=0 if block_mask is None else block_mask._serial,
