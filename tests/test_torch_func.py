@@ -82,6 +82,18 @@ def test_models_at_once() -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_models_of_one_pattern_stacked() -> None:
+    first, *others = (make()[0] for _ in range(3))
+    for layer in others:
+        layer.load_state_dict({name: getattr(first, name) for name in ("indices", "indptr")}, False)
+    x = randn(6, IN)
+    parameters, buffers = torch.func.stack_module_state([first, *others])
+    found = vmap(lambda p: functional_call(first, p, (x,)))(parameters)
+    torch.testing.assert_close(found, torch.stack([layer(x) for layer in (first, *others)]))
+    with pytest.raises(TypeError, match="indices or indptr are batched by vmap"):
+        vmap(lambda p, b: functional_call(first, (p, b), (x,)))(parameters, buffers)
+
+
 def test_derivatives_of_derivatives() -> None:
     layer, dense, parameters = make("silu")
     x = randn(IN)

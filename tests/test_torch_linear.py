@@ -475,6 +475,17 @@ def test_prune_keeps_the_largest_blocks_and_their_moments(with_optimizer: bool) 
     assert layer.density == (0.1875 if with_optimizer else 0.25)
 
 
+def test_a_compiled_layer_is_pruned_often() -> None:
+    """As the guide says: torch counts compilations from 0 again."""
+    layer = BSRLinear.from_linear(torch.nn.Linear(64, 64), blocksize=(4, 4), density=1.0)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    x = torch.randn(2, 64)
+    for i in range(torch._dynamo.config.recompile_limit + 2):
+        torch.testing.assert_close(compiled(x), layer(x))
+        layer.prune_(0.9 - 0.05 * i)
+        torch.compiler.reset()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
