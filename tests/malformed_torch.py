@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import bsrgemm.torch
@@ -19,6 +20,11 @@ def weight() -> bsr_array:
 def layer(change: Any = None, like: Any = None, **options: Any) -> Any:
     given = torch.ones(3, 6) if change is None else change
     return linear(given, weight() if like is None else like, **options)
+
+
+def nested(*shape: int) -> Any:
+    with warnings.catch_warnings(action="ignore"):  # that they are new
+        return torch.nested.nested_tensor([torch.ones(shape), torch.ones(shape)])
 
 
 def attend(**changes: Any) -> Any:
@@ -87,6 +93,19 @@ LINEAR = (
         ("activation is ['relu']", "accepted: None, 'relu'"),
     ),
     Bad("bias of another size", lambda: layer(bias=torch.ones(5)), ValueError, ("bias", "(4,)")),
+    Bad(
+        "input is sparse",
+        lambda: layer(torch.ones(3, 6).to_sparse()),
+        TypeError,
+        ("input is a torch tensor of layout torch.sparse_coo", "torch.strided"),
+    ),
+    Bad(
+        "input is nested",
+        lambda: layer(nested(3, 6)),
+        TypeError,
+        ("input is a nested tensor", "accepted: one that is not"),
+    ),
+    Bad("bias is nested", lambda: layer(bias=nested(4)), TypeError, ("bias is a nested tensor",)),
     Bad("activation", lambda: layer(activation="tanh"), ValueError, ("activation is 'tanh'",)),
 )
 
@@ -115,6 +134,19 @@ MODULE = (
         TypeError,
         ("input is a ndarray", "accepted: a torch.Tensor"),
     ),
+    Bad(
+        "called with a sparse tensor",
+        lambda: BSRLinear(weight())(torch.ones(3, 6).to_sparse()),
+        TypeError,
+        ("input is a torch tensor of layout torch.sparse_coo", "accepted: torch.strided"),
+    ),
+    Bad(
+        "called with a nested tensor",
+        lambda: BSRLinear(weight())(nested(3, 6)),
+        TypeError,
+        ("input is a nested tensor", "input.to_padded_tensor(0.0)"),
+    ),
+    Bad("bias is nested", lambda: BSRLinear(weight(), nested(4)), TypeError, ("bias is a nested",)),
     Bad(
         "of no linear",
         lambda: from_linear(torch.nn.ReLU()),
@@ -158,6 +190,7 @@ ATTENTION = (
         TypeError,
         ("q_descale is a str", "accepted: a torch.Tensor, a real number or None"),
     ),
+    Bad("key is nested", lambda: attend(key=nested(2, 4, 8)), TypeError, ("k is a nested tensor",)),
     Bad("mask", lambda: attend(block_mask=3), TypeError, ("block_mask is a int", "accepted")),
     Bad("window", lambda: attend(window=3), TypeError, ("window is 3", "accepted: a pair")),
     Bad("layout", lambda: attend(layout="sd"), ValueError, ("layout is 'sd'",)),
@@ -196,6 +229,8 @@ PATTERN = (
         ValueError,
         ("dense has shape (4, 5)", "accepted: (4, 6)"),
     ),
+    Bad("mask is nested", lambda: pattern(nested(3)), TypeError, ("mask is a nested tensor",)),
+    Bad("dense is nested", lambda: pattern().gather(nested(6)), TypeError, ("dense is a nested",)),
     Bad("dense of NumPy", lambda: pattern().gather(np.ones((4, 6))), TypeError, ("dense is a",)),
 )
 
@@ -205,6 +240,12 @@ MATRIX = (
         lambda: pattern().array(torch.ones(5, 2, 2)),
         ValueError,
         ("values have shape (5, 2, 2)", "accepted: (6, 2, 2)"),
+    ),
+    Bad(
+        "values are nested",
+        lambda: pattern().array(nested(2, 2)),
+        TypeError,
+        ("values is a nested tensor",),
     ),
     Bad("values of NumPy", lambda: pattern().array(np.ones((6, 2, 2))), TypeError, ("values is",)),
 )
@@ -257,6 +298,18 @@ MATMUL = (
         ("b has shape (2, 6, 5)", "accepted: (6, N)"),
     ),
     Bad(
+        "dense is nested",
+        lambda: matmul(weight(), nested(6)),
+        TypeError,
+        ("b is a nested tensor", "b.to_padded_tensor(0.0)"),
+    ),
+    Bad(
+        "dense is nested, by @",
+        lambda: weight() @ nested(6),
+        TypeError,
+        ("b is a nested tensor", "b.to_padded_tensor(0.0)"),
+    ),
+    Bad(
         "dense of another dtype",
         lambda: matmul(changing(), torch.ones(6, 5).double()),
         TypeError,
@@ -266,6 +319,7 @@ MATMUL = (
 
 SAMPLED = (
     Bad("a of NumPy", lambda: sampled(np.ones((4, 5))), TypeError, ("a is a ndarray",)),
+    Bad("a is nested", lambda: sampled(nested(5)), TypeError, ("a is a nested tensor",)),
     Bad("b is a list", lambda: sampled(b=[1.0]), TypeError, ("b is a list",)),
     Bad(
         "b of another shape",

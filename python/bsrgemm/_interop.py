@@ -79,12 +79,28 @@ class _Torch(Library):
     def torch(self) -> Any:
         return sys.modules["torch"]
 
-    def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
-        torch = sys.modules["torch"]
-        if x.layout is not torch.strided:
+    def shape(self, x: Any, name: str) -> tuple[int, ...]:
+        try:
+            return tuple(x.shape)
+        except RuntimeError:  # nested tensors have none
+            self.check_layout(x, name)
+            raise
+
+    def check_layout(self, x: Any, name: str) -> None:
+        """Raise TypeError of a sparse or nested tensor, whose memory says something else."""
+        if x.is_nested:
+            raise TypeError(
+                f"{name} is a nested tensor; accepted: one that is not, such as "
+                f"{name}.to_padded_tensor(0.0)"
+            )
+        if x.layout is not sys.modules["torch"].strided:
             raise TypeError(
                 f"{name} is a torch tensor of layout {x.layout}; accepted: torch.strided"
             )
+
+    def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
+        torch = sys.modules["torch"]
+        self.check_layout(x, name)
         if x.is_neg():
             raise TypeError(
                 f"{name} is a torch tensor with the negative bit set; accepted: "

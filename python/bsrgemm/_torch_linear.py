@@ -18,6 +18,7 @@ from ._stack import count_of, prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain, try_linear
 from ._torch_operators import (
     as_tensor,
+    check_layout,
     check_tensor,
     forget_structure,
     forward_ad,
@@ -137,6 +138,9 @@ def _linear(
         check_tensor(x, "input")
         if bias is not None:
             check_tensor(bias, "bias", " or None")
+    check_layout(x, "input")
+    if bias is not None:
+        check_layout(bias, "bias")
     _check(x, shape, bias, activation)
     if bias is None:
         x, values = cast_for(x, x, values)
@@ -277,6 +281,7 @@ class BSRLinear(torch.nn.Module):
         _check_activation(activation)
         if bias is not None:
             check_tensor(bias, "bias", " or None")
+            check_layout(bias, "bias")
         self.out_features, self.in_features = shape
         self.activation = activation
         self.values = torch.nn.Parameter(values)

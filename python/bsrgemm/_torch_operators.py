@@ -260,6 +260,12 @@ def check_tensor(x: Any, name: str, other: str = "") -> None:
         raise TypeError(f"{name} is a {type(x).__name__}; accepted: a torch.Tensor{other}")
 
 
+def check_layout(x: torch.Tensor, name: str) -> None:
+    """Raise TypeError of a sparse or nested tensor."""
+    if x.is_nested or x.layout is not torch.strided:
+        TORCH.check_layout(x, name)
+
+
 def new_result(x: torch.Tensor, shape: tuple[Any, ...]) -> torch.Tensor:
     """What products of ``x`` return, uninitialised."""
     return x.new_empty(shape, dtype=torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype)

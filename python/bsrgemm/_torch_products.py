@@ -16,6 +16,7 @@ from ._library import BlockSparse
 from ._torch_eager import RecordedProduct, RecordedSampled, is_plain
 from ._torch_linear import cast_for, is_cast
 from ._torch_operators import (
+    check_layout,
     check_tensor,
     forward_ad,
     index_tensor,
@@ -146,6 +147,7 @@ class BlockPattern:
             If it is no tensor, or its shape, dtype or device is not accepted.
         """
         check_tensor(dense, "dense")
+        check_layout(dense, "dense")
         if tuple(dense.shape) != self.shape:
             raise ValueError(f"dense has shape {tuple(dense.shape)}; accepted: {self.shape}")
         if forward_ad._current_level >= 0:
@@ -191,6 +193,7 @@ class BlockTensor(BlockSparse):
         self, values: torch.Tensor, pattern: BlockPattern, is_transposed: bool = False
     ) -> None:
         check_tensor(values, "values")
+        check_layout(values, "values")
         expected = (pattern.capacity, *pattern.blocksize)
         if tuple(values.shape) != expected:
             raise ValueError(f"values have shape {tuple(values.shape)}; accepted: {expected}")
@@ -304,6 +307,7 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
             if y is not NotImplemented:
                 return y
         check_single(matrix, "b" if dense_left else "a")
+    check_layout(dense, name)
     rows, cols = matrix.shape
     inner = rows if dense_left else cols
     fits = dense.ndim >= 1 if dense_left else dense.ndim == 2
@@ -386,6 +390,8 @@ def sampled_matmul(
         values = _try_sampled(pattern, a, b)
         if values is not NotImplemented:
             return values
+    check_layout(a, "a")
+    check_layout(b, "b")
     rows, cols = pattern.shape
     fits = a.ndim == b.ndim == 2 and a.shape[1] == b.shape[0]
     if not fits or (a.shape[0], b.shape[1]) != (rows, cols):
@@ -421,6 +427,7 @@ def _try_sampled(pattern: bsr_array, a: torch.Tensor, b: torch.Tensor) -> Any:
 def _check_places(x: Any, name: str, blocksize: Any) -> tuple[int, int]:
     """The blocks' sides. Raises of what is no matrix with one element for each place of a block."""
     check_tensor(x, name)
+    check_layout(x, name)
     if x.ndim != 2:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)}; accepted: (block rows, block columns)"

@@ -18,7 +18,7 @@ from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
 from ._torch_eager import is_plain, is_plain_or_absent
 from ._torch_linear import BSRLinear, cast_for, linear
-from ._torch_operators import check_tensor, forward_ad, refuse_tangents
+from ._torch_operators import check_layout, check_tensor, forward_ad, refuse_tangents
 from ._torch_products import BlockPattern, BlockTensor, matmul, sampled_matmul
 from ._torch_sparsify import Replacement, sparsify_
 
@@ -156,7 +156,8 @@ def attention(
     tensors = {"query": query, "key": key, "value": value}
     for name, x in tensors.items():
         check_tensor(x, name)
-    for name, x in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+    sequences = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    for name, x in sequences.items():
         if x is not None:
             check_tensor(x, name, " or None")
     descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
@@ -202,6 +203,9 @@ def attention(
             k_descale=k_descale,
             v_descale=v_descale,
         )
+    for name, x in (tensors | sequences).items():
+        if x is not None:
+            check_layout(x, name)
     left, right = (-1, -1) if window is None else window_of(window)
     out, lse = _operator(
         query,
