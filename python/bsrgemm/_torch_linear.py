@@ -305,9 +305,9 @@ class BSRLinear(torch.nn.Module):
         Parameters
         ----------
         linear : torch.nn.Linear
-            Its bias is shared, the same parameter, its weight copied. Of one on the device
-            ``"meta"`` a layer is made that is there, too, for ``load_state_dict``: with
-            ``assign=True`` or after ``to_empty``.
+            The memory of its bias is shared, its weight copied. Of one on the device ``"meta"`` a
+            layer is made that is there, too, for ``load_state_dict``: with ``assign=True`` or after
+            ``to_empty``.
         blocksize : (int, int)
             (bh, bw). Where they do not divide out_features and in_features, the last blocks reach
             beyond the weight: their values are 0 there, and so are the gradients.
@@ -331,6 +331,8 @@ class BSRLinear(torch.nn.Module):
             raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
         blocksize, density = pair_of(blocksize, "blocksize", 1), density_of(density)
         weight, bias = linear.weight, linear.bias
+        if bias is not None:  # a parameter of its own, which `to` of one layer leaves to the other
+            bias = torch.nn.Parameter(bias.detach(), bias.requires_grad)
         if weight.is_meta:
             shape = (linear.out_features, linear.in_features)
             rows, cols = grid_of(shape, blocksize)
@@ -343,8 +345,6 @@ class BSRLinear(torch.nn.Module):
         else:
             layer = cls(prune(weight.detach(), blocksize, density), bias, activation=activation)
         layer.values.requires_grad_(weight.requires_grad)
-        if layer.bias is not bias:  # which is no parameter
-            layer.bias.requires_grad_(bias.requires_grad)
         return layer.train(linear.training)
 
     @property

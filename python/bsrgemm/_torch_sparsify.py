@@ -121,6 +121,8 @@ def sparsify_(
         if reason is None:
             if child not in made:
                 made[child] = BSRLinear.from_linear(child, blocksize=blocksize, density=density)
+                if isinstance(child.bias, torch.nn.Parameter):
+                    made[child].bias = child.bias  # itself: others may hold it
             replaced.append((parent, child_name, made[child]))
             report.append(Replacement(name, shape, made[child].density, None))
         else:
