@@ -80,6 +80,17 @@ def test_few_queries(dtype: str, rng: np.random.Generator) -> None:
         check(CPU_SPACES[0], case, dtype, rng)
 
 
+@pytest.mark.parametrize("size", [20, 24, 40])
+def test_scales_beyond_float32_of_few_queries(size: int) -> None:
+    """The largest scores have all of the weight, as with more queries."""
+    k = np.repeat(np.float32([-1, -1, -1, -1, 1, 1, 1, 1]), size).reshape(1, 1, 8, size)
+    v = np.arange(8 * size, dtype=np.float32).reshape(1, 1, 8, size)
+    for queries in (1, 4, 5):
+        q = np.ones((1, 1, queries, size), np.float32)
+        found = bsrgemm.attention(q, k, v, scale=1e39, softcap=100.0)
+        assert np.array_equal(found[0, 0], np.broadcast_to(v[0, 0, 4:].mean(0), (queries, size)))
+
+
 def test_few_queries_of_which_some_see_no_key(rng: np.random.Generator) -> None:
     blocks = np.array([[0, 1], [0, 0], [1, 0]], bool)[None, None]
     case = Case(3, 40, size=24, block_shape=(1, 20), blocks=blocks)

@@ -45,10 +45,12 @@ static bsrg_attention_piece piece_of(const bsrg_attention_job *job, int64_t *tas
   return sequence_of(args, low);
 }
 
-/* Whether lanes lie along keys and elements of a head. */
+/* Whether lanes lie along keys and elements of a head. Shorter heads than a vector would leave most of these empty, too. */
 static bool are_few(const bsrg_attention_job *job, int64_t queries) {
-  return !job->eight_bits && queries <= bsrg_min(BSRG_FEW_QUERIES, bsrg_max(1, job->ops->lanes / 4)) &&
-         job->args->k.element_stride == 1 && job->args->v.element_stride == 1;
+  const bsrg_tensor *k = &job->args->k, *v = &job->args->v;
+  const int64_t lanes = job->ops->lanes;
+  return !job->eight_bits && queries <= bsrg_min(BSRG_FEW_QUERIES, bsrg_max(1, lanes / 4)) &&
+         bsrg_min(k->size, v->size) >= lanes && k->element_stride == 1 && v->element_stride == 1;
 }
 
 static void attend(bsrg_attention_panel *p, int64_t head) {
@@ -105,10 +107,12 @@ static double allowed_share(const bsrg_attention_args *args, const bsrg_attentio
 }
 
 /* Pairs of a vector of queries and a key that one head computes in a batch or sequence, roughly. Of few queries, vectors have
- * elements of keys and values, and loading these takes as long as multiplying them. */
+ * elements of keys and values: loading these takes as long as multiplying them, and each key something besides. */
 static double pairs_of(const bsrg_attention_job *job, const bsrg_attention_piece *of) {
-  const double vectors = are_few(job, of->queries) ? 2.0 * (double)of->queries / (double)job->ops->lanes
-                                                   : (double)bsrg_ceil_div(of->queries, job->ops->lanes);
+  const double queries = (double)of->queries, elements = (double)(job->args->q.size + job->args->v.size);
+  const double vectors = are_few(job, of->queries)
+                             ? 2 * queries / (double)job->ops->lanes + (8 + queries) / elements
+                             : (double)bsrg_ceil_div(of->queries, job->ops->lanes);
   return vectors * (double)of->keys * allowed_share(job->args, of);
 }
 

@@ -16,17 +16,21 @@ static void take_queries(const bsrg_attention_panel *p, int64_t stride) {
   const bsrg_tensor *q = &job->args->q;
   char *to = p->slot + job->q_at;
   memset(to, 0, (size_t)(p->queries * stride * ops->sum_size));
-  for (int64_t i = 0; i < p->queries; ++i)
-    ops->pack_column(to + i * stride * ops->sum_size,
+  for (int64_t i = 0; i < p->queries; ++i) {
+    char *row = to + i * stride * ops->sum_size;
+    ops->pack_column(row,
                      bsrg_element_of(q, p->of.batch, p->head, p->of.first_query + p->first + i, job->item),
                      q->element_stride, q->size);
-  bsrg_scale_sums(to, p->queries * stride, job->args->scale, ops->sum_size);
+    /* Not what fills the last vector: 0 times a scale beyond float32 is NaN. */
+    bsrg_scale_sums(row, q->size, job->args->scale, ops->sum_size);
+  }
 }
 
 /* Scores of keys that a query does not see, and those that fill the last vector. */
 static void exclude_keys(const bsrg_attention_panel *p, int64_t keys) {
   const bsrg_cpu_ops *ops = p->job->ops;
   const bsrg_band band = p->of.band;
+  const int64_t last = p->first + p->queries - 1;
   for (int64_t i = 0; i < p->run_count; ++i) {
     const bsrg_key_run *run = &p->runs[i];
     for (int64_t r = 0; run->blind >> r != 0; ++r) {
@@ -34,6 +38,7 @@ static void exclude_keys(const bsrg_attention_panel *p, int64_t keys) {
       for (int64_t query = row->lane_begin; (run->blind >> r & 1) && query < row->lane_end; ++query)
         ops->exclude(score_at(p, query, run->row), run->count);
     }
+    if (run->begin >= last + band.first && run->begin + run->count - 1 <= p->first + band.last) continue;
     for (int64_t query = 0; query < p->queries; ++query) {
       /* The query sees keys query + band.first .. query + band.last. */
       const int64_t at = p->first + query;

@@ -47,8 +47,8 @@ typedef struct bsrg_tile_run {
 } bsrg_tile_run;
 typedef void (*bsrg_tile_kernel)(const bsrg_tile_run *run);
 
-/* How sums become y: alpha * sums + beta * c, and what the epilogue adds to that, over `rows` <= BSRG_GROUP_ROWS rows of `columns` columns, at most
- * a panel's. */
+/* How sums become y: alpha * sums + beta * c, and what the epilogue adds to that, over `rows` <= BSRG_GROUP_ROWS rows of `columns`
+ * columns, at most a panel's. */
 typedef struct bsrg_finish_run {
   const void *sums;
   int64_t sums_stride;

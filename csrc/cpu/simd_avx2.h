@@ -97,10 +97,19 @@ static inline void f64_store_part(double *p, f64_vec v, int64_t n) {
 static inline __m128i bsrg_load_u16(const uint16_t *p) {
   return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
+/* In registers: by way of memory it takes 12 ns. n is 8 at most. */
 static inline __m128i bsrg_load_u16_part(const uint16_t *p, int64_t n) {
-  uint16_t lanes[8] = {0};
-  memcpy(lanes, p, (size_t)n * sizeof *p);
-  return bsrg_load_u16(lanes);
+  if (n >= 8) return bsrg_load_u16(p);
+  uint64_t low = 0, rest = 0;
+  const uint16_t *at = p + (n & 4);
+  if (n & 2) {
+    uint32_t two;
+    memcpy(&two, at, sizeof two);
+    rest = two;
+  }
+  if (n & 1) rest |= (uint64_t)at[n & 2] << (n & 2) * 16;
+  if (n & 4) memcpy(&low, p, sizeof low);
+  return n & 4 ? _mm_set_epi64x((int64_t)rest, (int64_t)low) : _mm_set_epi64x(0, (int64_t)rest);
 }
 static inline void bsrg_store_u16(uint16_t *p, __m128i v) { _mm_storeu_si128((__m128i *)(void *)p, v); }
 static inline void bsrg_store_u16_part(uint16_t *p, __m128i v, int64_t n) {
