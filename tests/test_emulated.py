@@ -74,7 +74,7 @@ def test_views(kernels: Path, arch: int) -> None:
 def test_special_values(kernels: Path, arch: int) -> None:
     script = "import emulated; print(emulated.special_values())"
     said = fake_cuda.run(script, arch=arch, kernels=kernels)
-    assert int(said.splitlines()[-1]) == (10 if arch == 90 else 7)
+    assert int(said.splitlines()[-1]) == (13 if arch == 90 else 10)
 
 
 # ---- what the emulator finds ---------------------------------------------------------------------
