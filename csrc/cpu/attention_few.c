@@ -52,18 +52,30 @@ static void exclude_keys(const bsrg_attention_panel *p, int64_t keys) {
     ops->exclude(score_at(p, query, keys), bsrg_whole_vectors(ops, keys) - keys);
 }
 
+/* Runs the kernel on the rows of K or V of all keys of a step, those that lie one behind the other at once. */
+static void for_keys(const bsrg_attention_panel *p, const char *head, bsrg_few_run few,
+                     void (*kernel)(const bsrg_few_run *)) {
+  for (int64_t i = 0; i < p->run_count;) {
+    const bsrg_key_run *run = &p->runs[i];
+    i += bsrg_adjacent_runs(p, i, &few.keys);
+    few.rows = head + run->begin * few.row_stride * p->job->item;
+    few.scores = score_at(p, 0, run->row);
+    kernel(&few);
+  }
+}
+
 void bsrg_attend_few(bsrg_attention_panel *p) {
   const bsrg_attention_job *job = p->job;
   const bsrg_attention_args *args = job->args;
   const bsrg_cpu_ops *ops = job->ops;
   const bsrg_tensor *out = &args->out;
-  const int64_t size = args->k.size, first_row = p->of.first_query + p->first, item = job->item;
-  bsrg_few_run scores = {.queries = p->queries,
-                         .size = size,
-                         .row_stride = args->k.row_stride,
-                         .sums = p->slot + job->q_at,
-                         .sums_stride = bsrg_whole_vectors(ops, size),
-                         .scores_stride = BSRG_CHUNK_KEYS};
+  const int64_t size = args->k.size, first_row = p->of.first_query + p->first;
+  const bsrg_few_run scores = {.queries = p->queries,
+                               .size = size,
+                               .row_stride = args->k.row_stride,
+                               .sums = p->slot + job->q_at,
+                               .sums_stride = bsrg_whole_vectors(ops, size),
+                               .scores_stride = BSRG_CHUNK_KEYS};
   bsrg_few_run values = scores;
   values.size = out->size;
   values.row_stride = args->v.row_stride;
@@ -80,14 +92,8 @@ void bsrg_attend_few(bsrg_attention_panel *p) {
   ops->few_softmax_begin(&softmax);
   bsrg_begin_keys(p);
   for (int64_t keys; (keys = bsrg_next_chunk(p)) > 0;) {
-    for (int64_t i = 0; i < p->run_count;) {
-      const bsrg_key_run *run = &p->runs[i];
-      i += bsrg_adjacent_runs(p, i, &scores.keys);
-      scores.rows = p->k + run->begin * scores.row_stride * item;
-      scores.scores = score_at(p, 0, run->row);
-      ops->few_scores(&scores);
-    }
-    if (args->softcap > 0) {
+    for_keys(p, p->k, scores, ops->few_scores);
+    if (args->softcap > 0) { /* whole vectors, so that what fills the last one is a number */
       for (int64_t query = 0; query < p->queries; ++query) {
         ops->exclude(score_at(p, query, keys), bsrg_whole_vectors(ops, keys) - keys);
         ops->cap(score_at(p, query, 0), bsrg_whole_vectors(ops, keys), args->softcap);
@@ -95,13 +101,7 @@ void bsrg_attend_few(bsrg_attention_panel *p) {
     }
     exclude_keys(p, keys);
     ops->few_softmax(&softmax, bsrg_whole_vectors(ops, keys));
-    for (int64_t i = 0; i < p->run_count;) {
-      const bsrg_key_run *run = &p->runs[i];
-      i += bsrg_adjacent_runs(p, i, &values.keys);
-      values.rows = p->v + run->begin * values.row_stride * item;
-      values.scores = score_at(p, 0, run->row);
-      ops->few_values(&values);
-    }
+    for_keys(p, p->v, values, ops->few_values);
   }
   ops->few_softmax_end(&softmax, bsrg_panel_lse(p));
   char *y = bsrg_element_of(out, p->of.batch, p->head, first_row, ops->element_size);

@@ -26,10 +26,11 @@ from ._core import (
 )
 
 # isort: split
-from ._array import bsr_array, load
+from ._array import bsr_array
 from ._attention import attention
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
+from ._load import load
 from ._mask import BlockMask
 from ._matmul import matmul
 from ._plan import Plan

@@ -32,7 +32,7 @@ from ._interop import TORCH, device_name, library_of
 from ._library import NUMPY
 from ._matmul import matmul
 from ._planning import Planning
-from ._storage import in_order, naming, read, write
+from ._storage import write
 
 
 class bsr_array(Arithmetic, Blocks, Planning):
@@ -146,20 +146,26 @@ class bsr_array(Arithmetic, Blocks, Planning):
         self._take(info)
 
     def _take(self, info: Any) -> None:
-        structure = self._structure
-        count, *sides = info.shape[-3:]
-        if count != structure.nnzb:
+        wanted = self._values_shape
+        if info.shape[-3] != wanted[0]:
             raise ValueError(
-                f"data has {count} blocks (shape {info.shape}) and indices has "
-                f"{structure.nnzb} entries; accepted: one block an entry"
+                f"data has {info.shape[-3]} blocks (shape {info.shape}) and indices has "
+                f"{wanted[0]} entries; accepted: one block an entry"
             )
-        height, width = structure.blocksize
-        if sides != ([width, height] if structure.is_transposed else [height, width]):
+        if info.shape[-3:] != wanted:
             raise ValueError(
-                f"data has blocks of {tuple(sides)} (shape {info.shape}) and the matrix is one of "
-                f"others; accepted: the blocks that it was made with"
+                f"data has blocks of {info.shape[-2:]} (shape {info.shape}) and the matrix was "
+                f"made with blocks of {wanted[1:]}; accepted: blocks of that shape"
             )
         self._dtype, self._device, self._batch = info.dtype, info.device, info.shape[:-3]
+
+    @property
+    def _values_shape(self) -> tuple[int, int, int]:
+        """Of one matrix; of a transposed view, that of the values that it shares."""
+        structure = self._structure
+        height, width = structure.blocksize
+        sides = (width, height) if structure.is_transposed else (height, width)
+        return (structure.nnzb, *sides)
 
     def _look(self) -> None:
         """At the values again, whose owner may have exchanged their memory, as torch's modules do
@@ -551,38 +557,6 @@ def _described(data: Any) -> Any:
     info = _core.describe(library_of(data).importable(data, "data", False), "data")
     check_data(info)
     return info
-
-
-def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr_array:
-    """Read a BSR matrix that ``bsr_array.save`` or ``scipy.sparse.save_npz`` wrote.
-
-    Parameters
-    ----------
-    path : str, path or binary file
-        An ``.npz`` file. Blocks that do not ascend within a row, as some of SciPy's conversions
-        leave them, are put in order.
-    check : bool
-        False trusts the contents of indices and indptr, and zeros beyond the matrix.
-
-    Returns
-    -------
-    bsr_array
-        In host memory, of NumPy arrays. A matrix that was saved as one of 16 or 8 bits comes back
-        as that (all but float16 need the package ml_dtypes).
-
-    Raises
-    ------
-    ValueError
-        If the file is no ``.npz`` file of a BSR matrix or is broken, or its matrix is malformed or
-        of a dtype that is not accepted. The message names the file and what is wrong with it.
-    TypeError
-        If ``path`` is nothing of these, or NumPy would need ml_dtypes and it is missing.
-    OSError
-        If the file cannot be read.
-    """
-    *arrays, shape = read(path)
-    with naming(path, "holds no BSR matrix"):
-        return bsr_array(in_order(*arrays), shape, check=check)
 
 
 def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:

@@ -148,13 +148,13 @@ def sampled(
     added = _values(pattern, "pattern") if beta != 0.0 else None
     if out is None:
         info = _described(left)
-        data = values = library.empty((*batch, *_values_shape(pattern)), a, "a")
+        data = values = library.empty((*batch, *pattern._values_shape), a, "a")
     else:
         _check_structure(out, pattern)
         if out._batch != batch:
             raise ValueError(
                 f"out has shape {out.shape}, but the operands have a batch of {batch}; accepted: "
-                f"values of shape {(*batch, *_values_shape(pattern))}"
+                f"values of shape {(*batch, *pattern._values_shape)}"
             )
         values = library_of(out._data).writable(out._data, "out.data")
         added = values if out is pattern and added is not None else added
@@ -252,13 +252,6 @@ def _described(a: Any) -> _core.ArrayInfo:
 def _values(matrix: Any, name: str) -> Any:
     """What the extension reads or writes for the values of a matrix."""
     return library_of(matrix._data).importable(matrix._data, f"{name}.data")
-
-
-def _values_shape(matrix: bsr_array) -> tuple[int, int, int]:
-    """Of a transposed view, that of the values that it shares."""
-    height, width = matrix.blocksize
-    blocks = (width, height) if matrix.is_transposed else (height, width)
-    return (matrix.nnzb, *blocks)
 
 
 def _check_structure(out: bsr_array, pattern: bsr_array) -> None:
