@@ -2,7 +2,8 @@
 
 The chip is limited by its power, so one product has two times: *burst* is the median of 10 launches
 after 60 ms of rest, *sustained* the median over at least 60 ms after 100 ms of the same. Both are
-of a graph where the host would take longer than the GPU; *eager* is sustained without one. *cold*
+of a graph where the host would take longer than the GPU, which holds several calls if they are
+short, and a time is then the mean of those of a launch; *eager* is sustained without one. *cold*
 rotates over copies of the operands that together exceed the L2 cache three times.
 """
 
@@ -21,6 +22,8 @@ SUSTAINED_WARM, SUSTAINED_MEASURED = 100e-3, 60e-3
 COLD_LAUNCHES = 200
 # Launches between two waits of the host, below the depth of the driver's queue.
 CHUNK = 400
+# A graph holds calls for at least so long, since the host needs up to 20 us to launch one.
+GRAPH_SECONDS = 200e-6
 # A clock tick of the GPU is 0.5 to 0.6 ns while it works; the spin has to outlast the enqueuing.
 SPIN_CYCLES_PER_SECOND = 2.0e9
 
@@ -43,8 +46,8 @@ class DeviceTimer:
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(CHUNK + 1)]
 
     def prepare(self, call: Call) -> tuple[Call, float]:
-        """The call, or where the host needs longer for it than the GPU a graph of it, which costs
-        the host nothing; and roughly what the GPU needs.
+        """The call, or where the host needs longer for it than the GPU a graph of it, or of several
+        if it is short; and roughly what the GPU needs.
         """
         for _ in range(2):
             call()
@@ -54,7 +57,7 @@ class DeviceTimer:
         seconds, host_seconds = (min(times) for times in zip(*timed, strict=True))
         # With the events between launches the host needs nearly twice that.
         if host_seconds > 0.5 * seconds:
-            call = self._graph(call)
+            call = self._graph(call, math.ceil(GRAPH_SECONDS / seconds))
         return call, seconds
 
     def alone(self, call: Call) -> float:
@@ -65,13 +68,14 @@ class DeviceTimer:
         self.torch.cuda.synchronize()
 
     def sustained(self, call: Call, estimate: float) -> Timing:
-        for _ in range(math.ceil(self.warm / estimate)):
+        calls = calls_of(call)
+        for _ in range(math.ceil(self.warm / (estimate * calls))):
             call()
         times: list[float] = []
-        todo = max(10, math.ceil(self.measured / estimate))
-        while len(times) < todo or sum(times) < self.measured:
+        todo = max(10, math.ceil(self.measured / (estimate * calls)))
+        while len(times) < todo or sum(times) * calls < self.measured:
             times += self._record([call] * min(CHUNK, max(todo - len(times), 10)))
-        return Timing(statistics.median(times), len(times))
+        return Timing(statistics.median(times), len(times) * calls)
 
     def burst(self, call: Call) -> Timing:
         self.torch.cuda.synchronize()
@@ -80,7 +84,7 @@ class DeviceTimer:
         call()
         call()
         times = self._record([call] * BURST_LAUNCHES)
-        return Timing(statistics.median(times), len(times))
+        return Timing(statistics.median(times), len(times) * calls_of(call))
 
     def cold(self, calls: Sequence[Call]) -> Timing:
         """Each call has operands of its own. The mean of 20 in a row, median over ten of those."""
@@ -94,16 +98,14 @@ class DeviceTimer:
         return Timing(statistics.median(times), COLD_LAUNCHES)
 
     def _record(self, calls: Sequence[Call]) -> list[float]:
-        """Seconds from the end of a launch to the end of the next, which wait for nothing."""
+        """Seconds of a call, from one launch's end to the next one's; they wait for nothing."""
         self.events[0].record()
         for call, event in zip(calls, self.events[1:], strict=False):
             call()
             event.record()
         self.events[len(calls)].synchronize()
-        return [
-            before.elapsed_time(after) * 1e-3
-            for before, after in zip(self.events, self.events[1 : len(calls) + 1], strict=False)
-        ]
+        ends = zip(self.events, self.events[1 : len(calls) + 1], calls, strict=False)
+        return [before.elapsed_time(after) * 1e-3 / calls_of(call) for before, after, call in ends]
 
     def _spin_ahead(self, calls: Sequence[Call]) -> tuple[float, float]:
         """Mean seconds of a call on the GPU and on the host, while the GPU spins until all calls
@@ -121,38 +123,50 @@ class DeviceTimer:
             self.torch.cuda.synchronize()
             if enqueued_in_time or spin > 0.2:
                 seconds = self.events[0].elapsed_time(self.events[1]) * 1e-3
-                return seconds / len(calls), host_seconds / len(calls)
+                count = sum(map(calls_of, calls))
+                return seconds / count, host_seconds / count
             spin *= 4
 
-    def _graph(self, call: Call) -> Call:
+    def _graph(self, call: Call, calls: int) -> Call:
         graph = self.torch.cuda.CUDAGraph()
         try:
             with self.torch.cuda.graph(graph):
-                call()
+                for _ in range(calls):
+                    call()
         except RuntimeError:
             # Not every peer can be captured; it is then timed as its users call it.
             self.torch.cuda.synchronize()
             return Uncaptured(call)
         graph.replay()
-        return Replayed(_replay, graph, call)
+        return Replayed(_replay, graph, call, calls)
 
 
 class Replayed(partial):
-    """A graph of a call."""
+    """A graph of one or several calls."""
+
+    @property
+    def calls(self) -> int:
+        return self.args[2]
 
 
 class Uncaptured(partial):
     """A call that should be a graph, and cannot."""
 
 
-def graph_of(call: Call) -> dict[str, bool]:
+def calls_of(call: Call) -> int:
+    """How many calls of what is timed a prepared call makes."""
+    return call.calls if isinstance(call, Replayed) else 1
+
+
+def graph_of(call: Call) -> dict[str, bool | int]:
     """What a row says of a prepared call, where the host is slower than the GPU."""
     if isinstance(call, (Replayed, Uncaptured)):
-        return {"graph": isinstance(call, Replayed)}
+        several = {"graph_calls": calls_of(call)} if calls_of(call) > 1 else {}
+        return {"graph": isinstance(call, Replayed), **several}
     return {}
 
 
-def _replay(graph: Any, _captured: Call) -> None:
+def _replay(graph: Any, _captured: Call, _calls: int) -> None:
     """The call stays alive with its graph, which reads operands, or copies of them, that only the
     call may hold."""
     graph.replay()

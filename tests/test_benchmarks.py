@@ -315,7 +315,10 @@ def test_cpu_suite(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class SimulatedGpu:
     """The part of torch.cuda that timers use, around one stream with a clock that only launches
-    move. ``host_seconds`` is what a launch costs the host, on the same clock."""
+    move. ``host_seconds`` is what a launch costs the host, on the same clock, and a graph's costs
+    ``graph_seconds``."""
+
+    graph_seconds = 12e-6
 
     def __init__(self, host_seconds: float = 0.0) -> None:
         self.cuda = self
@@ -350,7 +353,13 @@ class SimulatedGpu:
 
     def CUDAGraph(self) -> SimpleNamespace:
         graph = SimpleNamespace(launches=[])
-        graph.replay = lambda: [self.launch(s, 0.0) for s in graph.launches]
+
+        def replay() -> None:
+            self.host += self.graph_seconds
+            for seconds in graph.launches:
+                self.launch(seconds, 0.0)
+
+        graph.replay = replay
         return graph
 
     @contextlib.contextmanager
@@ -393,9 +402,15 @@ def test_device_timer_takes_the_host_out(monkeypatch: pytest.MonkeyPatch) -> Non
     not one that did so once."""
     gpu = SimulatedGpu(host_seconds=300e-6)
     timer = simulate(monkeypatch, gpu)
-    call, estimate = timer.prepare(lambda: gpu.launch(100e-6))
-    assert timer.sustained(call, estimate).seconds == pytest.approx(100e-6)
-    assert timing.graph_of(call) == {"graph": True}
+    for seconds, graph in ((300e-6, {"graph": True}), (7e-6, {"graph": True, "graph_calls": 29})):
+        call, estimate = timer.prepare(lambda seconds=seconds: gpu.launch(seconds))
+        assert timing.graph_of(call) == graph
+        before = gpu.stream
+        found = timer.sustained(call, estimate)
+        assert found.seconds == pytest.approx(seconds)
+        assert gpu.stream - before >= 160e-3 and 60e-3 <= found.launches * seconds < 70e-3
+        assert timer.burst(call).seconds == pytest.approx(seconds)
+        assert timer.cold([call] * 3).seconds == pytest.approx(seconds)
 
     delays = iter([0.0, 0.0, 2e-3])  # once, in the first measurement
 
