@@ -477,6 +477,29 @@ def test_prune_keeps_the_largest_blocks_and_their_moments(with_optimizer: bool) 
     assert layer.density == (0.1875 if with_optimizer else 0.25)
 
 
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        (1e190, 1e200, 1e180),
+        (1e-180, 1e-170, 0.0),
+        (5e-324, 1.5e-323, 0.0),
+        (1.2e308, 1.7e308, 1e-300),
+        (1.0, np.inf, np.nan),
+        (1.0, np.nan, np.inf),
+        (2.0, 2.0, -2.0),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_prune_keeps_what_the_function_does(blocks: tuple[float, ...], dtype: Any) -> None:
+    """Of norms whose squares leave the range of float64, of those that are not finite, of ties."""
+    dense = torch.tensor(blocks, dtype=torch.float64).repeat_interleave(4).expand(4, 12).to(dtype)
+    everything = np.ones((1, 3), bool)
+    for density in (1 / 3, 2 / 3):
+        layer = BSRLinear(bsrgemm.bsr_array.from_block_mask(dense, everything, (4, 4)))
+        layer.prune_(density)
+        assert layer.indices.tolist() == bsrgemm.prune(dense, (4, 4), density).indices.tolist()
+
+
 def test_a_compiled_layer_is_pruned_often() -> None:
     """As the guide says: torch counts compilations from 0 again."""
     layer = BSRLinear.from_linear(torch.nn.Linear(64, 64), blocksize=(4, 4), density=1.0)

@@ -206,7 +206,7 @@ def prune(dense: Any, blocksize: tuple[int, int], density: float) -> bsr_array:
         raise ValueError(f"density is {density}; accepted: from 0 to 1")
     values = dense_values(dense, "dense")
     norms = Values(values.padded(blocksize), "dense").norms(blocksize)
-    order = np.argsort(-np.where(np.isnan(norms), np.inf, norms).ravel(), kind="stable")
+    order = np.argsort(-norms.ravel(), kind="stable")
     mask = np.zeros(norms.size, bool)
     mask[order[: count_of(density, norms.size)]] = True
     return bsr_array.from_block_mask(values.array(), mask.reshape(norms.shape), blocksize)

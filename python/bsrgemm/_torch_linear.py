@@ -30,6 +30,7 @@ from ._torch_operators import (
     rows_of,
     structure_of,
 )
+from ._values import block_norms
 
 ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
     None: lambda y: y,
@@ -366,10 +367,10 @@ class BSRLinear(torch.nn.Module):
 
     @torch.no_grad()
     def prune_(self, density: float, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Keep the stored blocks of the largest Frobenius norms; the others are forgotten.
+        """Keep the stored blocks of largest Frobenius norm, as :func:`bsrgemm.prune` does.
 
-        ``values``, ``indices`` and ``indptr`` are replaced by shorter ones, so what was compiled or
-        captured before does not see them.
+        The others are forgotten. ``values``, ``indices`` and ``indptr`` are replaced by shorter
+        ones, so what was compiled or captured before does not see them.
 
         Parameters
         ----------
@@ -392,7 +393,7 @@ class BSRLinear(torch.nn.Module):
         count = count_of(density, places)
         if count >= old.shape[0]:
             return
-        norms = torch.linalg.vector_norm(old, dim=(1, 2), dtype=torch.float64)
+        norms = block_norms(old.detach(), (1, 2), torch)
         kept = norms.sort(descending=True, stable=True).indices[:count].sort().values
         new = torch.nn.Parameter(old.detach()[kept], requires_grad=old.requires_grad)
         if optimizer is not None:

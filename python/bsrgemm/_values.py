@@ -7,6 +7,7 @@ copied to the device of the blocks, for which torch and CuPy wait.
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -224,32 +225,12 @@ class Values:
             return self._moved(contiguous() if contiguous else self.xp.ascontiguousarray(blocks))
 
     def norms(self, blocksize: tuple[int, int]) -> np.ndarray:
-        """On the host, the Frobenius norms of the blocks of a dense matrix, in float64; all of them
-        smaller by one power of two where the largest would leave its range."""
+        """On the host, those of the blocks of a dense matrix, as :func:`block_norms` has them."""
         with self.here():
             tiles = self._tiles(blocksize)
             if self._eight:
                 tiles = self._moved(tiles).float()
-            if self.dtype != "float64":
-                return self.library.to_host(self._norms(tiles))
-            # Squares of float64 may leave its range, of what are no larger than 2 not.
-            scale = self._powers(tiles)
-            norms = self.library.to_host(self._norms(tiles / scale))
-            powers = self.library.to_host(scale[:, 0, :, 0])
-            return norms * (powers * min(1.0, 2.0**1000 / powers.max(initial=1.0)))
-
-    def _norms(self, tiles: Any) -> Any:
-        if self.library is TORCH:
-            return self.xp.linalg.vector_norm(tiles, dim=(1, 3), dtype=self.xp.float64)
-        return self.xp.sqrt((tiles.astype(self.xp.float64) ** 2).sum(axis=(1, 3)))
-
-    def _powers(self, tiles: Any) -> Any:
-        """Of each block the largest power of two that is no more than its largest value, by which
-        division rounds nothing; 1 where that is 0 or not finite."""
-        xp = self.xp
-        largest = xp.amax(xp.abs(tiles), axis=(1, 3), keepdims=True)
-        largest = xp.where(xp.isfinite(largest) & (largest > 0), largest, 1.0)
-        return largest / (2 * xp.frexp(largest)[0])
+            return self.library.to_host(block_norms(tiles, (1, 3), self.xp))
 
     def padded(self, blocksize: tuple[int, int]) -> Any:
         """A dense matrix filled up with zeros to whole blocks; itself where it has those."""
@@ -261,6 +242,37 @@ class Values:
             out = self._new(whole)
             out[:rows, :cols] = self.like
             return self._moved(out)
+
+
+def block_norms(tiles: Any, axes: tuple[int, int], xp: Any) -> Any:
+    """Frobenius norms over two axes of an array of the library ``xp``, in float64, where it is; of
+    blocks with NaN they are infinite.
+
+    All are smaller by one power of two where the largest could leave the range.
+    """
+    if tiles.dtype != xp.float64:
+        return _unscaled_norms(tiles, axes, xp)
+    # Squares of float64 may leave its range, of what are no larger than 2 not.
+    powers = _powers(tiles, axes, xp)
+    norms = _unscaled_norms(tiles / powers, axes, xp)
+    powers = powers.reshape(norms.shape)
+    return norms * xp.where((powers > 2.0**900).any(), powers * 2.0**-100, powers)
+
+
+def _unscaled_norms(tiles: Any, axes: tuple[int, int], xp: Any) -> Any:
+    if hasattr(tiles, "astype"):
+        norms = xp.sqrt((tiles.astype(xp.float64) ** 2).sum(axis=axes))
+    else:
+        norms = xp.linalg.vector_norm(tiles, dim=axes, dtype=xp.float64)
+    return xp.where(xp.isnan(norms), math.inf, norms)
+
+
+def _powers(tiles: Any, axes: tuple[int, int], xp: Any) -> Any:
+    """Of each block the largest power of two that is no more than its largest value, by which
+    division rounds nothing; 1 where that is 0 or not finite."""
+    largest = xp.amax(xp.abs(tiles), axis=axes, keepdims=True)
+    largest = xp.where(xp.isfinite(largest) & (largest > 0), largest, 1.0)
+    return largest / (2 * xp.frexp(largest)[0])
 
 
 def dense_values(dense: Any, name: str) -> Values:
