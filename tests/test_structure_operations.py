@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -117,6 +119,39 @@ def test_patterns_are_shared_and_values_are_not(rng: np.random.Generator) -> Non
         assert not np.shares_memory(a.data, b.data)
     for b in (a[:4], a[:, :9], bsrgemm.vstack([a]), a.reblock((2, 3)), a.reblock((4, 3))):
         assert not np.shares_memory(a.data, b.data)
+
+
+class Named(bsr_array):
+    """A subclass whose constructor takes something else."""
+
+    def __init__(self, name: str, dense: np.ndarray) -> None:
+        super().__init__(dense, blocksize=(2, 2))
+        self.name = name
+
+
+def test_subclasses_give_plain_matrices() -> None:
+    dense = np.arange(24.0).reshape(4, 6)
+    dense[:2, :2] = 0
+    a, b = Named("a", dense), Named("b", np.eye(4, 6))
+    results = {
+        "views": (a.T, dense.T),
+        "copies": (a.copy(), dense),
+        "copy.copy": (copy.copy(a), dense),
+        "copy.deepcopy": (copy.deepcopy(a), dense),
+        "pickles": (pickle.loads(pickle.dumps(a)), dense),
+        "factors": (2 * a, 2 * dense),
+        "sums": (a + a, 2 * dense),
+        "sums of patterns": (a + b, dense + np.eye(4, 6)),
+        "differences": (a - b, dense - np.eye(4, 6)),
+        "products": (a * a, dense * dense),
+        "products of patterns": (a * b, dense * np.eye(4, 6)),
+        "parts": (a[:2], dense[:2]),
+        "parts of views": (a.T[:2], dense.T[:2]),
+        "other blocks": (a.reblock((1, 3)), dense),
+        "stacks": (bsrgemm.vstack([a, a]), np.vstack([dense, dense])),
+    }
+    for what, (found, expected) in results.items():
+        assert type(found) is bsr_array and np.array_equal(found.todense(), expected), what
 
 
 def test_sixteen_bit_floats_are_rounded_once() -> None:

@@ -91,6 +91,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
 
     A batch, of values of more than three dimensions, is multiplied as NumPy multiplies stacks of
     matrices, and shares pattern and plan. ``A[i]`` is one of its matrices, which shares the values.
+
+    What is computed of a subclass's matrices, and their views, copies and pickles, are bsr_arrays.
     """
 
     __slots__ = (
@@ -126,6 +128,11 @@ class bsr_array(Arithmetic, Blocks, Planning):
         self = cls.__new__(cls)
         self._set(parts, check=True)
         return self
+
+    @staticmethod
+    def _plain(arrays: tuple[Any, Any, Any], shape: tuple[int, int], check: bool) -> bsr_array:
+        """Of no subclass, whose constructor may take something else."""
+        return bsr_array(arrays, shape, check=check)
 
     def _parts(self) -> Parts:
         structure = self._structure

@@ -144,7 +144,7 @@ def _cut(a: Any, rows: range, cols: range) -> Any:
     kept &= (block_cols >= first_col) & (block_cols < end_col)
     keys = (block_rows[kept] - first_row) * (end_col - first_col) + block_cols[kept] - first_col
     data = Values(a._data, "a.data").take(np.flatnonzero(kept))
-    return of_keys(type(a), data, keys, (len(rows), len(cols)), a.blocksize)
+    return of_keys(a._plain, data, keys, (len(rows), len(cols)), a.blocksize)
 
 
 def reblocked(a: Any, blocksize: tuple[int, int], drop_zeros: bool) -> Any:
@@ -160,7 +160,7 @@ def reblocked(a: Any, blocksize: tuple[int, int], drop_zeros: bool) -> Any:
         kept = values.nonzero()
         if not kept.all():
             keys, data = keys[kept], values.take(np.flatnonzero(kept))
-    return of_keys(type(a), data, keys, a.shape, blocksize)
+    return of_keys(a._plain, data, keys, a.shape, blocksize)
 
 
 def _regrouped(

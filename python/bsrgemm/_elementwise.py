@@ -160,7 +160,8 @@ def index_arrays(
 def of_keys(
     kind: Any, data: Any, keys: np.ndarray, shape: tuple[int, int], blocksize: tuple[int, int]
 ) -> Any:
-    """The matrix of class ``kind`` that stores ``data`` at ascending positions."""
+    """The matrix that ``kind``, a class or :meth:`bsr_array._plain`, makes of ``data`` at ascending
+    positions."""
     return kind((data, *index_arrays(keys, shape, blocksize)), shape, check=False)
 
 
@@ -212,7 +213,7 @@ def add(a: Any, b: Any, subtract: bool) -> Any:
     (a_keys, a_blocks), (b_keys, b_blocks) = canonical(a), canonical(b)
     keys = np.union1d(a_keys, b_keys)
     parts = ((x, np.searchsorted(keys, at)) for x, at in ((a_blocks, a_keys), (b_blocks, b_keys)))
-    return of_keys(type(a), first.place(parts, len(keys), subtract), keys, a.shape, a.blocksize)
+    return of_keys(a._plain, first.place(parts, len(keys), subtract), keys, a.shape, a.blocksize)
 
 
 def multiply(a: Any, b: Any) -> Any:
@@ -239,7 +240,7 @@ def multiply(a: Any, b: Any) -> Any:
             return a._with_values(first.like * second.like)
     with first.here():
         blocks = first.take(in_a) * second.take(in_b)
-    return of_keys(type(a), blocks, keys, a.shape, a.blocksize)
+    return of_keys(a._plain, blocks, keys, a.shape, a.blocksize)
 
 
 def total(a: Any, axis: int | None) -> Any:
