@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import io
 import itertools
+import mmap
 import pickle
+from array import array as typed_array
 from pathlib import Path
 
 import bsrgemm
@@ -56,6 +59,24 @@ def test_lists_are_arrays() -> None:
     a = bsr_array(([[[1.0, 2.0]], [[3.0, 4.0]]], [0, 1], [0, 1, 2]), (2, 4))
     assert np.array_equal(a.todense(), [[1, 2, 0, 0], [0, 0, 3, 4]])
     assert bsr_array((np.ones((0, 2, 2)), [], [0, 0]), (2, 2)).nnzb == 0
+
+
+def test_objects_of_the_buffer_protocol_are_arrays() -> None:
+    data = np.arange(1.0, 5).reshape(2, 1, 2)
+    values = memoryview(typed_array("d", data.ravel())).cast("B").cast("d", (2, 1, 2))
+    shared = mmap.mmap(-1, 12)
+    shared[:] = np.array([0, 1, 2], np.int32).tobytes()
+    for indices, indptr in (
+        (typed_array("i", [0, 1]), typed_array("q", [0, 1, 2])),
+        ((ctypes.c_int32 * 2)(0, 1), memoryview(shared).cast("i")),
+    ):
+        a = bsr_array((values, indices, indptr), (2, 4))
+        assert np.array_equal(a.todense(), [[1, 2, 0, 0], [0, 0, 3, 4]])
+        assert np.shares_memory(a.data, np.asarray(values))
+    with pytest.raises(TypeError, match="indices has dtype float32"):
+        bsr_array((data, typed_array("f", [0, 1]), [0, 1, 2]), (2, 4))
+    with pytest.raises(TypeError, match="indices is a set; accepted: .*the buffer protocol"):
+        bsr_array((data, {0, 1}, [0, 1, 2]), (2, 4))
 
 
 def test_pattern_is_copied_and_values_are_not(rng: np.random.Generator) -> None:

@@ -106,15 +106,18 @@ def as_array(x: Any, name: str) -> Any:
         return x
     if isinstance(x, (list, tuple)) and len(x) == 0:
         return np.empty(0, np.int64)
-    if isinstance(x, (list, tuple, memoryview, bytearray)) or hasattr(x, "__array_interface__"):
+    if isinstance(x, (list, tuple)) or hasattr(x, "__array_interface__"):
         return np.asarray(x)
-    if not hasattr(x, "__dlpack__"):
+    if hasattr(x, "__dlpack__"):
+        return x
+    try:
+        return np.asarray(memoryview(x))
+    except TypeError:  # of memoryview, as before Python 3.12 no attribute says what has a buffer
         raise TypeError(
             f"{name} is a {kind_of(x)}; accepted: an array of NumPy, torch or CuPy, a "
             "bsrgemm.DeviceArray, or an object with __dlpack__, __cuda_array_interface__ or the "
             "buffer protocol"
-        )
-    return x
+        ) from None
 
 
 def _from_arrays(arg: tuple, shape: tuple[int, int] | None) -> Parts:
