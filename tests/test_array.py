@@ -408,10 +408,15 @@ def test_npz_of_unsorted_blocks(tmp_path: Path, rng: np.random.Generator) -> Non
     sparse.save_npz(tmp_path / "theirs.npz", theirs)
     ours = bsrgemm.load(tmp_path / "theirs.npz")
     assert ours.nnzb == 5 and np.array_equal(ours.todense(), theirs.toarray())
-    repeated = sparse.bsr_array((data, np.zeros(5, int), np.array([0, 3, 3, 5])), shape=(6, 9))
-    sparse.save_npz(tmp_path / "repeated.npz", repeated)
-    with pytest.raises(ValueError, match="repeated.npz.* holds no BSR matrix: .*are both 0"):
-        bsrgemm.load(tmp_path / "repeated.npz")
+    # And duplicates, which are added, as they are of a matrix.
+    for kind in (np.float32, np.float64):
+        arrays = data.astype(kind), np.array([1, 0, 1, 2, 2]), np.array([0, 3, 3, 5])
+        repeated = sparse.bsr_array(arrays, shape=(6, 9))
+        sparse.save_npz(tmp_path / "repeated.npz", repeated)
+        ours, expected = bsrgemm.load(tmp_path / "repeated.npz"), bsr_array(repeated)
+        assert ours.nnzb == 3 and ours.indices.tolist() == [0, 1, 2]
+        assert ours.indptr.tolist() == [0, 2, 2, 3] and ours.indptr.dtype == expected.indptr.dtype
+        assert np.array_equal(ours.data, expected.data)
 
 
 def test_plan(rng: np.random.Generator) -> None:

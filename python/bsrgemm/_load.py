@@ -15,8 +15,9 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     Parameters
     ----------
     path : str, path or binary file
-        An ``.npz`` file. Blocks that do not ascend within a row, as some of SciPy's conversions
-        leave them, are put in order.
+        An ``.npz`` file of a matrix of format BSR and dtype float32 or float64, or of what ``save``
+        writes. Blocks that do not ascend within a row, as some of SciPy's conversions leave them,
+        are put in order, and duplicates added.
     check : bool
         False trusts the contents of indices and indptr, and zeros beyond the matrix.
 

@@ -79,7 +79,9 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...
 def in_order(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same blocks by ascending columns of each row. What is malformed is returned as it is."""
+    """The same blocks by ascending columns of each row, those of one place added, as SciPy means
+    them. What is malformed is returned as it is, and so are duplicates of what NumPy does not add.
+    """
     integers = {indices.dtype.kind, indptr.dtype.kind} <= set("iu")
     if not integers or indices.ndim != 1 or indptr.ndim != 1 or data.shape[:1] != indices.shape:
         return data, indices, indptr
@@ -92,8 +94,15 @@ def in_order(
     ascends[begins[(begins > 0) & (begins < len(indices))] - 1] = True
     if ascends.all():
         return data, indices, indptr
-    order = np.lexsort((indices, np.repeat(np.arange(len(counts)), counts)))
-    return data[order], indices[order], indptr
+    rows = np.repeat(np.arange(len(counts)), counts)
+    order = np.lexsort((indices, rows))
+    data, indices, rows = data[order], indices[order], rows[order]
+    is_first = np.concatenate([[True], (np.diff(rows) != 0) | (indices[1:] != indices[:-1])])
+    if is_first.all() or data.dtype.kind != "f":
+        return data, indices, indptr
+    before = np.concatenate([[0], np.cumsum(is_first)])
+    firsts = np.flatnonzero(is_first)
+    return np.add.reduceat(data, firsts, axis=0), indices[firsts], before[ends].astype(indptr.dtype)
 
 
 def format_of(path: Path) -> str | None:
