@@ -125,3 +125,22 @@ def test_docstring(name: str, thing: Any) -> None:
         return
     arguments = set(inspect.signature(thing).parameters) - {"self", "cls", "type"}
     assert arguments <= listed, f"{name} does not say what {arguments - listed} are"
+
+
+OPERATORS = ("matmul", "getitem", "neg", "add", "sub", "mul", "truediv")
+
+
+def test_operators_are_in_the_reference() -> None:
+    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
+    for module in public_modules():
+        for name in module.__all__:
+            thing = getattr(module, name)
+            operators = [f"__{x}__" for x in OPERATORS if hasattr(thing, f"__{x}__")]
+            if not isinstance(thing, type) or issubclass(thing, tuple) or not operators:
+                continue
+            entry = re.search(rf"autoclass:: {name}\b.*((?:\n   :.*)*)", pages)
+            assert entry, name
+            listed = re.search(":special-members: (.*)", entry.group(1))
+            assert listed and listed.group(1).split(", ") == operators, f"{name}: {operators}"
+            for operator in operators:
+                assert getattr(thing, operator).__doc__, f"{name}.{operator} has no docstring"

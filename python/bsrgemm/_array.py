@@ -551,6 +551,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
     # ---- products ------------------------------------------------------------------------------
 
     def __matmul__(self, other: Any) -> Any:
+        """``matmul(self, other)``, the product with a dense array or another bsr_array, which is
+        dense; see :func:`matmul`. ``other @ A`` is the product from the left."""
         return matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:

@@ -124,6 +124,8 @@ class DynamicArray(BlockSparse):
         return self.to_bsr().todense()
 
     def __matmul__(self, other: Any) -> Any:
+        """``matmul(self, other)``, the product with a dense array; see :func:`matmul`.
+        ``other @ A`` is the product from the left."""
         return matmul(self, other)
 
     def __rmatmul__(self, other: Any) -> Any:

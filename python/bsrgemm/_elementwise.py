@@ -28,6 +28,7 @@ class Arithmetic(BlockSparse):
     __slots__ = ()
 
     def __neg__(self) -> Any:
+        """The negative, of the same pattern."""
         return scale(self, -1.0, False)
 
     def __mul__(self, other: Any) -> Any:

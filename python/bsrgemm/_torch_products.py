@@ -251,6 +251,8 @@ class BlockTensor(BlockSparse):
         return dense.T if self.is_transposed else dense
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
+        """``matmul(self, other)``, the product with a dense tensor, with gradients; see
+        :func:`matmul`. ``other @ A`` is the product from the left."""
         return matmul(self, other)
 
     def __rmatmul__(self, other: torch.Tensor) -> torch.Tensor:
