@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import structure_cases
 from bsrgemm import bsr_array
-from cases import DTYPES, Problem, problem
+from cases import DTYPES, Problem, numpy_dtype, problem
 from operations import matrix
 from precision_cases import EIGHT
 from spaces import CPU_SPACES, Foreign, Space
@@ -260,6 +260,11 @@ def foreign() -> bsr_array:
         (lambda: np.ones((4, 6)) - small(), TypeError, "is a ndarray; accepted: a bsr_array"),
         (lambda: small() * np.ones(6), TypeError, "is a ndarray; accepted: a real number or"),
         (lambda: small() * "2", TypeError, "is a str; accepted: a real number or"),
+        (lambda: small() * Foreign(np.ones(())), TypeError, "a Foreign; .*real number or a bsr_ar"),
+        (lambda: small() * np.array("2"), TypeError, "is a ndarray; accepted: a real number or"),
+        (lambda: small() * np.array(2j), TypeError, "is a ndarray; accepted: a real number or"),
+        (lambda: small() + np.array(1.0), TypeError, "is a ndarray; accepted: a bsr_array"),
+        (lambda: small() / np.ones(1), TypeError, "is a ndarray; accepted: a real number$"),
         (lambda: small() / small(), TypeError, "divisor of a bsr_array is a bsr_array; accepted"),
         (lambda: small() + small(np.float64), TypeError, "b has dtype float64 and a has float32"),
         (lambda: small() * small(blocksize=(4, 2)), ValueError, r"b has blocksize \(4, 2\) and a"),
@@ -316,6 +321,37 @@ def foreign() -> bsr_array:
 def test_refused(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", *DTYPES])
+def test_numbers_of_numpy_are_scalars(dtype: str) -> None:
+    """And its arrays of no dimensions, as of SciPy's matrices."""
+    a = small()
+    array = np.array(1 if dtype == "bool" else 3).astype(numpy_dtype(dtype))
+    for number in (array, array[()]):
+        for found in (a * number, number * a):
+            assert found.dtype == np.float32 and np.array_equal(found.data, a.data * float(number))
+        assert np.array_equal((a / number).data, a.data / np.float32(number))
+        product = bsrgemm.matmul(a, np.ones((6, 2), np.float32), alpha=number)
+        assert np.array_equal(product, np.full((4, 2), 6 * float(number)))
+    total = a.astype(dtype).sum() if dtype in DTYPES else a.sum()
+    assert np.array_equal((a / total).data, a.data / np.float32(24))
+
+
+@pytest.mark.parametrize("library", ["torch", "jax.numpy"])
+def test_arrays_of_a_number_name_their_method(library: str) -> None:
+    """Which waits for a device, so that it is not called silently."""
+    xp = pytest.importorskip(library)
+    a, number = small(), xp.ones(())
+    for call in (
+        lambda: a / number,
+        lambda: a * number,
+        lambda: number * a,
+        lambda: bsrgemm.matmul(a, np.ones((6, 2), np.float32), alpha=number),
+        lambda: bsrgemm.prune(a.todense(), (2, 2), number),
+    ):
+        with pytest.raises(TypeError, match=r"accepted: a real number.* Its method item\(\) gives"):
+            call()
 
 
 def test_sums_of_any_library() -> None:

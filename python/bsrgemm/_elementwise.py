@@ -13,7 +13,7 @@ from ._convert import grid_of
 from ._interop import library_of
 from ._kinds import kind_of
 from ._library import BlockSparse
-from ._matmul import matmul, real_number
+from ._matmul import is_real_number, matmul, number_hint, real_number
 from ._values import Values, ones_like
 
 
@@ -33,7 +33,7 @@ class Arithmetic(BlockSparse):
 
     def __mul__(self, other: Any) -> Any:
         """Times a number, or elementwise times a matrix: blocks that both store."""
-        if isinstance(other, numbers.Real):
+        if is_real_number(other):
             return scale(self, other, False)
         return multiply(self, _matrix(other, "*", "a real number or a bsr_array of its shape"))
 
@@ -41,15 +41,16 @@ class Arithmetic(BlockSparse):
 
     def __truediv__(self, other: Any) -> Any:
         """Over a number."""
-        if isinstance(other, numbers.Real):
+        if is_real_number(other):
             return scale(self, other, True)
         raise TypeError(
             f"the divisor of a bsr_array is a {kind_of(other)}; accepted: a real number"
+            f"{number_hint(other)}"
         )
 
     def __add__(self, other: Any) -> Any:
         """The sum, of the blocks that either matrix stores."""
-        if isinstance(other, numbers.Real) and other == 0:  # the start of Python's sum()
+        if is_real_number(other) and other == 0:  # the start of Python's sum()
             return self.copy()  # type: ignore[attr-defined]
         return add(self, _matrix(other, "+", "a bsr_array of its shape"), False)
 
@@ -98,6 +99,8 @@ def _matrix(other: Any, sign: str, accepted: str) -> Any:
     hint = "A.todense() makes it dense, and @ is the matrix product"
     if isinstance(other, BlockSparse):
         hint = "Its method to_bsr() makes one of the blocks that it stores now"
+    elif sign == "*" and number_hint(other):
+        hint = "Its method item() gives a real number"
     raise TypeError(
         f"the other operand of {sign} with a bsr_array is a {kind_of(other)}; accepted: "
         f"{accepted}. {hint}"

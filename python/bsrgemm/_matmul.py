@@ -6,10 +6,12 @@ import math
 import numbers
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
+
 from . import _core
 from ._batch import broadcast, check_single
 from ._convert import MOST_BATCH_DIMENSIONS
-from ._dtypes import EIGHT_BIT_DTYPES, dtype_name
+from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, dtype_name
 from ._forward_mode import in_dual_level
 from ._interop import handed_back, importable, is_scipy_sparse, library_of
 from ._kinds import kind_of
@@ -525,12 +527,33 @@ def _of_shape(x: Any, name: str, shape: tuple[int, ...], written: bool = False) 
     return library.writable(x, name) if written else library.importable(x, name)
 
 
+def is_real_number(x: Any) -> bool:
+    """Whether a scalar argument is one: a number of Python, or NumPy's, or an array of one."""
+    if isinstance(x, numbers.Real):
+        return True
+    # Of those of no dimensions, since others may be operands; ml_dtypes' kind is that of bytes.
+    return (
+        isinstance(x, (np.generic, np.ndarray))
+        and x.ndim == 0
+        and (x.dtype.kind in "biuf" or x.dtype.name in ACCEPTED_DTYPES)
+    )
+
+
+def number_hint(x: Any) -> str:
+    """What a refusal of ``x`` as a number adds: other libraries' wait for a device, so that none is
+    read unless the caller says so."""
+    is_numpy = isinstance(x, (np.generic, np.ndarray))
+    has_number = getattr(x, "shape", None) == () and hasattr(x, "item") and not is_numpy
+    return ". Its method item() gives one" if has_number else ""
+
+
 def real_number(value: Any, name: str) -> float:
     """A scalar argument as a float."""
     if type(value) is float:
         return value
-    if not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} is a {type(value).__name__}; accepted: a real number")
+    if not is_real_number(value):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is a {kind}; accepted: a real number{number_hint(value)}")
     try:
         return float(value)
     except OverflowError:
