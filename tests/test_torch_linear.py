@@ -477,6 +477,27 @@ def test_prune_keeps_the_largest_blocks_and_their_moments(with_optimizer: bool) 
     assert layer.density == (0.1875 if with_optimizer else 0.25)
 
 
+def test_pruning_refuses_an_optimizer_of_one_state() -> None:
+    layer = BSRLinear.from_linear(torch.nn.Linear(64, 32), blocksize=(8, 16), density=1.0)
+    optimizer = torch.optim.LBFGS(layer.parameters())
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = layer(torch.ones(2, 64)).square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with pytest.raises(ValueError, match="optimizer is an LBFGS, whose state is of all parameters"):
+        layer.prune_(0.5, optimizer)
+    assert layer.density == 1
+    optimizer.step(closure)
+    layer.prune_(0.5)
+    optimizer = torch.optim.LBFGS(layer.parameters())
+    optimizer.step(closure)
+    assert layer.density == 0.5
+
+
 @pytest.mark.parametrize(
     "blocks",
     [

@@ -379,14 +379,21 @@ class BSRLinear(torch.nn.Module):
             few are stored already.
         optimizer : torch.optim.Optimizer, optional
             It goes on with the new ``values`` in place of the old ones: its state of those blocks,
-            such as moments, is kept.
+            such as moments, is kept. ``torch.optim.LBFGS``, whose state is of all parameters
+            together, cannot go on.
 
         Raises
         ------
         ValueError
-            If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values``.
+            If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values`` or is a
+            ``torch.optim.LBFGS``.
         """
         density = density_of(density)
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "optimizer is an LBFGS, whose state is of all parameters together; accepted: one "
+                "with a state of each. Prune without it, and make another LBFGS"
+            )
         old = self.values
         rows, cols = grid_of((self.out_features, self.in_features), self.blocksize)
         places = rows * cols
