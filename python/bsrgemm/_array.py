@@ -346,7 +346,8 @@ class bsr_array(Arithmetic, Blocks, Planning):
     def to_torch(self) -> Any:
         """A torch tensor of layout ``torch.sparse_bsr`` that shares the values.
 
-        Of a transposed view it is a copy.
+        Of a transposed view it is a copy, and of values in read-only host memory, which torch does
+        not have: NumPy's that are not writable, and JAX's.
 
         Raises
         ------

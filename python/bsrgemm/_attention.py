@@ -96,13 +96,13 @@ def attention(
         needs it, ``"top_left"`` the first ones, as torch does. Of each sequence, where there are
         several.
     cu_seqlens_q, cu_seqlens_k : array of int32 or int64, optional
-        Shape (sequences + 1,), on the device of ``q``: sequence ``i``, which sees itself only, has
-        the queries ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1] - 1``, and its keys likewise. ``q``
-        and the result then have shape (queries of all, heads, size), ``k`` and ``v`` (keys of all,
-        heads, size). Sequences may be empty. Rows of the result that belong to no sequence are not
-        written. There is no ``block_mask`` then. The host does not read arrays on a GPU: what is
-        not ascending there, or reaches beyond the rows, gives other results than it should.
-        float8_e4m3fn is computed on the CPU alone then.
+        Shape (sequences + 1,), contiguous, on the device of ``q``: sequence ``i``, which sees
+        itself only, has the queries ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1] - 1``, and its
+        keys likewise. ``q`` and the result then have shape (queries of all, heads, size), ``k`` and
+        ``v`` (keys of all, heads, size). Sequences may be empty. Rows of the result that belong to
+        no sequence are not written. There is no ``block_mask`` then. The host does not read arrays
+        on a GPU: what is not ascending there, or reaches beyond the rows, gives other results than
+        it should. float8_e4m3fn is computed on the CPU alone then.
     max_seqlen_q, max_seqlen_k : int, optional
         Bounds of the lengths, for callers of ``flash_attn_varlen_func``. No backend needs them: the
         CPU checks them, GPUs do not look.

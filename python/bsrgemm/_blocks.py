@@ -70,9 +70,13 @@ class Blocks(BlockSparse):
         Raises
         ------
         TypeError
-            If the index is no slice or pair of slices.
+            If the index is no slice or pair of slices or, of a batch, no integer or tuple of them;
+            if the values are in no array of NumPy, torch or CuPy; if a part is taken of a torch
+            tensor that requires grad or has a tangent of forward mode.
         ValueError
             If a bound is no multiple of the block size, or a step not 1.
+        IndexError
+            If an integer is none of the batch's.
         """
         self._look()
         if self._batch:

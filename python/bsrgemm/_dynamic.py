@@ -36,8 +36,8 @@ class DynamicPattern:
         many. If a mask has more, the last ones are dropped, by rows and then by columns, and
         :attr:`counts` says how many.
     device : str or torch.device
-        ``"cuda"`` (which is ``"cuda:0"``), ``"cuda:<index>"``, or ``"cpu"``, where the same is
-        computed by the host.
+        ``"cuda"`` (which is ``"cuda:0"``, and the default), ``"cuda:<index>"``, or ``"cpu"``, where
+        the same is computed by the host.
 
     Raises
     ------
