@@ -125,7 +125,7 @@ CALLS = (
         "mask of a wrong kind",
         lambda: call(block_mask=np.ones((2, 2), bool)),
         TypeError,
-        ("block_mask is a ndarray; accepted: a BlockMask, a bsr_array or None",),
+        ("block_mask is an ndarray; accepted: a BlockMask, a bsr_array or None",),
     ),
     Bad(
         "mask of a pattern that changes",
@@ -185,6 +185,12 @@ CALLS = (
         lambda: packed(cu_seqlens_q=np.array([0.0, 6.0, 10.0])),
         TypeError,
         ("cu_seqlens_q has dtype float64", "int32 or int64"),
+    ),
+    Bad(
+        "offsets with strides",
+        lambda: packed(cu_seqlens_k=np.array([0, 0, 6, 0, 10])[::2]),
+        ValueError,
+        ("cu_seqlens_k has strides of 2 elements", "C-contiguous"),
     ),
     Bad(
         "offsets of another number",

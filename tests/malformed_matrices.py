@@ -83,7 +83,7 @@ METHODS = (
     ),
     Bad("part with steps", lambda: build()[::2], ValueError, ("row range is 0:4 in steps of 2",)),
     Bad("one row", lambda: build()[0], TypeError, ("index of a bsr_array is 0", "A[r0:r1, c0:c1]")),
-    Bad("plus a number", lambda: build() + 1, TypeError, ("a int", "accepted: a bsr_array")),
+    Bad("plus a number", lambda: build() + 1, TypeError, ("an int", "accepted: a bsr_array")),
     Bad(
         "minus a dense array",
         lambda: x(4, 6) - build(),
@@ -196,9 +196,9 @@ METHODS = (
         "factor too large",
         lambda: build() * 10**400,
         ValueError,
-        ("the factor is a int beyond what float64 holds", "accepted: a real number"),
+        ("the factor is an int beyond what float64 holds", "accepted: a real number"),
     ),
-    Bad("divisor too large", lambda: build() / 10**400, ValueError, ("the divisor is a int",)),
+    Bad("divisor too large", lambda: build() / 10**400, ValueError, ("the divisor is an int",)),
     Bad(
         "mask of another shape",
         lambda: masked(np.ones((2, 2), bool)),
@@ -229,7 +229,7 @@ METHODS = (
         TypeError,
         ("width is 'a'", "accepted: an integer of at least 8"),
     ),
-    Bad("spy on a number", lambda: build().spy(5), TypeError, ("ax is a int", "accepted: axes")),
+    Bad("spy on a number", lambda: build().spy(5), TypeError, ("ax is an int", "accepted: axes")),
     Bad(
         "save without a path",
         lambda: build().save(None),
@@ -361,7 +361,7 @@ STACKS = {
             "a dense array",
             lambda: bsrgemm.hstack([x(4, 6)]),
             TypeError,
-            ("blocks[0] is a ndarray", "accepted"),
+            ("blocks[0] is an ndarray", "accepted"),
         ),
         Bad(
             "other rows",
@@ -413,7 +413,7 @@ STACKS = {
 }
 
 SOFTMAX = (
-    Bad("dense", lambda: softmax(x(4, 6)), TypeError, ("a is a ndarray", "accepted: a bsr_array")),
+    Bad("dense", lambda: softmax(x(4, 6)), TypeError, ("a is an ndarray", "accepted: a bsr_array")),
     Bad(
         "scale a string",
         lambda: softmax(build(), "1"),
@@ -445,13 +445,13 @@ SAMPLED = (
         "pattern is dense",
         lambda: sampled(pattern=x(4, 6)),
         TypeError,
-        ("pattern is a ndarray", "accepted: a bsr_array, a DynamicArray or a DynamicPattern"),
+        ("pattern is an ndarray", "accepted: a bsr_array, a DynamicArray or a DynamicPattern"),
     ),
     Bad(
         "out is dense",
         lambda: sampled(out=x(4, 6)),
         TypeError,
-        ("out is a ndarray", "accepted: a bsr_array"),
+        ("out is an ndarray", "accepted: a bsr_array"),
     ),
     Bad(
         "out of a pattern that changes",

@@ -50,7 +50,7 @@ MASKS = (
         "from_bsr of a dense array",
         lambda: BlockMask.from_bsr(x(2, 2)),
         TypeError,
-        ("a is a ndarray", "accepted"),
+        ("a is an ndarray", "accepted"),
     ),
     Bad(
         "from_bsr of a pattern that changes",
@@ -137,7 +137,7 @@ MASKS = (
         "lists of heads: one number",
         lambda: indices([[[0, 1]]], 5),
         TypeError,
-        ("indices is a int", "accepted: of each batch a sequence of one array for each head"),
+        ("indices is an int", "accepted: of each batch a sequence of one array for each head"),
     ),
     Bad(
         "lists of heads: one list",
@@ -149,7 +149,7 @@ MASKS = (
         "from_flex of an array",
         lambda: BlockMask.from_flex(x(2, 2)),
         TypeError,
-        ("block_mask is a ndarray",),
+        ("block_mask is an ndarray",),
     ),
     Bad("lists: column out of range", lambda: indices([0, 1], [2]), ValueError, ("indices",)),
     Bad("lists: descending columns", lambda: indices([0, 2], [1, 0]), ValueError, ("ascend",)),

@@ -149,7 +149,9 @@ PRODUCTS = (
         TypeError,
         ("b", "MaskedArray"),
     ),
-    Bad("a is dense", lambda: matmul(x(4, 6), x(6, 3)), TypeError, ("a is a ndarray", "bsr_array")),
+    Bad(
+        "a is dense", lambda: matmul(x(4, 6), x(6, 3)), TypeError, ("a is an ndarray", "bsr_array")
+    ),
     Bad("b at no device address", lambda: build() @ Cuda(shape=(6, 3)), RuntimeError, (), True),
     Bad(
         "c of another shape",
@@ -311,7 +313,7 @@ PRODUCTS = (
         "alpha too large",
         lambda: matmul(build(), x(6, 3), alpha=10**400),
         ValueError,
-        ("alpha is a int beyond what float64 holds", "accepted: a real number"),
+        ("alpha is an int beyond what float64 holds", "accepted: a real number"),
     ),
     Bad(
         "alpha complex", lambda: matmul(build(), x(6, 3), alpha=1j), TypeError, ("alpha", "complex")

@@ -79,11 +79,11 @@ LINEAR = (
         "input of NumPy",
         lambda: layer(np.ones((3, 6))),
         TypeError,
-        ("input is a ndarray", "Tensor"),
+        ("input is an ndarray", "Tensor"),
     ),
     Bad("input is a list", lambda: layer([[1.0] * 6]), TypeError, ("input is a list", "Tensor")),
     Bad(
-        "bias of NumPy", lambda: layer(bias=np.ones(4)), TypeError, ("bias is a ndarray", "Tensor")
+        "bias of NumPy", lambda: layer(bias=np.ones(4)), TypeError, ("bias is an ndarray", "Tensor")
     ),
     Bad("bias is a list", lambda: layer(bias=[1.0] * 4), TypeError, ("bias is a list", "Tensor")),
     Bad(
@@ -120,7 +120,7 @@ MODULE = (
         "bias of NumPy",
         lambda: BSRLinear(weight(), np.ones(4)),
         TypeError,
-        ("bias is a ndarray", "accepted: a torch.Tensor or None"),
+        ("bias is an ndarray", "accepted: a torch.Tensor or None"),
     ),
     Bad(
         "activation of a module",
@@ -132,7 +132,7 @@ MODULE = (
         "called with NumPy",
         lambda: BSRLinear(weight())(np.ones((3, 6), np.float32)),
         TypeError,
-        ("input is a ndarray", "accepted: a torch.Tensor"),
+        ("input is an ndarray", "accepted: a torch.Tensor"),
     ),
     Bad(
         "called with a sparse tensor",
@@ -165,7 +165,7 @@ MODULE = (
 )
 
 SPARSIFY = (
-    Bad("no module", lambda: sparse(np.ones(3)), TypeError, ("module is a ndarray",)),
+    Bad("no module", lambda: sparse(np.ones(3)), TypeError, ("module is an ndarray",)),
     Bad("density", lambda: sparse(density=1.5), ValueError, ("density is 1.5", "0 to 1")),
     Bad("blocksize", lambda: sparse(blocksize=4), TypeError, ("blocksize is 4", "pair")),
 )
@@ -175,14 +175,14 @@ ATTENTION = (
         "query of NumPy",
         lambda: attend(query=np.ones((1, 2, 4, 8))),
         TypeError,
-        ("query is a ndarray", "accepted: a torch.Tensor"),
+        ("query is an ndarray", "accepted: a torch.Tensor"),
     ),
     Bad("value is a list", lambda: attend(value=[1.0]), TypeError, ("value is a list", "Tensor")),
     Bad(
         "sequences of NumPy",
         lambda: attend(cu_seqlens_q=np.array([0, 4])),
         TypeError,
-        ("cu_seqlens_q is a ndarray", "accepted: a torch.Tensor or None"),
+        ("cu_seqlens_q is an ndarray", "accepted: a torch.Tensor or None"),
     ),
     Bad(
         "factor is a string",
@@ -191,7 +191,7 @@ ATTENTION = (
         ("q_descale is a str", "accepted: a torch.Tensor, a real number or None"),
     ),
     Bad("key is nested", lambda: attend(key=nested(2, 4, 8)), TypeError, ("k is a nested tensor",)),
-    Bad("mask", lambda: attend(block_mask=3), TypeError, ("block_mask is a int", "accepted")),
+    Bad("mask", lambda: attend(block_mask=3), TypeError, ("block_mask is an int", "accepted")),
     Bad("window", lambda: attend(window=3), TypeError, ("window is 3", "accepted: a pair")),
     Bad("layout", lambda: attend(layout="sd"), ValueError, ("layout is 'sd'",)),
     Bad("backend of GPUs", lambda: attend(backend="hopper"), ValueError, ("operands are on cpu",)),
@@ -199,7 +199,9 @@ ATTENTION = (
 )
 
 PATTERN = (
-    Bad("mask of NumPy", lambda: pattern(np.ones((2, 3), bool)), TypeError, ("mask is a ndarray",)),
+    Bad(
+        "mask of NumPy", lambda: pattern(np.ones((2, 3), bool)), TypeError, ("mask is an ndarray",)
+    ),
     Bad("mask of floats", lambda: pattern(torch.ones(2, 3)), TypeError, ("float32", "bool, uint8")),
     Bad(
         "mask of one dimension",
@@ -318,7 +320,7 @@ MATMUL = (
 )
 
 SAMPLED = (
-    Bad("a of NumPy", lambda: sampled(np.ones((4, 5))), TypeError, ("a is a ndarray",)),
+    Bad("a of NumPy", lambda: sampled(np.ones((4, 5))), TypeError, ("a is an ndarray",)),
     Bad("a is nested", lambda: sampled(nested(5)), TypeError, ("a is a nested tensor",)),
     Bad("b is a list", lambda: sampled(b=[1.0]), TypeError, ("b is a list",)),
     Bad(

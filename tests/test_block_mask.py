@@ -253,7 +253,7 @@ def test_copies(rng: np.random.Generator) -> None:
         (lambda: BlockMask.from_dense([[True]], (0, 4)), ValueError, "block_shape is"),
         (lambda: BlockMask.from_dense([[True]], 4), TypeError, "block_shape is 4; accepted"),
         (lambda: BlockMask.from_dense([[True]], (4, 4, 4)), TypeError, "a pair of integers"),
-        (lambda: BlockMask.from_bsr(np.ones((2, 2))), TypeError, "a is a ndarray; accepted"),
+        (lambda: BlockMask.from_bsr(np.ones((2, 2))), TypeError, "a is an ndarray; accepted"),
         (lambda: BlockMask.causal(-1, 4, (4, 4)), ValueError, "queries is -1"),
         (lambda: BlockMask.causal(4, 2.5, (4, 4)), TypeError, "keys is 2.5"),
         (lambda: BlockMask.prefix("4", 4, 1, (4, 4)), TypeError, "queries is '4'"),
@@ -263,7 +263,7 @@ def test_copies(rng: np.random.Generator) -> None:
         (lambda: BlockMask.prefix(4, 4, -1, (4, 4)), ValueError, "prefix is -1"),
         (lambda: BlockMask.dilated(4, 4, (1, 0), 0, (4, 4)), ValueError, "dilation is 0; accepted"),
         (lambda: BlockMask.dilated(4, 4, 3, 1, (4, 4)), TypeError, "window is 3; accepted"),
-        (lambda: BlockMask.from_flex(np.ones((2, 2))), TypeError, "block_mask is a ndarray"),
+        (lambda: BlockMask.from_flex(np.ones((2, 2))), TypeError, "block_mask is an ndarray"),
         (lambda: BlockMask.from_flex(None, partial="x"), ValueError, "partial is 'x'; accepted"),
         (
             lambda: BlockMask.from_indices([0, 1], [2], (4, 8), (4, 4)),

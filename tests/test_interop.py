@@ -194,7 +194,7 @@ def test_no_gradient_is_dropped(torch: Any, rng: np.random.Generator) -> None:
         lambda: a.T.astype("float16"),
     )
     of_dense = (lambda: bsr_array(wanted, blocksize=(4, 6)),)
-    for name, functions in ((r"A\.data", of_data), ("the dense matrix", of_dense)):
+    for name, functions in ((r"A\.data", of_data), ("arg", of_dense)):
         for function in functions:
             with pytest.raises(TypeError, match=f"^{name} requires grad.*under torch.no_grad"):
                 function()

@@ -154,7 +154,9 @@ def test_same_bits_for_any_number_of_threads(dtype: str, rng: np.random.Generato
 
 def test_kinds_of_operands(rng: np.random.Generator) -> None:
     p = make(rng, "odd", "float32")
-    with pytest.raises(TypeError, match="a is a ndarray and b is a ndarray; accepted: a bsr_array"):
+    with pytest.raises(
+        TypeError, match="a is an ndarray and b is an ndarray; accepted: a bsr_array"
+    ):
         bsrgemm.matmul(p.dense, p.dense.T)
 
 

@@ -264,7 +264,7 @@ def test_refusals_of_8_bits() -> None:
         a_scale=np.ones(nnzb + 1, np.float32),
     )
     refused(ValueError, r"^a_scale is 1e\+39; accepted: numbers from", a, x, a_scale=1e39)
-    refused(ValueError, "b_scale is a int beyond what float64 holds", a, x, b_scale=10**400)
+    refused(ValueError, "b_scale is an int beyond what float64 holds", a, x, b_scale=10**400)
     refused(
         ValueError,
         r"^alpha \* a_scale \* b_scale = 2.0 \* 1e\+30 \* 1e\+20 is 2e\+50; accepted",

@@ -179,12 +179,12 @@ BAD = {
     "pattern": (
         lambda: sampled_matmul(left(), right(), right()),
         TypeError,
-        "pattern is a ndarray; accepted: a bsr_array",
+        "pattern is an ndarray; accepted: a bsr_array",
     ),
     "out": (
         lambda: sampled_matmul(left(), right(), small(), out=right()),
         TypeError,
-        "out is a ndarray; accepted: a bsr_array",
+        "out is an ndarray; accepted: a bsr_array",
     ),
     "sparse a": (
         lambda: sampled_matmul(small(), right(), small()),

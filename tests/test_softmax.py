@@ -122,7 +122,7 @@ def small() -> bsr_array:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: softmax(np.ones((4, 6))), TypeError, "a is a ndarray; accepted: a bsr_array"),
+        (lambda: softmax(np.ones((4, 6))), TypeError, "a is an ndarray; accepted: a bsr_array"),
         (lambda: softmax(small(), "1"), TypeError, "scale is a str; accepted: a real number"),
         (lambda: softmax(small(), stream="1"), TypeError, "stream is a str"),
         (

@@ -226,7 +226,7 @@ def test_gradients_of_factors_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"block_mask": 3}, TypeError, "block_mask is a int; accepted: a bsrgemm.BlockMask"),
+        ({"block_mask": 3}, TypeError, "block_mask is an int; accepted: a bsrgemm.BlockMask"),
         ({"window": 3}, TypeError, "window is 3; accepted: a pair"),
         ({"layout": "sd"}, ValueError, "layout is 'sd'"),
         ({"backend": "hopper"}, ValueError, "operands are on cpu"),

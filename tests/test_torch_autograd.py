@@ -225,5 +225,5 @@ def test_a_chosen_pattern_becomes_a_fixed_one() -> None:
     ):
         with pytest.raises(TypeError, match=r"a BlockTensor is given; accepted: .*to_bsr\(\)"):
             call()
-    with pytest.raises(TypeError, match="a is a ndarray and b a BlockTensor; accepted"):
+    with pytest.raises(TypeError, match="a is an ndarray and b a BlockTensor; accepted"):
         np.ones((2, 8), np.float32) @ a

@@ -74,7 +74,7 @@ CALLS: dict[str, tuple[tuple[int, ...], Callable[[Any], Any], str]] = {
     "softmax": ((3, 2, 2), lambda x: bsrgemm.softmax(around(x)), "a.data"),
     "dense": ((3, 2, 2), lambda x: around(x).todense(), "A.data"),
     "dtype": ((3, 2, 2), lambda x: around(x).astype("float64"), "A.data"),
-    "of dense": ((4, 4), lambda x: bsrgemm.bsr_array(x, blocksize=(2, 2)), "the dense matrix"),
+    "of dense": ((4, 4), lambda x: bsrgemm.bsr_array(x, blocksize=(2, 2)), "arg"),
     "linear": ((5, 4), lambda x: linear(x, weight()), "input"),
     "linear of values": ((3, 2, 2), lambda x: linear(torch.ones(5, 4), around(x)), "weight.data"),
     "linear with bias": ((4,), lambda x: linear(torch.ones(5, 4), weight(), x), "bias"),

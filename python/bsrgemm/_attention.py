@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _core
 from ._interop import handed_back, importable, library_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse, Library
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
@@ -276,7 +276,7 @@ def _masks(block_mask: Any) -> dict[str, Any]:
         block_mask = BlockMask.from_bsr(block_mask)
     if not isinstance(block_mask, BlockMask):
         raise TypeError(
-            f"block_mask is a {kind_of(block_mask)}; accepted: a BlockMask, a bsr_array or "
+            f"block_mask is {a_kind_of(block_mask)}; accepted: a BlockMask, a bsr_array or "
             "None. BlockMask.from_dense makes one of an array of bool"
         )
     return block_mask.core_arguments()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._interop import CUPY, TORCH, library_of
+from ._kinds import a_kind_of
 from ._library import NUMPY
 
 
@@ -27,7 +28,7 @@ def entry_of(a: Any, key: Any) -> Any:
     keys = key if isinstance(key, tuple) else (key,)
     if library_of(a._data) not in (NUMPY, TORCH, CUPY):
         raise TypeError(
-            f"a.data is a {type(a._data).__name__} and a part of it is wanted; accepted here: an "
+            f"a.data is {a_kind_of(a._data)} and a part of it is wanted; accepted here: an "
             "array of NumPy, torch or CuPy"
         )
     try:

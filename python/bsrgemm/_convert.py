@@ -12,7 +12,7 @@ import numpy as np
 from . import _core
 from ._dtypes import EIGHT_BIT_DTYPES, check_dtype, dtype_size
 from ._interop import TORCH, is_scipy_sparse, library_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import Library
 
 MOST_ROWS = 2**63 - 1
@@ -114,7 +114,7 @@ def as_array(x: Any, name: str) -> Any:
         return np.asarray(memoryview(x))
     except TypeError:  # of memoryview, as before Python 3.12 no attribute says what has a buffer
         raise TypeError(
-            f"{name} is a {kind_of(x)}; accepted: an array of NumPy, torch or CuPy, a "
+            f"{name} is {a_kind_of(x)}; accepted: an array of NumPy, torch or CuPy, a "
             "bsrgemm.DeviceArray, or an object with __dlpack__, __cuda_array_interface__ or the "
             "buffer protocol"
         ) from None
@@ -217,11 +217,11 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
 def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     if isinstance(dense, (list, str, int, float)) or dense is None:
         raise TypeError(
-            f"the matrix given is a {kind_of(dense)}; accepted: (data, indices, indptr), a "
+            f"the matrix given is {a_kind_of(dense)}; accepted: (data, indices, indptr), a "
             "SciPy sparse matrix, a torch tensor or a dense array"
         )
     library: Library = library_of(dense)
-    dense = library.importable(dense, "the dense matrix")
+    dense = library.importable(dense, "arg")
     info = _core.describe(dense, "the dense matrix")
     check_dtype(info.dtype, "the dense matrix")
     if len(info.shape) != 2:

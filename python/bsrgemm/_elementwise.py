@@ -11,7 +11,7 @@ import numpy as np
 from ._batch import check_single
 from ._convert import grid_of
 from ._interop import library_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse
 from ._matmul import is_real_number, matmul, number_hint, real_number
 from ._values import Values, ones_like
@@ -44,7 +44,7 @@ class Arithmetic(BlockSparse):
         if is_real_number(other):
             return scale(self, other, True)
         raise TypeError(
-            f"the divisor of a bsr_array is a {kind_of(other)}; accepted: a real number"
+            f"the divisor of a bsr_array is {a_kind_of(other)}; accepted: a real number"
             f"{number_hint(other)}"
         )
 
@@ -102,7 +102,7 @@ def _matrix(other: Any, sign: str, accepted: str) -> Any:
     elif sign == "*" and number_hint(other):
         hint = "Its method item() gives a real number"
     raise TypeError(
-        f"the other operand of {sign} with a bsr_array is a {kind_of(other)}; accepted: "
+        f"the other operand of {sign} with a bsr_array is {a_kind_of(other)}; accepted: "
         f"{accepted}. {hint}"
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 
 
 def flex_blocks(block_mask: Any, partial: str) -> tuple[np.ndarray, tuple[int, int]]:
@@ -21,7 +21,7 @@ def flex_blocks(block_mask: Any, partial: str) -> tuple[np.ndarray, tuple[int, i
     flex = sys.modules.get("torch.nn.attention.flex_attention")
     if flex is None or not isinstance(block_mask, flex.BlockMask):
         raise TypeError(
-            f"block_mask is a {kind_of(block_mask)}; accepted: a "
+            f"block_mask is {a_kind_of(block_mask)}; accepted: a "
             "torch.nn.attention.flex_attention.BlockMask"
         )
     height, width = block_mask.BLOCK_SIZE

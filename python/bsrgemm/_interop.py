@@ -18,6 +18,7 @@ import numpy as np
 from . import _core
 from ._dtypes import ML_DTYPES, check_dtype, dtype_name, numpy_dtype
 from ._forward_mode import check_tangent, in_dual_level
+from ._kinds import a_kind_of
 from ._library import NUMPY, ArrayModule, Library, without_repeats
 
 
@@ -252,7 +253,7 @@ class _Foreign(Library):
         where = _core.describe(x).device
         if where != "cpu":
             raise TypeError(
-                f"a {type(x).__name__} on {where} is needed on the host, to which it has no way; "
+                f"{a_kind_of(x)} on {where} is needed on the host, to which it has no way; "
                 "accepted here: an array of NumPy, torch or CuPy or a bsrgemm.DeviceArray"
             )
         return np.from_dlpack(x) if hasattr(x, "__dlpack__") else np.asarray(x)
@@ -283,7 +284,7 @@ class _Jax(_Foreign):
     def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
         if isinstance(x, self.jax.core.Tracer):
             raise TypeError(
-                f"{name} is a {type(x).__name__}, which has no memory: JAX traces the code that "
+                f"{name} is {a_kind_of(x)}, which has no memory: JAX traces the code that "
                 "calls this; accepted: a concrete array. jax.pure_callback calls bsrgemm from "
                 "traced code, and jax.custom_vjp gives that a gradient"
             )

@@ -8,6 +8,12 @@ from typing import Any
 _OURS = {"bsr_array", "BlockMask", "BlockPattern", "BlockTensor", "DeviceArray", "DynamicArray"}
 
 
+def a_kind_of(x: Any) -> str:
+    """The name with its article."""
+    name = kind_of(x)
+    return f"{'an' if name[0] in 'AEIOaeio' or name.startswith('nd') else 'a'} {name}"
+
+
 def kind_of(x: Any) -> str:
     """The name of the class, with the public part of its module's where one of ours has it, too."""
     kind = type(x)

@@ -12,6 +12,7 @@ import numpy as np
 
 from . import _core
 from ._dtypes import numpy_dtype
+from ._kinds import a_kind_of
 
 
 def stream_handle(stream: Any) -> int:
@@ -28,7 +29,7 @@ def stream_handle(stream: Any) -> int:
         handle = operator.index(handle)
     except TypeError:
         raise TypeError(
-            f"stream is a {type(stream).__name__}; accepted: None, a CUstream handle as an int, a "
+            f"stream is {a_kind_of(stream)}; accepted: None, a CUstream handle as an int, a "
             "torch.cuda.Stream, a cupy.cuda.Stream or an object with __cuda_stream__"
         ) from None
     if handle < 0:

@@ -12,7 +12,7 @@ import numpy as np
 from . import _core
 from ._convert import grid_of
 from ._flex import flex_blocks
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse
 from ._mask_arguments import block_shape_of, integers_of, on_host, pair_of
 from ._mask_builders import Builders
@@ -142,7 +142,7 @@ class BlockMask(Builders):
             found = [len(of_batch) for of_batch in indices]
         except TypeError:
             raise TypeError(
-                f"indices is a {type(indices).__name__} of no sequences; accepted: of each batch a "
+                f"indices is {a_kind_of(indices)} of no sequences; accepted: of each batch a "
                 "sequence of one array for each head, as indptr has three dimensions"
             ) from None
         if found != [heads] * batch:
@@ -224,7 +224,7 @@ class BlockMask(Builders):
         """
         if not isinstance(a, BlockSparse) or not a.is_fixed:
             hint = ", so use a.to_bsr()" if isinstance(a, BlockSparse) else ""
-            raise TypeError(f"a is a {kind_of(a)}; accepted: a bsr_array{hint}")
+            raise TypeError(f"a is {a_kind_of(a)}; accepted: a bsr_array{hint}")
         return cls([a._structure], 1, 1)
 
     # ---- from scores ---------------------------------------------------------------------------

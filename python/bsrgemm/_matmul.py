@@ -14,7 +14,7 @@ from ._convert import MOST_BATCH_DIMENSIONS
 from ._dtypes import ACCEPTED_DTYPES, EIGHT_BIT_DTYPES, dtype_name
 from ._forward_mode import in_dual_level
 from ._interop import handed_back, importable, is_scipy_sparse, library_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def _sparse_product(
     for name, x in (("a", a), ("b", b)):
         if not x.is_fixed:
             raise TypeError(
-                f"{name} is a {kind_of(x)}; accepted: two bsr_arrays, so use {name}.to_bsr()"
+                f"{name} is {a_kind_of(x)}; accepted: two bsr_arrays, so use {name}.to_bsr()"
             )
         check_single(x, name)
     library = library_of(a._data)
@@ -496,11 +496,11 @@ def _check_kinds(a: Any, b: Any) -> None:
         if not is_scipy_sparse(other):
             return
         raise TypeError(
-            f"{name} is a {kind_of(other)}; accepted: a dense array or a bsr_array, so use "
+            f"{name} is {a_kind_of(other)}; accepted: a dense array or a bsr_array, so use "
             f"bsrgemm.bsr_array({name}, blocksize=(height, width)) or {name}.todense()"
         )
     raise TypeError(
-        f"a is a {kind_of(a)} and b is a {kind_of(b)}; accepted: a "
+        f"a is {a_kind_of(a)} and b is {a_kind_of(b)}; accepted: a "
         "bsr_array and a dense array, in either order, or two bsr_arrays"
     )
 
@@ -552,12 +552,12 @@ def real_number(value: Any, name: str) -> float:
     if type(value) is float:
         return value
     if not is_real_number(value):
-        kind = type(value).__name__
-        raise TypeError(f"{name} is a {kind}; accepted: a real number{number_hint(value)}")
+        hint = number_hint(value)
+        raise TypeError(f"{name} is {a_kind_of(value)}; accepted: a real number{hint}")
     try:
         return float(value)
     except OverflowError:
         raise ValueError(
-            f"{name} is a {type(value).__name__} beyond what float64 holds; accepted: a real "
+            f"{name} is {a_kind_of(value)} beyond what float64 holds; accepted: a real "
             "number up to 1.8e308"
         ) from None

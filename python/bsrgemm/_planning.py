@@ -8,7 +8,7 @@ from typing import Any
 from . import _core
 from ._batch import check_single
 from ._interop import device_index
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse
 from ._matmul import check_precision
 from ._plan import Plan
@@ -68,7 +68,7 @@ class Planning:
             )
         if isinstance(n, BlockSparse):
             if not n.is_fixed:
-                raise TypeError(f"n is a {kind_of(n)}; accepted: an integer or a bsr_array")
+                raise TypeError(f"n is {a_kind_of(n)}; accepted: an integer or a bsr_array")
             other: Any = n
             check_single(other, "n")
             if other._dtype != self._dtype:
@@ -80,7 +80,7 @@ class Planning:
         try:
             operator.index(n)
         except TypeError:
-            told = repr(n) if isinstance(n, (str, float)) else f"a {kind_of(n)}"
+            told = repr(n) if isinstance(n, (str, float)) else f"{a_kind_of(n)}"
             raise TypeError(f"n is {told}; accepted: an integer or a bsr_array") from None
         info = self._structure.explain(n, self._dtype, chip, precision)
         return self._plan(info, n, chip, f"{self._name()} @ dense, {n} columns")

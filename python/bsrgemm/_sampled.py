@@ -14,7 +14,7 @@ from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
 from ._forward_mode import in_dual_level
 from ._interop import is_scipy_sparse, library_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of, kind_of
 from ._library import BlockSparse, Library
 from ._matmul import real_number
 
@@ -121,11 +121,11 @@ def sampled(
         return _at_changing_blocks(a, b, pattern, alpha, beta, out, stream, family)
     if not isinstance(pattern, BlockSparse):
         raise TypeError(
-            f"pattern is a {kind_of(pattern)}; accepted: a bsr_array, a DynamicArray or a "
+            f"pattern is {a_kind_of(pattern)}; accepted: a bsr_array, a DynamicArray or a "
             "DynamicPattern"
         )
     if out is not None and not (isinstance(out, BlockSparse) and out.is_fixed):
-        raise TypeError(f"out is a {kind_of(out)}; accepted: a bsr_array, as pattern is")
+        raise TypeError(f"out is {a_kind_of(out)}; accepted: a bsr_array, as pattern is")
     m, n = pattern._structure.shape
     batches, libraries = [], []
     for name, dense, accepted in (("a", a, f"(..., {m}, K)"), ("b", b, f"(..., K, {n})")):
@@ -186,7 +186,7 @@ def _at_changing_blocks(
     if out is not None:
         if not isinstance(out, DynamicArray):
             raise TypeError(
-                f"out is a {kind_of(out)}; accepted: a DynamicArray, since pattern is a "
+                f"out is {a_kind_of(out)}; accepted: a DynamicArray, since pattern is a "
                 f"{kind_of(matrix)}"
             )
         if out.pattern is not pattern or out.is_transposed != turned:
@@ -235,7 +235,7 @@ def _dense(dense: Any, name: str) -> tuple[Library, tuple[int, ...]]:
     """The library and the shape of an operand."""
     if isinstance(dense, BlockSparse) or is_scipy_sparse(dense):
         raise TypeError(
-            f"{name} is a {kind_of(dense)}; accepted: a dense array, so use {name}.todense()"
+            f"{name} is {a_kind_of(dense)}; accepted: a dense array, so use {name}.todense()"
         )
     library = library_of(dense)
     return library, library.shape(dense, name)

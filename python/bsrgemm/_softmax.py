@@ -7,7 +7,7 @@ from typing import Any
 from . import _core
 from ._array import bsr_array
 from ._interop import library_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse
 from ._matmul import real_number
 
@@ -54,7 +54,7 @@ def softmax(a: bsr_array, scale: float = 1.0, *, stream: Any = None) -> bsr_arra
     """
     if not isinstance(a, bsr_array):
         hint = ", so use a.to_bsr()" if isinstance(a, BlockSparse) else ""
-        raise TypeError(f"a is a {kind_of(a)}; accepted: a bsr_array{hint}")
+        raise TypeError(f"a is {a_kind_of(a)}; accepted: a bsr_array{hint}")
     a._look()
     library = library_of(a._data)
     values = library.importable(a._data, "a.data")

@@ -9,6 +9,7 @@ import numpy as np
 
 from . import _core
 from ._convert import grid_of, whole_shape
+from ._kinds import a_kind_of
 from ._mask_arguments import count_of
 
 # From nothing to all blocks of a cell; anything that is stored shows.
@@ -23,7 +24,7 @@ def draw(structure: _core.Structure, name: str, ax: Any, text: bool | None, widt
         raise ValueError("text is True and ax is given; accepted: one of both")
     width = count_of(width, "width", 8)
     if ax is not None and not hasattr(ax, "imshow"):
-        raise TypeError(f"ax is a {type(ax).__name__}; accepted: axes of matplotlib")
+        raise TypeError(f"ax is {a_kind_of(ax)}; accepted: axes of matplotlib")
     if text is None:
         text = ax is None and "matplotlib.pyplot" not in sys.modules
     if text:

@@ -11,7 +11,7 @@ from ._array import bsr_array
 from ._batch import check_single
 from ._convert import grid_of, pair_of
 from ._elementwise import check_alike, keys_of, of_keys, own
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._matmul import real_number
 from ._values import Values, dense_values
 
@@ -104,14 +104,14 @@ def block_diag(mats: Sequence[bsr_array]) -> bsr_array:
 def _checked(given: Any, axis: int | None, argument: str = "blocks") -> list[bsr_array]:
     """The matrices, none a view, which agree along ``axis``."""
     if not isinstance(given, Sequence) or isinstance(given, str):
-        raise TypeError(f"{argument} is a {kind_of(given)}; accepted: a sequence of bsr_arrays")
+        raise TypeError(f"{argument} is {a_kind_of(given)}; accepted: a sequence of bsr_arrays")
     blocks = list(given)
     if not blocks:
         raise ValueError(f"{argument} is empty; accepted: at least one bsr_array")
     names = [f"{argument}[{i}]" for i in range(len(blocks))]
     for matrix, name in zip(blocks, names, strict=True):
         if not isinstance(matrix, bsr_array):
-            raise TypeError(f"{name} is a {kind_of(matrix)}; accepted: a bsr_array")
+            raise TypeError(f"{name} is {a_kind_of(matrix)}; accepted: a bsr_array")
         check_single(matrix, name)
     check_alike(blocks, names)
     for matrix, name in zip(blocks, names, strict=True):

@@ -12,7 +12,7 @@ from . import _core, _torch_func
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import grid_of, pair_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._matmul import real_number
 from ._stack import count_of, prune
 from ._torch_eager import RecordedLinear, general_linear, is_plain, try_linear
@@ -81,7 +81,7 @@ def linear(
         If shapes do not fit, or ``activation`` is another.
     """
     if not isinstance(weight, bsr_array):
-        raise TypeError(f"weight is a {kind_of(weight)}; accepted: a bsrgemm.bsr_array")
+        raise TypeError(f"weight is {a_kind_of(weight)}; accepted: a bsrgemm.bsr_array")
     structure, values = weight._structure, weight._data
     if forward_ad._current_level >= 0:
         refuse_tangents({"input": input, "weight.data": values, "bias": bias})
@@ -253,9 +253,9 @@ class BSRLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         if not isinstance(weight, bsr_array) or weight.is_transposed:
-            held = "transposed view" if isinstance(weight, bsr_array) else kind_of(weight)
+            held = "a transposed view" if isinstance(weight, bsr_array) else a_kind_of(weight)
             raise TypeError(
-                f"weight is a {held}; accepted: a bsrgemm.bsr_array that is no transposed view"
+                f"weight is {held}; accepted: a bsrgemm.bsr_array that is no transposed view"
             )
         check_single(weight, "weight")
         if not isinstance(weight._data, (torch.Tensor, np.ndarray)):
@@ -329,7 +329,7 @@ class BSRLinear(torch.nn.Module):
             As :func:`bsrgemm.prune`, of ``linear.weight``.
         """
         if not isinstance(linear, torch.nn.Linear):
-            raise TypeError(f"linear is a {type(linear).__name__}; accepted: a torch.nn.Linear")
+            raise TypeError(f"linear is {a_kind_of(linear)}; accepted: a torch.nn.Linear")
         blocksize, density = pair_of(blocksize, "blocksize", 1), density_of(density)
         weight, bias = linear.weight, linear.bias
         if bias is not None:  # a parameter of its own, which `to` of one layer leaves to the other

@@ -21,6 +21,7 @@ from ._array import bsr_array
 from ._convert import Parts
 from ._forward_mode import check_tangent
 from ._interop import TORCH
+from ._kinds import a_kind_of
 from ._matmul import matmul
 
 forward_ad = torch.autograd.forward_ad
@@ -257,7 +258,7 @@ def matrix_of(
 def check_tensor(x: Any, name: str, other: str = "") -> None:
     """Raise TypeError of anything else, which arrays of other libraries are, too."""
     if not isinstance(x, torch.Tensor):
-        raise TypeError(f"{name} is a {type(x).__name__}; accepted: a torch.Tensor{other}")
+        raise TypeError(f"{name} is {a_kind_of(x)}; accepted: a torch.Tensor{other}")
 
 
 def check_layout(x: torch.Tensor, name: str) -> None:

@@ -11,7 +11,7 @@ from . import _core, _torch_func, _torch_patterns
 from ._array import bsr_array
 from ._batch import check_single
 from ._convert import pair_of
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._library import BlockSparse
 from ._torch_eager import RecordedProduct, RecordedSampled, is_plain
 from ._torch_linear import cast_for, is_cast
@@ -300,7 +300,7 @@ def matmul(a: torch.Tensor | _Matrix, b: torch.Tensor | _Matrix) -> torch.Tensor
     matrix, dense, name = (b, a, "a") if dense_left else (a, b, "b")
     if not isinstance(matrix, (bsr_array, BlockTensor)) or not isinstance(dense, torch.Tensor):
         raise TypeError(
-            f"a is a {kind_of(a)} and b a {kind_of(b)}; accepted: a torch.Tensor and a "
+            f"a is {a_kind_of(a)} and b {a_kind_of(b)}; accepted: a torch.Tensor and a "
             "BlockTensor or bsrgemm.bsr_array, in either order"
         )
     if isinstance(matrix, bsr_array):
@@ -383,7 +383,7 @@ def sampled_matmul(
     check_tensor(b, "b")
     if not isinstance(pattern, (BlockPattern, bsr_array)):
         raise TypeError(
-            f"pattern is a {kind_of(pattern)}; accepted: a BlockPattern or bsrgemm.bsr_array"
+            f"pattern is {a_kind_of(pattern)}; accepted: a BlockPattern or bsrgemm.bsr_array"
         )
     if isinstance(pattern, bsr_array):
         if pattern.is_transposed:

@@ -9,6 +9,7 @@ import torch
 
 from ._convert import pair_of
 from ._dtypes import ACCEPTED_DTYPES
+from ._kinds import a_kind_of
 from ._torch_linear import BSRLinear, density_of
 
 _DTYPES = {getattr(torch, name) for name in ACCEPTED_DTYPES}
@@ -99,7 +100,7 @@ def sparsify_(
             "module is a Linear, which cannot be replaced in place; use BSRLinear.from_linear"
         )
     if not isinstance(module, torch.nn.Module):
-        raise TypeError(f"module is a {type(module).__name__}; accepted: a torch.nn.Module")
+        raise TypeError(f"module is {a_kind_of(module)}; accepted: a torch.nn.Module")
     blocksize, density = pair_of(blocksize, "blocksize", 1), density_of(density)
     made: dict[torch.nn.Linear, BSRLinear] = {}
     replaced = []
@@ -149,7 +150,7 @@ def _why_left(
     if filter is not None and not filter(name, linear):
         return "the filter refused it"
     if type(linear) is not torch.nn.Linear:
-        return f"it is a {type(linear).__name__}, which may do more than a Linear"
+        return f"it is {a_kind_of(linear)}, which may do more than a Linear"
     if "forward" in vars(linear):
         return "its forward has been replaced"
     hooks = [kind for kind in _HOOKS if getattr(linear, f"_{kind}_hooks", None)]

@@ -18,6 +18,7 @@ from . import _core
 from ._convert import edges_of, grid_of, whole_shape
 from ._dtypes import EIGHT_BIT_DTYPES, check_dtype, numpy_dtype
 from ._interop import CUPY, TORCH, library_of
+from ._kinds import a_kind_of
 from ._library import NUMPY, without_repeats
 
 
@@ -31,7 +32,7 @@ class Values:
         library = library_of(like)
         if library not in (NUMPY, TORCH, CUPY):
             raise TypeError(
-                f"{name} is a {type(like).__name__}; accepted here: an array of NumPy, torch or "
+                f"{name} is {a_kind_of(like)}; accepted here: an array of NumPy, torch or "
                 f"CuPy, for example torch.from_dlpack({name})"
             )
         self.like = library.importable(like, name)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ._attention import attention as _attention
-from ._kinds import kind_of
+from ._kinds import a_kind_of
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
 from ._torch_eager import is_plain, is_plain_or_absent
@@ -175,7 +175,7 @@ def attention(
         query, key, value = cast_for(query, query, key, value)
     if block_mask is not None and not isinstance(block_mask, BlockMask):
         raise TypeError(
-            f"block_mask is a {kind_of(block_mask)}; accepted: a bsrgemm.BlockMask or None. "
+            f"block_mask is {a_kind_of(block_mask)}; accepted: a bsrgemm.BlockMask or None. "
             "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
             "FlexAttention"
         )
