@@ -498,6 +498,35 @@ def test_pruning_refuses_an_optimizer_of_one_state() -> None:
     assert layer.density == 0.5
 
 
+def test_pruning_keeps_gradients_and_takes_layers_of_any_kind() -> None:
+    layer = BSRLinear.from_linear(torch.nn.Linear(64, 32), blocksize=(8, 16), density=1.0)
+    layer(torch.ones(2, 64)).square().sum().backward()
+    gradients = {tuple(g.flatten().tolist()) for g in layer.values.grad}
+    layer.prune_(0.5)
+    assert layer.values.grad.shape == layer.values.shape
+    assert {tuple(g.flatten().tolist()) for g in layer.values.grad} <= gradients
+
+    meta = BSRLinear.from_linear(torch.nn.Linear(64, 32), blocksize=(8, 16), density=1.0).to("meta")
+    meta.prune_(0.25)
+    assert meta.density == 0.25 and meta.indptr.shape == (5,)
+
+    eight = BSRLinear.from_linear(torch.nn.Linear(64, 32), blocksize=(8, 16), density=1.0)
+    eight.to(torch.float8_e4m3fn).prune_(0.25)
+    assert eight.density == 0.25 and eight.values.dtype == torch.float8_e4m3fn
+
+
+def test_pruning_refuses_what_is_made_for_each_call() -> None:
+    from torch.nn.utils import prune
+
+    layer = BSRLinear.from_linear(torch.nn.Linear(64, 32), blocksize=(8, 16), density=1.0)
+    prune.l1_unstructured(layer, "values", 0.3)
+    with pytest.raises(ValueError, match="values is no parameter of this layer"):
+        layer.prune_(0.5)
+    prune.remove(layer, "values")
+    layer.prune_(0.5)
+    assert layer.density == 0.5
+
+
 @pytest.mark.parametrize(
     "blocks",
     [

@@ -370,7 +370,8 @@ class BSRLinear(torch.nn.Module):
         """Keep the stored blocks of largest Frobenius norm, as :func:`bsrgemm.prune` does.
 
         The others are forgotten. ``values``, ``indices`` and ``indptr`` are replaced by shorter
-        ones, so what was compiled or captured before does not see them.
+        ones, so what was compiled or captured before does not see them. A gradient of the blocks
+        that stay is kept; hooks of the old parameter do not see the new one.
 
         Parameters
         ----------
@@ -385,10 +386,16 @@ class BSRLinear(torch.nn.Module):
         Raises
         ------
         ValueError
-            If ``density`` is not from 0 to 1, or ``optimizer`` does not have ``values`` or is a
-            ``torch.optim.LBFGS``.
+            If ``density`` is not from 0 to 1, if ``optimizer`` does not have ``values`` or is a
+            ``torch.optim.LBFGS``, or if ``values`` is no parameter, but made from one as
+            ``torch.nn.utils.prune`` does.
         """
         density = density_of(density)
+        if "values" not in self._parameters:
+            raise ValueError(
+                "values is no parameter of this layer, but made from others for each call; "
+                "accepted: a layer before torch.nn.utils.prune, or after its remove"
+            )
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ValueError(
                 "optimizer is an LBFGS, whose state is of all parameters together; accepted: one "
@@ -400,13 +407,17 @@ class BSRLinear(torch.nn.Module):
         count = count_of(density, places)
         if count >= old.shape[0]:
             return
-        norms = block_norms(old.detach(), (1, 2), torch)
+        blocks = old.detach()
+        norms = block_norms(blocks.float() if blocks.itemsize == 1 else blocks, (1, 2), torch)
         kept = norms.sort(descending=True, stable=True).indices[:count].sort().values
-        new = torch.nn.Parameter(old.detach()[kept], requires_grad=old.requires_grad)
+        new = torch.nn.Parameter(blocks[kept], requires_grad=old.requires_grad)
+        if old.grad is not None:
+            new.grad = old.grad[kept]
         if optimizer is not None:
             _replace_parameter(optimizer, old, new, kept)
         rows = torch.bucketize(kept, self.indptr[1:], right=True)
-        counts = torch.bincount(rows, minlength=len(self.indptr) - 1)
+        # Not bincount, for which the host waits, and which there is none of on meta.
+        counts = kept.new_zeros(len(self.indptr) - 1).index_add_(0, rows, torch.ones_like(rows))
         self.indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(torch.int32)
         self.indices = self.indices[kept]
         self.values = new
