@@ -17,17 +17,19 @@ static double packing_seconds(const bsrg_structure_view *v, double child_blocks,
   return BSRG_LAUNCH_SECONDS + *bytes / chip->hbm_bytes_per_s;
 }
 
+/* That zeros draw less power, whose share this is, sustained. */
+static double power_of(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks, double zeros) {
+  const double places = ceil((double)v->rows / shape.height) * ceil((double)v->cols / shape.width);
+  return blocks > 0.95 * places ? 0.97 * (1 - 0.11 * zeros) : 1 - 0.09 * zeros;
+}
+
 /* What the tall family's prediction leaves out: widths that do not fill their last stage (it knows by itself what blocks of 16
- * and 32 columns and last stages of 16 cost), strips of different block rows, and that zeros draw less power, whose share this
- * is. The last two are fitted to dense and nearly dense products, sustained. */
-static double tall_overhead(const bsrg_structure_view *v, bsrg_block_shape shape, double blocks,
-                            double zeros) {
+ * and 32 columns and last stages of 16 cost) and strips of different block rows. */
+static double tall_overhead(bsrg_block_shape shape) {
   const double stages = ceil(shape.width / 64.0);
   const double stage =
       shape.width <= 32 || shape.width % 64 == 16 ? 1 : (1 + 8 * stages / shape.width) / (1 + 8 / 64.0);
-  const double places = ceil((double)v->rows / shape.height) * ceil((double)v->cols / shape.width);
-  const double power = blocks > 0.95 * places ? 0.97 * (1 - 0.11 * zeros) : 1 - 0.09 * zeros;
-  return stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1) * power;
+  return stage * (shape.height == BSRG_TALL_STRIP ? 1.09 : 1);
 }
 
 static double zeros_of(const bsrg_structure_view *v, double child_blocks, bsrg_block_shape shape) {
@@ -94,11 +96,12 @@ static void offer_tall(search *s, bsrg_block_shape shape, double blocks, double 
   bsrg_candidate product;
   const bsrg_matmul_args args = {.a = &child, .dtype = BSRG_F16, .x.cols = TYPICAL_COLUMNS};
   const bsrg_block_shape part = bsrg_regroup_source_shape(s->v, shape, &bsrg_tall_family);
-  const bsrg_tall_pieces pieces = {.stored = s->v, .height = part.height, .width = part.width};
+  const double power = power_of(s->v, shape, blocks, zeros_of(s->v, blocks, shape));
+  const bsrg_tall_pieces pieces = {.stored = s->v, .height = part.height, .width = part.width, .work = power};
   const bool in_place = part.height > 0;
   bsrg_tall_predict(&args, &plan, in_place ? &pieces : NULL, &s->chip, &product);
   offer(s, &bsrg_tall_family, shape, blocks, in_place,
-        product.seconds * tall_overhead(s->v, shape, blocks, zeros_of(s->v, blocks, shape)));
+        product.seconds * tall_overhead(shape) * (in_place ? 1 : power));
 }
 
 /* Widths that fill a stage of the tall kernels well, and the stored blocks' own, made a multiple of 16, which cuts no
@@ -228,22 +231,20 @@ static bsrg_matmul_args of_child(const bsrg_matmul_args *args, const bsrg_regrou
 }
 
 static bsrg_tall_pieces pieces_of(const bsrg_structure_view *stored, const bsrg_regrouped *r) {
-  return (bsrg_tall_pieces){
-      .stored = stored, .height = r->source_shape.height, .width = r->source_shape.width};
+  /* Fitted to products of density .5 to 1, sustained: sixteens of k that a strip has no part in are passed over, which gains less
+   * than their WGMMAs' time, since other strips wait for the same stages. */
+  const double blocks = (double)r->child->view.nnzb, gain = r->source_shape.width == 16 ? 0.6 : 0.5;
+  const double power = power_of(stored, r->shape, blocks, zeros_of(stored, blocks, r->shape));
+  return (bsrg_tall_pieces){.stored = stored,
+                            .height = r->source_shape.height,
+                            .width = r->source_shape.width,
+                            .work = (1 - gain * r->skipped) * power};
 }
 
 static bool stays_in_place(const bsrg_matmul_args *args, const bsrg_regrouped *r, const bsrg_chip *chip) {
   const bsrg_matmul_args child = of_child(args, r, args->values);
   const bsrg_tall_pieces pieces = pieces_of(&args->a->view, r);
   return r->sources && bsrg_tall_takes_pieces(&child, r->child_plan, &pieces, chip);
-}
-
-/* Fitted to products of density .5 to 1, sustained: sixteens of k that a strip has no part in are passed over, which gains less than
- * their WGMMAs' time, since other strips wait for the same stages. */
-static double in_place_overhead(const bsrg_structure_view *v, const bsrg_regrouped *r) {
-  const bsrg_tall_pieces pieces = pieces_of(v, r);
-  const double gain = pieces.width == 16 ? 0.6 : 0.5;
-  return (1 - gain * r->skipped) * (bsrg_tall_has_most_pieces(&pieces) ? 1.04 : 1);
 }
 
 static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_chip *chip,
@@ -263,11 +264,15 @@ static void predict(const bsrg_matmul_args *args, const void *plan, const bsrg_c
     const bsrg_matmul_args product_args = of_child(args, r, args->values);
     const bsrg_tall_pieces pieces = pieces_of(v, r);
     bsrg_tall_predict(&product_args, r->child_plan, in_place ? &pieces : NULL, chip, &product);
-    product.seconds *= tall_overhead(v, r->shape, (double)child->nnzb, zeros);
+    product.seconds *= tall_overhead(r->shape);
+    if (!in_place)
+      product.seconds *= power_of(v, r->shape, (double)child->nnzb, zeros);
+    else if (bsrg_tall_has_most_pieces(&pieces))
+      product.seconds *= 1.04;
   }
   double bytes = 0;
-  c->seconds = in_place ? product.seconds * in_place_overhead(v, r)
-                        : product.seconds + packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
+  c->seconds = product.seconds;
+  if (!in_place) c->seconds += packing_seconds(v, (double)child->nnzb, r->shape, chip, &bytes);
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;
   c->hbm_bytes = product.hbm_bytes + bytes;

@@ -80,6 +80,7 @@ enum { BSRG_TALL_PIECED_HEIGHT = 128, BSRG_TALL_PIECED_WIDTH = 64 };
 typedef struct bsrg_tall_pieces {
   const bsrg_structure_view *stored;
   int32_t height, width; /* of a piece */
+  double work; /* what the tensor cores' time comes to where zeros are passed over and draw less power */
   /* On the device, as bsrg_tall_params has them, in the order of the plan's entries. For launches only. */
   const bsrg_tall_piece *pieces;
   const uint8_t *k16s;

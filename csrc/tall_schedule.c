@@ -117,11 +117,12 @@ static costs costs_for(const bsrg_structure_view *v, const bsrg_tall_plan *plan,
   c.l2_bytes =
       c.columns * 2 *
       (blocks / cluster.columns + entries * (double)v->block_width * BSRG_TALL_TILE_N / cluster.rows);
-  const double stages = entries * (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K) * c.columns;
+  const double stages =
+      entries * (pieces ? 1 : (double)bsrg_ceil_div(v->block_width, BSRG_TALL_STAGE_K)) * c.columns;
   const double least = stages * stage_seconds(v->block_width) / chip->sm_count;
   const double share = share_of_stages(v, pieces);
-  const double mma =
-      c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v) * shared_x_gain(v, plan) / share;
+  const double mma = c.mma_flops / chip->mma_flops_per_s * short_stage_overhead(v) * shared_x_gain(v, plan) /
+                     share * (pieces ? pieces->work : 1);
   const double l2 = c.l2_bytes / chip->l2_bytes_per_s * strips_l2_share(v) / share;
   c.cores = fmax(mma, least);
   c.flow = fmax(c.cores, l2);
