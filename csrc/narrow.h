@@ -32,11 +32,21 @@ typedef struct bsrg_narrow_cluster {
   int32_t longest; /* blocks of a part of a row */
 } bsrg_narrow_cluster;
 
+/* For BSRG_NARROW_BY_SHARES: strips of 64 rows, dealt out to clusters of CTAs as evenly as their blocks allow. */
+typedef struct bsrg_narrow_shares {
+  bsrg_narrow_share *shares; /* as the kernels have them, see params.h */
+  int32_t *columns;
+  int32_t clusters; /* 0 where these kernels take no such blocks or gain nothing */
+  int32_t most;
+  int32_t longest; /* blocks of a share */
+} bsrg_narrow_shares;
+
 typedef struct bsrg_narrow_plan {
   bsrg_narrow_list low;  /* strips of 16 rows, 32 where blocks are higher than 16 */
   bsrg_narrow_list high; /* of 64, for BSRG_NARROW_BY_TMA; none where blocks are no higher than 32: strip 0 */
   bsrg_narrow_cluster cluster;
-  int32_t *places; /* of a transposed view, which has no clusters: where each block lies; else NULL */
+  bsrg_narrow_shares shares;
+  int32_t *places; /* of a transposed view, which has neither: where each block lies; else NULL */
 } bsrg_narrow_plan;
 
 void *bsrg_narrow_make_plan(bsrg_structure *structure);
@@ -48,13 +58,14 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
  * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
  * 32 columns, where L2 would be the limit of low blocks. More than 64 columns, which bsrg_narrow_panel gives no other kernel,
- * go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Float32 and float64 have kernels of
+ * go by TMA, up to 128 of 16 bits by shares where rows differ in length. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Float32 and float64 have kernels of
  * their own, by ring. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
   BSRG_NARROW_BY_TMA,
-  BSRG_NARROW_BY_CLUSTER
+  BSRG_NARROW_BY_CLUSTER,
+  BSRG_NARROW_BY_SHARES
 } bsrg_narrow_kind;
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
@@ -81,6 +92,16 @@ static inline bool bsrg_narrow_in_pairs(const bsrg_narrow_list *list, bsrg_dtype
 /* narrow_tma.c. narrow: all but what the kernels by TMA know alone. */
 bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_list *list,
                                    const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_error *error);
+bsrg_status bsrg_narrow_launch_shares(const bsrg_matmul_args *args, const bsrg_narrow_shares *shares,
+                                      const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
+                                      bsrg_gpu gpu, bsrg_error *error);
+/* narrow_shares.c: as of clusters. columns: of X, as TMA's time counts them. */
+enum { BSRG_NARROW_SHARES_MAX_N = 128 };
+bool bsrg_narrow_make_shares(const bsrg_structure_view *view, bsrg_narrow_shares *shares);
+void bsrg_narrow_free_shares(bsrg_narrow_shares *shares);
+double bsrg_narrow_shares_time(const bsrg_structure_view *view, const bsrg_narrow_shares *shares,
+                               double columns, double hbm_bytes, const bsrg_chip *chip);
+double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *view, double columns);
 /* narrow_cluster.c: fills a plan's, of zeros; false if memory ran out. */
 bool bsrg_narrow_make_cluster(const bsrg_structure_view *view, bsrg_narrow_cluster *cluster);
 void bsrg_narrow_free_cluster(bsrg_narrow_cluster *cluster);
@@ -95,6 +116,9 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
 /* narrow_predict.c: what a cluster takes for n columns, as a part of what the ring does. */
 double bsrg_narrow_time_of_cluster(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int64_t n,
                                    bool by_columns);
+
+/* Likewise what shares take for as many columns as they can have, as a part of what strips by TMA do. */
+double bsrg_narrow_time_of_shares(const bsrg_structure_view *view, const bsrg_narrow_plan *plan);
 
 /* Stages of a block, where TMA loads it. */
 static inline double bsrg_narrow_stages_of_block(const bsrg_structure_view *view, bsrg_dtype dtype) {

@@ -195,16 +195,31 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
                          *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;
   const CUstream stream = (CUstream)args->stream;
-  enum { LOW, HIGH = LOW + UPLOADS_OF_LIST, INDICES = HIGH + UPLOADS_OF_LIST, FIRST, MASKS, PLACES, PARTS };
+  enum {
+    LOW,
+    HIGH = LOW + UPLOADS_OF_LIST,
+    INDICES = HIGH + UPLOADS_OF_LIST,
+    FIRST,
+    MASKS,
+    PLACES,
+    SHARES,
+    SHARE_COLUMNS,
+    PARTS
+  };
   _Static_assert((int)PARTS <= (int)BSRG_UPLOAD_PARTS, "room for all");
   const bool indices = !low->columns || (high->strip && !high->columns);
   const bsrg_narrow_cluster *cluster = &narrow->cluster;
+  const bsrg_narrow_shares *shares = &narrow->shares;
   const size_t lists = (size_t)v->block_rows * (size_t)cluster->parts;
+  const size_t ctas_of_shares = (size_t)shares->clusters * BSRG_NARROW_SHARES_CTAS;
   bsrg_upload_part parts[PARTS] = {
       [INDICES] = {v->indices, indices ? sizeof(*v->indices) * (size_t)v->nnzb : 0},
       [FIRST] = {cluster->first, cluster->parts ? sizeof(*cluster->first) * (lists + 1) : 0},
       [MASKS] = {cluster->masks, sizeof(*cluster->masks) * lists * (size_t)cluster->stages},
-      [PLACES] = {narrow->places, narrow->places ? sizeof(*narrow->places) * (size_t)v->nnzb : 0}};
+      [PLACES] = {narrow->places, narrow->places ? sizeof(*narrow->places) * (size_t)v->nnzb : 0},
+      [SHARES] = {shares->shares, sizeof(*shares->shares) * ctas_of_shares * (size_t)shares->most},
+      [SHARE_COLUMNS] = {shares->columns,
+                         sizeof(*shares->columns) * ctas_of_shares * (size_t)(1 + shares->longest)}};
   describe_uploads(low, parts + LOW);
   describe_uploads(high, parts + HIGH);
   const CUdeviceptr *uploads;
@@ -212,7 +227,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   if (status != BSRG_OK) return status;
 
   const CUdeviceptr *const of_list = uploads + (list == low ? LOW : HIGH);
-  const bool in_pieces = list->slot_count > 0 && kind != BSRG_NARROW_BY_CLUSTER;
+  const bool in_pieces =
+      list->slot_count > 0 && kind != BSRG_NARROW_BY_CLUSTER && kind != BSRG_NARROW_BY_SHARES;
   CUdeviceptr partial = 0;
   if (in_pieces) {
     const size_t of_sum = args->dtype == BSRG_F64 ? sizeof(double) : sizeof(float);
@@ -255,8 +271,9 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   };
   if (bsrg_is_8_bit(args->dtype)) describe_8_bits(args, &p);
   if (kind == BSRG_NARROW_PLAIN || kind == BSRG_NARROW_BY_RING) describe_as_16_bits(args, packed, &p);
-  const int64_t ctas =
-      kind == BSRG_NARROW_BY_CLUSTER ? (int64_t)cluster->clusters * cluster->parts : list->item_count;
+  const int64_t ctas = kind == BSRG_NARROW_BY_CLUSTER  ? (int64_t)cluster->clusters * cluster->parts
+                       : kind == BSRG_NARROW_BY_SHARES ? (int64_t)ctas_of_shares
+                                                       : list->item_count;
   ask_ahead(v, args->dtype, ctas, gpu.device->info.sm_count, &p);
   if (kind == BSRG_NARROW_BY_TMA) {
     p.vector_y = writes_runs(args);
@@ -264,6 +281,9 @@ static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan
   } else if (kind == BSRG_NARROW_BY_CLUSTER) {
     p.vector_y = writes_runs(args);
     status = bsrg_narrow_launch_cluster(args, cluster, &p, uploads + FIRST, gpu, error);
+  } else if (kind == BSRG_NARROW_BY_SHARES) {
+    p.vector_y = writes_runs(args);
+    status = bsrg_narrow_launch_shares(args, shares, &p, uploads + SHARES, gpu, error);
   } else {
     const bsrg_kernel_id kernel = choose_kernel(args->dtype, v->order != NULL, columns, list,
                                                 kind == BSRG_NARROW_BY_RING, gpu.device->info.sm_count);

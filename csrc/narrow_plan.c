@@ -119,6 +119,7 @@ void bsrg_narrow_free_plan(void *plan) {
   free_list(&narrow->low);
   free_list(&narrow->high);
   bsrg_narrow_free_cluster(&narrow->cluster);
+  bsrg_narrow_free_shares(&narrow->shares);
   free(narrow->places);
   free(narrow);
 }
@@ -196,6 +197,9 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
   if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
+  if (x->cols > BSRG_NARROW_MAX_N && x->cols <= BSRG_NARROW_SHARES_MAX_N && plan->shares.clusters &&
+      map_has_x(x))
+    return BSRG_NARROW_BY_SHARES;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool by_columns = x->row_stride == 1;
   const bool few = x->cols <= 16;
@@ -240,6 +244,11 @@ static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan
   if (!cluster->by_rows && !cluster->by_columns) bsrg_narrow_free_cluster(cluster);
 }
 
+static void compare_shares(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
+  if (plan->shares.clusters && bsrg_narrow_time_of_shares(v, plan) >= 1)
+    bsrg_narrow_free_shares(&plan->shares);
+}
+
 /* Of fewer than 2^31 blocks. */
 static bool copy_places(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
   plan->places = malloc(sizeof(*plan->places) * (size_t)bsrg_max(1, v->nnzb));
@@ -256,8 +265,10 @@ void *bsrg_narrow_make_plan(bsrg_structure *structure) {
   const int64_t height = v->block_height;
   if (make_items(v, height > 16 ? 32 : 16, &plan->low) &&
       (height <= 32 || make_items(v, BSRG_NARROW_TMA_STRIP, &plan->high)) &&
-      (v->order ? copy_places(v, plan) : bsrg_narrow_make_cluster(v, &plan->cluster))) {
+      (v->order ? copy_places(v, plan) : bsrg_narrow_make_cluster(v, &plan->cluster)) &&
+      bsrg_narrow_make_shares(v, &plan->shares)) {
     compare_cluster(v, plan);
+    compare_shares(v, plan);
     return plan;
   }
   bsrg_narrow_free_plan(plan);

@@ -9,7 +9,8 @@
 
 /* Fitted on an H200: a launch with the chain of an item's first loads; what of A comes before the grid before has ended, a
  * quarter at most; the second pass; what a start of more items than run at a time costs; and the rate of one CTA. */
-static const double launch_seconds = 4.5e-6, ahead_seconds = 1.2e-6, second_pass_seconds = 2.5e-6;
+static const double launch_seconds = 4.5e-6, ahead_seconds = 1.2e-6, second_pass_seconds = 2.5e-6,
+                    wide_second_pass_seconds = 6e-6;
 static const double item_seconds = 2e-6;
 static const double cta_bytes_per_s = 25e9;
 /* Shares of the memory's rate at which strips of 32 and of 16 rows stream A; where X waits in shared memory, too, those of
@@ -192,6 +193,12 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
     c->seconds = bsrg_narrow_cluster_seconds(v, &plan->cluster, c->hbm_bytes, chip);
     return false;
   }
+  if (kind == BSRG_NARROW_BY_SHARES) {
+    const double columns = loaded_columns(n, by_columns);
+    c->l2_bytes = bsrg_narrow_shares_l2_bytes(v, columns);
+    c->seconds = bsrg_narrow_shares_time(v, &plan->shares, columns, c->hbm_bytes, chip);
+    return false;
+  }
   const bool plain = kind == BSRG_NARROW_PLAIN;
   const double share = plain && list->strip == 16 ? share_16 : share_32;
   const double memory = c->hbm_bytes / (chip->hbm_bytes_per_s * share);
@@ -210,7 +217,7 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
     c->seconds = launch_seconds + hypot(work, x) - (v->order ? 0 : fmin(ahead_seconds, work / 4));
   else
     c->seconds = ring_launch(list, chip) + hypot(work, x);
-  if (list->split_count) c->seconds += second_pass_seconds;
+  if (list->split_count) c->seconds += n > BSRG_NARROW_MAX_N ? wide_second_pass_seconds : second_pass_seconds;
   return x > memory;
 }
 
@@ -274,7 +281,7 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   const bsrg_structure_view *v = &args->a->view;
   bsrg_candidate sum = *c;
   sum.mma_flops = sum.l2_bytes = sum.seconds = 0;
-  bool by_l2 = false;
+  bool by_l2 = false, shared_out = false;
   int64_t copied = 0; /* columns */
   double copy_seconds = 0;
   bsrg_matmul_args panel = *args;
@@ -287,6 +294,7 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
     const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&of->x);
     const bsrg_narrow_kind kind = bsrg_narrow_kind_of(of, plan, chip->sm_arch);
     by_l2 |= cost(v, plan, kind, args->dtype, of->x.cols, by_columns, chip, c);
+    shared_out |= kind == BSRG_NARROW_BY_SHARES;
     if (pads) {
       copied += panel.x.cols;
       copy_seconds += copy_of_x_seconds(args, panel.x.cols, chip);
@@ -304,7 +312,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
   }
   c->hbm_bytes += copy_of_x_bytes(args, copied);
   c->seconds += copy_seconds;
-  bsrg_set_reason(c, "%s%s", by_l2 ? "limited by L2 traffic" : "limited by memory",
+  bsrg_set_reason(c, "%s%s%s", by_l2 ? "limited by L2 traffic" : "limited by memory",
+                  shared_out ? ", rows shared out evenly" : "",
                   copied ? ", after a copy of the dense operand" : "");
 }
 
@@ -314,5 +323,13 @@ double bsrg_narrow_time_of_cluster(const bsrg_structure_view *v, const bsrg_narr
   bsrg_candidate shared, own;
   cost(v, plan, BSRG_NARROW_BY_CLUSTER, BSRG_F16, n, by_columns, &chip, &shared);
   cost(v, plan, BSRG_NARROW_BY_RING, BSRG_F16, n, by_columns, &chip, &own);
+  return shared.seconds / own.seconds;
+}
+
+double bsrg_narrow_time_of_shares(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
+  const bsrg_chip chip = bsrg_chip_h200();
+  bsrg_candidate shared, own;
+  cost(v, plan, BSRG_NARROW_BY_SHARES, BSRG_F16, BSRG_NARROW_SHARES_MAX_N, false, &chip, &shared);
+  cost(v, plan, BSRG_NARROW_BY_TMA, BSRG_F16, BSRG_NARROW_SHARES_MAX_N, false, &chip, &own);
   return shared.seconds / own.seconds;
 }

@@ -1,4 +1,4 @@
-/* Few columns by TMA: what the kernels of sm90/narrow_tma.cuh are told of a product. */
+/* Few columns by TMA: what the kernels of sm90/narrow_tma.cuh and narrow_shares.cuh are told of a product. */
 #include "kmajor.h"
 #include "narrow.h"
 #include "tensor_map.h"
@@ -28,13 +28,14 @@ typedef struct division {
   bool by_columns, in_pairs;
 } division;
 
-static division divide(const bsrg_matmul_args *args, const bsrg_narrow_list *list, int32_t sms) {
+/* items: of a column tile; 0 where CTAs do not share an SM. */
+static division divide(const bsrg_matmul_args *args, int32_t strip, int32_t items, int32_t sms) {
   const bool eight = bsrg_is_8_bit(args->dtype);
   const int32_t width = (int32_t)args->a->view.block_width, n = (int32_t)args->x.cols;
   const int32_t in_line = eight ? 128 : 64;
-  division d = {.tiles = (n + BSRG_NARROW_TMA_MAX_N - 1) / BSRG_NARROW_TMA_MAX_N, .strip = list->strip};
+  division d = {.tiles = (n + BSRG_NARROW_TMA_MAX_N - 1) / BSRG_NARROW_TMA_MAX_N, .strip = strip};
   d.panels = (bsrg_narrow_columns(bsrg_min(n, BSRG_NARROW_TMA_MAX_N)) + PANEL - 1) / PANEL;
-  const int64_t ctas = (int64_t)list->item_count * d.tiles;
+  const int64_t ctas = (int64_t)items * d.tiles;
   const int32_t most = BSRG_NARROW_TMA_MOST_CTAS(d.panels, bsrg_dtype_size(args->dtype));
   d.crowd = (ctas > sms && most > 1) + (ctas > 2 * sms && most > 2);
   d.step_k = 4 * width >= 3 * in_line ? in_line : width; /* the narrowest that a block fills */
@@ -47,7 +48,6 @@ static division divide(const bsrg_matmul_args *args, const bsrg_narrow_list *lis
   const bool is_one_box = d.by_columns && n % PANEL != 0;
   d.boxes = is_one_box ? 1 : (n + PANEL - 1) / PANEL;
   d.of_box = is_one_box ? n : PANEL;
-  d.in_pairs = bsrg_narrow_in_pairs(list, args->dtype, n, d.by_columns);
   return d;
 }
 
@@ -107,37 +107,66 @@ static bsrg_kernel_id kernel_for(const bsrg_matmul_args *args, const division *d
   return (bsrg_kernel_id)(first + forms * (2 * tile + d->by_columns) + d->crowd);
 }
 
+/* room: stages that shared memory has. at_once: that a producer asks for together. */
+static bsrg_status describe(const bsrg_matmul_args *args, const division *d, int32_t room, int32_t at_once,
+                            const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_narrow_tma_params *p,
+                            bsrg_error *error) {
+  const int32_t item = (int32_t)bsrg_dtype_size(args->dtype), strip = d->strip;
+  *p = (bsrg_narrow_tma_params){.narrow = *narrow,
+                                .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
+                                .steps = d->steps,
+                                .tail_steps = d->tail_k * item / 32,
+                                .blocks_at_once = (int32_t)bsrg_max(1, at_once / d->steps),
+                                .steps_at_once = at_once < d->steps ? 1 : d->steps,
+                                .tail_rows = narrow->block_height % strip,
+                                .x_columns = d->boxes * d->of_box,
+                                .x_boxes = d->boxes,
+                                .cluster = d->in_pairs ? 2 : 1};
+  if (args->values_scale_count > 1) p->block_scales = args->values_scale;
+  const bool turned = args->a->view.order != NULL;
+  bsrg_status status = turned ? encode_blocks(args, strip, d->step_k, gpu, &p->a, error)
+                              : encode_blocks(args, d->step_k, strip, gpu, &p->a, error);
+  if (status == BSRG_OK && turned)
+    status = encode_blocks(args, strip, d->tail_k, gpu, &p->a_tail, error);
+  else if (status == BSRG_OK && p->tail_rows)
+    status = encode_blocks(args, d->step_k, p->tail_rows, gpu, &p->a_tail, error);
+  if (status == BSRG_OK) status = encode_x(args, d, d->step_k, gpu, &p->x, error);
+  p->x_tail = p->x;
+  if (status == BSRG_OK && !d->by_columns && d->tail_k != d->step_k)
+    status = encode_x(args, d, d->tail_k, gpu, &p->x_tail, error);
+  return status;
+}
+
 bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_list *list,
                                    const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_error *error) {
-  const division d = divide(args, list, gpu.device->info.sm_count);
-  const int32_t item = (int32_t)bsrg_dtype_size(args->dtype), strip = d.strip;
+  division d = divide(args, list->strip, list->item_count, gpu.device->info.sm_count);
+  d.in_pairs = bsrg_narrow_in_pairs(list, args->dtype, args->x.cols, d.by_columns);
+  const int32_t row_bytes = d.step_k * (int32_t)bsrg_dtype_size(args->dtype);
   const int32_t room = BSRG_NARROW_TMA_RING_BYTES(d.panels, 1 << d.crowd) /
-                       BSRG_NARROW_TMA_STAGE_BYTES(d.panels, strip, d.step_k * item);
-  /* Stages that a producer asks for together: no more than a quarter of the ring, as it waits for their slots together. */
+                       BSRG_NARROW_TMA_STAGE_BYTES(d.panels, d.strip, row_bytes);
+  /* No more than a quarter of the ring, as it waits for their slots together. */
   const int32_t at_once = room >= 32 ? 8 : room >= 16 ? 4 : room >= 8 ? 2 : 1;
-  bsrg_narrow_tma_params p = {.narrow = *narrow,
-                              .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
-                              .steps = d.steps,
-                              .tail_steps = d.tail_k * item / 32,
-                              .blocks_at_once = (int32_t)bsrg_max(1, at_once / d.steps),
-                              .steps_at_once = at_once < d.steps ? 1 : d.steps,
-                              .tail_rows = narrow->block_height % strip,
-                              .x_columns = d.boxes * d.of_box,
-                              .x_boxes = d.boxes,
-                              .cluster = d.in_pairs ? 2 : 1};
-  if (args->values_scale_count > 1) p.block_scales = args->values_scale;
-  const bool turned = args->a->view.order != NULL;
-  bsrg_status status = turned ? encode_blocks(args, strip, d.step_k, gpu, &p.a, error)
-                              : encode_blocks(args, d.step_k, strip, gpu, &p.a, error);
-  if (status == BSRG_OK && turned)
-    status = encode_blocks(args, strip, d.tail_k, gpu, &p.a_tail, error);
-  else if (status == BSRG_OK && p.tail_rows)
-    status = encode_blocks(args, d.step_k, p.tail_rows, gpu, &p.a_tail, error);
-  if (status == BSRG_OK) status = encode_x(args, &d, d.step_k, gpu, &p.x, error);
-  p.x_tail = p.x;
-  if (status == BSRG_OK && !d.by_columns && d.tail_k != d.step_k)
-    status = encode_x(args, &d, d.tail_k, gpu, &p.x_tail, error);
+  bsrg_narrow_tma_params p;
+  const bsrg_status status = describe(args, &d, room, at_once, narrow, gpu, &p, error);
   if (status != BSRG_OK) return status;
   return bsrg_launch(gpu.api, gpu.device, kernel_for(args, &d), list->item_count, d.tiles,
                      (CUstream)args->stream, &p, error);
+}
+
+bsrg_status bsrg_narrow_launch_shares(const bsrg_matmul_args *args, const bsrg_narrow_shares *shares,
+                                      const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
+                                      bsrg_gpu gpu, bsrg_error *error) {
+  enum { AT_ONCE = 2 };
+  const division d = divide(args, BSRG_NARROW_TMA_STRIP, 0, gpu.device->info.sm_count);
+  bsrg_narrow_shares_params p = {.shares = (const bsrg_narrow_share *)(uintptr_t)uploads[0],
+                                 .most_shares = shares->most};
+  const bsrg_status status =
+      describe(args, &d, BSRG_NARROW_SHARES_STAGES, AT_ONCE, narrow, gpu, &p.tma, error);
+  if (status != BSRG_OK) return status;
+  p.tma.narrow.columns = (const int32_t *)(uintptr_t)uploads[1];
+  p.tma.narrow.columns_stride = 1 + shares->longest;
+  const int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_SHARES_F16 : BSRG_KERNEL_NARROW_SHARES_BF16;
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + d.by_columns),
+                     (int64_t)shares->clusters * BSRG_NARROW_SHARES_CTAS, 1, (CUstream)args->stream, &p,
+                     error);
 }

@@ -4,7 +4,7 @@
 
 #include "family.h"
 
-enum { BSRG_UPLOAD_PARTS = 10 }; /* at most */
+enum { BSRG_UPLOAD_PARTS = 12 }; /* at most */
 
 typedef struct bsrg_upload_part {
   const void *source;

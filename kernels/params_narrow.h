@@ -135,6 +135,40 @@ typedef struct bsrg_narrow_tma_params {
   const float *block_scales; /* of 8-bit floats, instead of a_scale */
 } bsrg_narrow_tma_params;
 
+/* ---- sm90/narrow_shares.cuh ------------------------------------------------------------------ */
+
+/* Of shared memory: stages, behind them the sums that come from another CTA, then those that are written, so many rows at a
+ * time. */
+enum {
+  BSRG_NARROW_SHARES_CTAS = 4,
+  BSRG_NARROW_SHARES_STEP_K = 64,
+  BSRG_NARROW_SHARES_ROWS_AT_ONCE = 32,
+  BSRG_NARROW_SHARES_STAGES = 7,
+  BSRG_NARROW_SHARES_STAGE_BYTES = 2 * BSRG_NARROW_SHARES_STEP_K * (BSRG_NARROW_TMA_STRIP + 128),
+  BSRG_NARROW_SHARES_RING_BYTES = BSRG_NARROW_SHARES_STAGES * BSRG_NARROW_SHARES_STAGE_BYTES,
+  BSRG_NARROW_SHARES_RECEIVED_BYTES = 4 * 128 * BSRG_NARROW_TMA_STRIP,
+  BSRG_NARROW_SHARES_STAGING_BYTES = 4 * 128 * (BSRG_NARROW_SHARES_ROWS_AT_ONCE + 4),
+  BSRG_NARROW_SHARES_SHARED_BYTES = 2048 + BSRG_NARROW_SHARES_RING_BYTES + BSRG_NARROW_SHARES_RECEIVED_BYTES +
+      BSRG_NARROW_SHARES_STAGING_BYTES
+};
+
+/* A strip of a CTA's share, or the part of it that the CTA has. */
+typedef struct bsrg_narrow_share {
+  int32_t first_block, block_count;
+  int32_t y_row, row_in_block, rows; /* as of an item */
+  int32_t part,
+      parts; /* of the strip, each in a CTA; parts is 1 for a whole one and 0 behind the share's last */
+  int32_t blocks_before; /* of the same share */
+} bsrg_narrow_share;
+
+typedef struct bsrg_narrow_shares_params {
+  /* narrow.columns: of each CTA how many blocks its share has, and then their columns in the order of its strips. */
+  bsrg_narrow_tma_params tma;
+  const bsrg_narrow_share
+      *shares;         /* [CTAs][most_shares]: one that began before, whole strips, one that goes on */
+  int32_t most_shares; /* with the one behind the last */
+} bsrg_narrow_shares_params;
+
 /* ---- sm90/narrow_cluster.cuh ----------------------------------------------------------------- */
 
 enum {

@@ -166,6 +166,14 @@ def skewed(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     return np.array([rng.permutation(cols) < length for length in lengths]).reshape(rows, cols)
 
 
+def of_all_lengths(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
+    """A few block rows with most of the blocks, many with some, and one with none."""
+    share = 1 / (1 + np.arange(rows)) ** 0.6
+    mask = rng.random((rows, cols)) < rng.permutation(share)[:, None]
+    mask[rng.integers(rows)] = False
+    return mask
+
+
 def banded(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
     distance = np.arange(rows)[:, None] * cols - np.arange(cols)[None, :] * rows
     return np.abs(distance) <= max(rows, cols)

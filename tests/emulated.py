@@ -14,11 +14,12 @@ import pytest
 import softmax_cases
 import value_batch_cases
 import view_cases
-from cases import problem
+from cases import of_all_lengths, problem
 from drawn_calls import Drawn, calls, check
 from drawn_products import Target
 from hypothesis import given
 from hypothesis import strategies as st
+from operations import matrix
 from spaces import LentSpace, OwnDevice, Space, import_torch
 from strategies import GPU_COLUMNS, GPU_SIDES, profile
 
@@ -80,6 +81,19 @@ def views() -> int:
         done += _is_emulated(lambda: view_cases.check_product(LentSpace(), rng, p, n, form))  # noqa: B023
     for cut in (0, 1, 2):
         done += _is_emulated(lambda: view_cases.check_pairs(LentSpace(), rng, "float16", 64, cut))  # noqa: B023
+    return done
+
+
+def rows_of_all_lengths() -> int:
+    """Checks products that clusters of CTAs share evenly; how many of them did."""
+    rng, done = np.random.default_rng(), 0
+    for blocksize in ((64, 64), (128, 48), (96, 80), (40, 128)):
+        for cut in ((0, 0), (2, 3)):
+            mask = of_all_lengths(rng, int(rng.integers(5, 20)), int(rng.integers(5, 12)))
+            n = int(rng.choice([72, 75, 100, 128]))
+            p = problem(rng, mask, blocksize, n, "float16", cut=cut)
+            _is_emulated(lambda: view_cases.check_product(LentSpace(), rng, p, n, "A @ X"))  # noqa: B023
+            done += "rows shared out" in matrix(LentSpace(), p).plan(n).explain()
     return done
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 OTHER_TYPES = {"bf16", "f32", "f64", "tf32", "e4m3", "e5m2"}
 OF_HOPPER = {"tall", "tall_pieces", "stream", "stream_fused", "narrow_tma", "narrow_cluster"}
-OF_HOPPER |= {"pairs", "sampled", "attention"}
+OF_HOPPER |= {"narrow_shares", "pairs", "sampled", "attention"}
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,12 @@ def test_batches_of_values(kernels: Path, arch: int) -> None:
 @pytest.mark.parametrize("arch", [80, 90])
 def test_views(kernels: Path, arch: int) -> None:
     said = fake_cuda.run("import emulated; print(emulated.views())", arch=arch, kernels=kernels)
+    assert int(said.splitlines()[-1]) >= 4
+
+
+def test_rows_of_all_lengths(kernels: Path) -> None:
+    script = "import emulated; print(emulated.rows_of_all_lengths())"
+    said = fake_cuda.run(script, arch=90, sms=7, kernels=kernels)
     assert int(said.splitlines()[-1]) >= 4
 
 

@@ -35,6 +35,7 @@ REQUIRED = {
     "sm90/kmajor_e": "QGMMA",
     "sm90/narrow_tma_e": "QGMMA",
     "sm90/narrow_tma": "HGMMA",
+    "sm90/narrow_shares": "HGMMA",
     "sm90/narrow_f32": "FFMA",
     "sm90/narrow_ta_f32": "FFMA",
     "sm90/narrow_f64": "DFMA",

@@ -110,10 +110,14 @@ __device__ __forceinline__ void wait_for_grid_before() {
 // tools/check_kernels.py knows them.
 template <typename T>
 __device__ __forceinline__ T load_uploaded(const T *from) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "the widths of a load");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "the widths of a load");
   T value;
   if constexpr (sizeof(T) == 4)
     asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(value) : "l"(from));
+  else if constexpr (sizeof(T) == 16)
+    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                 : "l"(from));
   else
     asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
                  : "=r"(value.x), "=r"(value.y)

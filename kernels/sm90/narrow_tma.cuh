@@ -20,6 +20,7 @@
 #pragma once
 
 #include "params.h"
+#include "ptx/load.cuh"
 #include "ptx/sync.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
@@ -112,14 +113,19 @@ struct Kernel : Output<T, kPanels, kStrip> {
   // A warp. What one lane does for a stage takes 0.2 us, mostly its instructions' latency, so several ask for stages side by side
   // (blocks_at_once, steps_at_once), or each for a part of one. number_of(first, offset) is called by all of the warp, for block
   // first + offset, load(block, number, step, slot, part) by each stage's lanes.
+  // filled: stages that were loaded before, of other items.
   template <typename NumberOf, typename Load>
-  __device__ void produce(int blocks, int parts, NumberOf number_of, Load load) const {
+  __device__ void produce(int blocks, int parts, NumberOf number_of, Load load, int filled = 0) const {
     const int turn = divide_by_few(lane, parts), part = lane - turn * parts;
     const int stages = p.blocks_at_once * p.steps_at_once;
     const int offset = p.steps_at_once == 1 ? turn : turn / p.steps_at_once;
     LanePosition stage;
     stage.slot = turn;
     stage.parity = 1;
+    if (filled > 0) {
+      stage.slot = (filled + turn) % p.stages;
+      stage.parity ^= (filled + turn) / p.stages & 1;
+    }
 #pragma unroll 1
     for (int first = 0; first < blocks; first += p.blocks_at_once) {
       const int block = first + offset, number = number_of(first, offset);
@@ -133,7 +139,7 @@ struct Kernel : Output<T, kPanels, kStrip> {
     }
   }
 
-  __device__ void load_blocks(const bsrg_narrow_item &item) const {
+  __device__ void load_blocks(const bsrg_narrow_item &item, int filled = 0) const {
     const int height = p.narrow.block_height;
     const bool whole = item.row_in_block + kStrip <= height;
     const bsrg_tensor_map &map = whole ? p.a : p.a_tail;
@@ -141,10 +147,11 @@ struct Kernel : Output<T, kPanels, kStrip> {
     const int first_row = item.first_block * height + item.row_in_block;
     const uint64_t policy = ptx::policy_evict_first();
     const auto none = [](int, int) { return 0; };
-    produce(item.block_count, 1, none, [&](int block, int, int step, int slot, int) {
+    const auto load = [&](int block, int, int step, int slot, int) {
       ptx::barrier_arrive_expect(full(slot), bytes);
       ptx::tma_load_2d(blocks(slot), map, step * kStepK, first_row + block * height, full(slot), policy);
-    });
+    };
+    produce(item.block_count, 1, none, load, filled);
   }
 
   // Of a transposed view.
@@ -234,8 +241,9 @@ struct Kernel : Output<T, kPanels, kStrip> {
               sums[panel], a + (kTransposedA ? 128 : 2) * k, mine + kNextX * k, true);
         else if constexpr (kEight)
           ptx::WgmmaKMajor<T, kStrip>::run(sums[panel], mine + 2 * k, a + 2 * k, k > 0);
-        else if constexpr (kTransposedA)
-          ptx::Wgmma<T, kStrip, !kTransposedX, true>::run(sums[panel], mine + kNextX * k, a + 128 * k, true);
+        else if constexpr (kTransposedA || kStrip > 64)
+          ptx::Wgmma<T, kStrip, !kTransposedX, kTransposedA>::run(sums[panel], mine + kNextX * k,
+                                                                  a + (kTransposedA ? 128 : 2) * k, true);
         else
           ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums[panel], mine + kNextX * k, a + 2 * k);
       }
@@ -256,10 +264,10 @@ struct Kernel : Output<T, kPanels, kStrip> {
       ptx::barrier_arrive_cluster_if(ptx::map_to_rank(empty(slot), ptx::cluster_rank() ^ 1), lane == 0);
   }
 
-  __device__ void accumulate(Sums &sums, int count) const {
+  // `count` stages from `stage` on, all of which have been released then.
+  __device__ void accumulate(Sums &sums, int count, OpenRingPosition &stage) const {
     const int steps = __shfl_sync(~0u, p.steps, 0), tail_steps = __shfl_sync(~0u, p.tail_steps, 0);
     const int stages = __shfl_sync(~0u, p.stages, 0);
-    OpenRingPosition stage;
     int in_flight = -1, left = steps;  // the slot that the last committed group reads; stages of this block
 #pragma unroll 1
     for (int i = 0; i < count; ++i, stage.advance(stages)) {
@@ -272,7 +280,7 @@ struct Kernel : Output<T, kPanels, kStrip> {
       in_flight = stage.slot;
     }
     ptx::warpgroup_wait<0>();
-    if (cluster() > 1 && in_flight >= 0) release(in_flight);  // which wait_for_releases waits for
+    if (in_flight >= 0) release(in_flight);
   }
 
   // ---- 8 bits -----------------------------------------------------------------------------------
@@ -363,7 +371,8 @@ struct Kernel : Output<T, kPanels, kStrip> {
 
   // By threadIdx: with `warp`, from which descriptors come, ptxas serialises WGMMAs (C7515).
   static __device__ void put(const Sums &sums, float *memory, bool by_columns) {
-    const int thread = threadIdx.x;
+    int thread = threadIdx.x;
+    ptx::settle(thread);
     const int across = thread / 32 % 4 * 16 + thread / 4 % 8, along = thread % 4 * 2;
     const int first_column = thread / 128 * kMine * kPanel;
 #pragma unroll
@@ -388,7 +397,8 @@ struct Kernel : Output<T, kPanels, kStrip> {
 #pragma unroll
         for (int i = 0; i < kMine * kStrip / 2 / kParts; ++i) sums[j][i] *= all;
     } else {
-      accumulate(sums, item.block_count * p.steps);
+      OpenRingPosition stage;
+      accumulate(sums, item.block_count * p.steps, stage);
     }
     // All have read the ring, in which no copy is under way any more.
     ptx::named_barrier_sync(1, 32 * kWarps);

@@ -1,0 +1,222 @@
+/* The narrow family's kernels that share out rows of unequal length: how a structure is divided among clusters of CTAs, and
+ * what that costs. */
+#include "narrow.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* CLUSTERS: of four CTAs, one an SM, that an H100 or H200 has room for at a time, see narrow_cluster.c. */
+enum {
+  CTAS = BSRG_NARROW_SHARES_CTAS,
+  STRIP = BSRG_NARROW_TMA_STRIP,
+  CLUSTERS = 29,
+  MOST_STRIPS = 64 * CLUSTERS
+};
+
+typedef struct strip {
+  int64_t weight; /* half stages */
+  int32_t first_block, block_count, y_row, row_in_block, rows;
+} strip;
+
+/* A strip's output takes about as long as a stage. */
+enum { OF_STAGE = 2, OF_OUTPUT = 2 };
+
+static bool suits(const bsrg_structure_view *v) {
+  int64_t rows;
+  return !v->order && v->block_height > 32 && v->block_width % 16 == 0 && 4 * v->block_width >= 3 * 64 &&
+         v->nnzb > 0 && bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX &&
+         bsrg_whole_cols(v) <= INT32_MAX;
+}
+
+static int64_t list_strips(const bsrg_structure_view *v, strip *strips) {
+  const int64_t stages = bsrg_ceil_div(v->block_width, BSRG_NARROW_SHARES_STEP_K);
+  int64_t count = 0;
+  for (int64_t row = 0; row < v->block_rows; ++row) {
+    const int64_t blocks = v->indptr[row + 1] - v->indptr[row], rows = bsrg_rows_of(v, row);
+    for (int64_t at = 0; at < rows; at += STRIP)
+      strips[count++] = (strip){.weight = OF_STAGE * blocks * stages + OF_OUTPUT,
+                                .first_block = (int32_t)v->indptr[row],
+                                .block_count = (int32_t)blocks,
+                                .y_row = (int32_t)(row * v->block_height + at),
+                                .row_in_block = (int32_t)at,
+                                .rows = (int32_t)bsrg_min(STRIP, rows - at)};
+  }
+  return count;
+}
+
+static bool sort_longest_first(strip *strips, int64_t count) {
+  int64_t *const weight = malloc(sizeof(*weight) * (size_t)count), longest = 0;
+  if (!weight) return false;
+  for (int64_t i = 0; i < count; ++i) {
+    weight[i] = strips[i].weight;
+    longest = bsrg_max(longest, weight[i]);
+  }
+  const bool done = bsrg_sort_records(strips, sizeof(*strips), weight, count, longest);
+  free(weight);
+  return done;
+}
+
+/* Each strip to the cluster that has least so far. `of` gets the strips of each cluster, one behind the other, from first[c]
+ * on. */
+static void deal(const strip *strips, int64_t count, int32_t clusters, int32_t *cluster_of, strip *of,
+                 int64_t *first) {
+  int64_t load[CLUSTERS] = {0}, number[CLUSTERS] = {0};
+  for (int64_t i = 0; i < count; ++i) {
+    int32_t least = 0;
+    for (int32_t c = 1; c < clusters; ++c)
+      if (load[c] < load[least]) least = c;
+    load[least] += strips[i].weight;
+    ++number[least];
+    cluster_of[i] = least;
+  }
+  first[0] = 0;
+  for (int32_t c = 0; c < clusters; ++c) first[c + 1] = first[c] + number[c];
+  int64_t next[CLUSTERS];
+  memcpy(next, first, sizeof(*next) * (size_t)clusters);
+  for (int64_t i = 0; i < count; ++i) of[next[cluster_of[i]]++] = strips[i];
+}
+
+/* The shares of a cluster's CTAs, which cut.shares[cta] get in their order. */
+typedef struct cut {
+  bsrg_narrow_share *shares[CTAS];
+  int64_t count[CTAS];
+} cut;
+
+/* A strip in the order of the cluster's, from position `at` on of all `weight`. Parts of less than an eighth of a share are not
+ * worth what it takes to add them. */
+static void cut_strip(const strip *s, int64_t at, int64_t weight, cut *to) {
+  const int64_t least = bsrg_max(1, s->block_count * (weight / CTAS) / s->weight / 8);
+  int64_t ends[CTAS], from = 0;
+  int32_t parts = 0, rank = -1;
+  for (int32_t r = 0; r < CTAS; ++r) {
+    const int64_t in_strip = bsrg_min(bsrg_max(weight * (r + 1) / CTAS - at, 0), s->weight);
+    int64_t end = (s->block_count * in_strip + s->weight / 2) / s->weight;
+    if (end - from < least) end = from;
+    if ((s->block_count - end < least && in_strip > 0) || r == CTAS - 1) end = s->block_count;
+    const bool begins = rank < 0 && (end > from || (s->block_count == 0 && in_strip > 0));
+    if (begins) rank = r;
+    if (end > from || begins) ends[parts++] = end;
+    from = end;
+  }
+  int64_t first = 0;
+  for (int32_t part = 0; part < parts; ++part) {
+    const int32_t r = rank + part;
+    to->shares[r][to->count[r]++] = (bsrg_narrow_share){.first_block = s->first_block + (int32_t)first,
+                                                        .block_count = (int32_t)(ends[part] - first),
+                                                        .y_row = s->y_row,
+                                                        .row_in_block = s->row_in_block,
+                                                        .rows = s->rows,
+                                                        .part = part,
+                                                        .parts = parts};
+    first = ends[part];
+  }
+}
+
+/* The one that began before comes first, so that its sums are early where they are added, and the one that goes on last. */
+static int64_t finish_share(bsrg_narrow_share *shares, int64_t count) {
+  int64_t blocks = 0;
+  for (int64_t i = 1; i < count; ++i) {
+    if (shares[i].part == 0) continue;
+    const bsrg_narrow_share begun = shares[i];
+    memmove(shares + 1, shares, sizeof(*shares) * (size_t)i);
+    shares[0] = begun;
+  }
+  for (int64_t i = 0; i + 1 < count; ++i) {
+    if (shares[i].parts == 1 || shares[i].part > 0) continue;
+    const bsrg_narrow_share goes_on = shares[i];
+    shares[i] = shares[count - 1];
+    shares[count - 1] = goes_on;
+    break;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    shares[i].blocks_before = (int32_t)blocks;
+    blocks += shares[i].block_count;
+  }
+  return blocks;
+}
+
+static bool fill(const bsrg_structure_view *v, const bsrg_narrow_share *lists, const int64_t *counts,
+                 int64_t in_list, bsrg_narrow_shares *shares) {
+  const int64_t ctas = (int64_t)shares->clusters * CTAS;
+  shares->shares = calloc((size_t)(ctas * shares->most), sizeof(*shares->shares));
+  shares->columns = calloc((size_t)(ctas * (1 + shares->longest)), sizeof(*shares->columns));
+  if (!shares->shares || !shares->columns) return false;
+  for (int64_t cta = 0; cta < ctas; ++cta) {
+    int32_t *const numbers = shares->columns + cta * (1 + shares->longest);
+    for (int64_t i = 0; i < counts[cta]; ++i) {
+      const bsrg_narrow_share *const share = &lists[cta * in_list + i];
+      shares->shares[cta * shares->most + i] = *share;
+      memcpy(numbers + 1 + share->blocks_before, v->indices + share->first_block,
+             sizeof(*numbers) * (size_t)share->block_count);
+      numbers[0] += share->block_count;
+    }
+  }
+  return true;
+}
+
+/* lists: [CTAs][in_list]. */
+static bool share_out(const bsrg_structure_view *v, const strip *of, const int64_t *first, int64_t in_list,
+                      bsrg_narrow_share *lists, bsrg_narrow_shares *shares) {
+  int64_t counts[CLUSTERS * CTAS] = {0};
+  for (int32_t c = 0; c < shares->clusters; ++c) {
+    cut to = {0};
+    int64_t weight = 0, at = 0;
+    for (int32_t r = 0; r < CTAS; ++r) to.shares[r] = lists + (c * CTAS + r) * in_list;
+    for (int64_t i = first[c]; i < first[c + 1]; ++i) weight += of[i].weight;
+    for (int64_t i = first[c]; i < first[c + 1]; at += of[i++].weight) cut_strip(&of[i], at, weight, &to);
+    for (int32_t r = 0; r < CTAS; ++r) {
+      counts[c * CTAS + r] = to.count[r];
+      const int64_t blocks = finish_share(to.shares[r], to.count[r]);
+      shares->longest = (int32_t)bsrg_max(shares->longest, blocks);
+      shares->most = (int32_t)bsrg_max(shares->most, to.count[r] + 1);
+    }
+  }
+  return fill(v, lists, counts, in_list, shares);
+}
+
+bool bsrg_narrow_make_shares(const bsrg_structure_view *v, bsrg_narrow_shares *shares) {
+  if (!suits(v)) return true;
+  const int64_t most = v->block_rows * bsrg_ceil_div(v->block_height, STRIP);
+  if (most > MOST_STRIPS) return true;
+  strip *const strips = malloc(2 * sizeof(*strips) * (size_t)most), *const of = strips + most;
+  int32_t *const cluster_of = malloc(sizeof(*cluster_of) * (size_t)most);
+  bsrg_narrow_share *lists = NULL;
+  bool done = strips && cluster_of;
+  if (done) {
+    const int64_t count = list_strips(v, strips);
+    int64_t first[CLUSTERS + 1], in_list = 0;
+    shares->clusters = (int32_t)bsrg_min(CLUSTERS, count);
+    done = sort_longest_first(strips, count);
+    if (done) deal(strips, count, shares->clusters, cluster_of, of, first);
+    for (int32_t c = 0; c < shares->clusters && done; ++c)
+      in_list = bsrg_max(in_list, first[c + 1] - first[c]);
+    if (done) lists = malloc(sizeof(*lists) * (size_t)(shares->clusters * CTAS * in_list));
+    done = lists && share_out(v, of, first, in_list, lists, shares);
+  }
+  free(lists);
+  free(cluster_of);
+  free(strips);
+  return done;
+}
+
+void bsrg_narrow_free_shares(bsrg_narrow_shares *shares) {
+  free(shares->shares);
+  free(shares->columns);
+  *shares = (bsrg_narrow_shares){0};
+}
+
+/* Fitted on an H200: a launch, with the chain of a share's first loads, parts that are added and the output; and what an SM takes
+ * in, which for all of them is L2's rate, too. */
+static const double shares_seconds = 4.9e-6, sm_bytes_per_s = 67e9, memory_share = 0.95;
+
+double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *v, double columns) {
+  const double of_column = (double)bsrg_ceil_div(v->block_height, STRIP) * columns + (double)v->block_height;
+  return 2 * (double)v->nnzb * (double)v->block_width * of_column;
+}
+
+double bsrg_narrow_shares_time(const bsrg_structure_view *v, const bsrg_narrow_shares *shares, double columns,
+                               double hbm_bytes, const bsrg_chip *chip) {
+  const double longest = 2 * (double)v->block_width * (STRIP + columns) * shares->longest;
+  return shares_seconds + fmax(longest / sm_bytes_per_s, hbm_bytes / (chip->hbm_bytes_per_s * memory_share));
+}

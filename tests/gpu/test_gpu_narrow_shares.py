@@ -1,0 +1,75 @@
+"""Products of 65 to 128 columns whose rows of blocks differ in length, which clusters of CTAs share
+evenly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cases
+import numpy as np
+import pytest
+from bsrgemm._matmul import product
+from device_cases import DeviceProblem, combined, random_problem, repeats
+from test_gpu_narrow import aligned_rows, check_layouts, check_x, columns_of, padded_columns
+from test_gpu_shapes import HALVES
+
+pytestmark = pytest.mark.gpu
+
+BLOCKS = ((64, 64), (128, 128), (96, 48), (40, 112), (256, 80), (130, 192))
+COLUMNS = (65, 71, 72, 96, 100, 120, 127, 128)
+
+
+def unequal(
+    torch: Any, rng: np.random.Generator, rows: int, blocksize: tuple[int, int], dtype: str
+) -> DeviceProblem:
+    p = random_problem(torch, cases.of_all_lengths(rng, rows, 24), blocksize, dtype)
+    assert "rows shared out evenly" in p.matrix.plan(128).explain()
+    return p
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("blocksize", BLOCKS)
+@pytest.mark.parametrize("rows", [9, 40, 128])
+def test_rows(
+    torch: Any, rng: np.random.Generator, rows: int, blocksize: tuple[int, int], dtype: str
+) -> None:
+    """From strips in up to four parts to dozens of whole ones a CTA."""
+    p = unequal(torch, rng, rows, blocksize, dtype)
+    for n, layout in combined(rng, COLUMNS, (aligned_rows, columns_of), drawn=3):
+        check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_any_layout(torch: Any, rng: np.random.Generator, dtype: str) -> None:
+    p = unequal(torch, rng, 30, (64, 64), dtype)
+    for layout in (columns_of, padded_columns, aligned_rows):
+        check_layouts(torch, p, layout, (65, 100, 128), "narrow")
+
+
+def test_one_long_row(torch: Any, rng: np.random.Generator) -> None:
+    """One row has nearly all blocks, which four CTAs multiply at most."""
+    mask = np.zeros((60, 200), bool)
+    mask[:, 0] = True
+    mask[31] = True
+    p = random_problem(torch, mask, (64, 64), "float16")
+    for n in (72, 128):
+        check_x(torch, rng, p, aligned_rows(torch, p.matrix.shape[1], n, p.matrix.dtype))
+
+
+def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
+    """Also of a graph, and with other work on the GPU."""
+    p = unequal(torch, rng, 64, (128, 128), "bfloat16")
+    x = torch.randn(p.matrix.shape[1], 128, device="cuda").bfloat16()
+    first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+    out = torch.empty_like(first)
+    graph, other = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        product(p.matrix, x, None, 1.0, None, out, None, "narrow")
+    busy = torch.randn(2048, 2048, device="cuda")
+    for _ in repeats(200):
+        with torch.cuda.stream(other):
+            busy @ busy
+        out.fill_(float("nan"))
+        graph.replay()
+        again = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
+        assert torch.equal(out, first) and torch.equal(again, first)
