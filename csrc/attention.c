@@ -6,6 +6,7 @@
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,21 +101,33 @@ static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *er
   return BSRG_OK;
 }
 
+typedef struct sizes_text {
+  char text[80];
+} sizes_text;
+
+/* "1 or 4 or 16", each once. */
+static sizes_text alternatives(int64_t a, int64_t b) {
+  const int64_t sizes[] = {1, a, b};
+  sizes_text said = {"1"};
+  for (int i = 1; i < 3; ++i) {
+    const size_t used = strlen(said.text);
+    if (sizes[i] != 1 && sizes[i] != sizes[i - 1])
+      snprintf(said.text + used, sizeof(said.text) - used, " or %" PRId64, sizes[i]);
+  }
+  return said;
+}
+
 static bsrg_status check_leading(const bsrg_attention_args *args, int64_t batch, int64_t heads,
                                  bsrg_error *error) {
   const int64_t q_batch = args->q.batch, q_heads = args->q.heads, k_heads = args->k.heads;
   if ((batch == 1 || batch == q_batch) && (heads == 1 || heads == k_heads || heads == q_heads))
     return BSRG_OK;
-  if (k_heads == 1 || k_heads == q_heads)
-    return bsrg_fail(error, BSRG_ERR_VALUE,
-                     "block_mask has leading dimensions (%" PRId64 ", %" PRId64
-                     "), but must have (1 or %" PRId64 ", 1 or %" PRId64 "), the batch and heads of q",
-                     batch, heads, q_batch, q_heads);
+  const bool of_both = k_heads != 1 && k_heads != q_heads;
   return bsrg_fail(error, BSRG_ERR_VALUE,
-                   "block_mask has leading dimensions (%" PRId64 ", %" PRId64
-                   "), but must have (1 or %" PRId64 ", 1 or %" PRId64 " or %" PRId64
-                   "), the batch of q and the heads of k or q",
-                   batch, heads, q_batch, k_heads, q_heads);
+                   "block_mask has leading dimensions (%" PRId64 ", %" PRId64 "), but must have (%s, %s), %s",
+                   batch, heads, alternatives(q_batch, q_batch).text,
+                   alternatives(of_both ? k_heads : q_heads, q_heads).text,
+                   of_both ? "the batch of q and the heads of k or q" : "the batch and heads of q");
 }
 
 static bsrg_status wrong_block_count(const bsrg_attention_args *args, int64_t block_rows, int64_t block_cols,

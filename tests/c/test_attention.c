@@ -265,6 +265,9 @@ static void refusals(void) {
       "block_mask has leading dimensions (2, 3), but must have (1 or 2, 1 or 4), the batch and heads of q");
   REFUSE((args.mask_heads = 2, args.k.heads = 1, args.v.heads = 1), "leading dimensions (2, 2)");
   ACCEPT(args.mask_heads = KV_HEADS);
+  REFUSE((args.mask_heads = 3,
+          args.mask_batch = args.q.batch = args.k.batch = args.v.batch = args.out.batch = 1),
+         "block_mask has leading dimensions (1, 3), but must have (1, 1 or 2 or 4), the batch");
   REFUSE(args.mask_batch = 0, "leading dimensions (0, 4)");
   REFUSE(mask_list[3] = NULL, "block_mask 3 is NULL");
   REFUSE(mask_list[3] = unsorted, "block_mask has block columns that are unsorted within a block row");
