@@ -138,7 +138,8 @@ static bsrg_status multiply(const bsrg_matmul_args *args, bsrg_gpu gpu, bsrg_err
   /* The portable kernels need scratch memory for partial blocks alone. Not where the product overwrites C, of which a launch
    * that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
-  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable) {
+  const bool suits = !bsrg_portable_family.obstacle(&args->a->view, args->dtype, chip.sm_arch);
+  if (status == BSRG_ERR_MEMORY && args->family == BSRG_AUTO && repeatable && suits) {
     status = bsrg_plan_get(args->a, &bsrg_portable_family, false, &plan, error);
     if (status == BSRG_OK) status = bsrg_whole_launch(&bsrg_portable_family, args, plan, gpu, error);
   }

@@ -96,7 +96,8 @@ static bsrg_status compute(const bsrg_matmul_sparse_args *args, bsrg_gpu gpu, bs
   /* The portable kernels need less. Not where C is overwritten, of which a launch that failed half-way may have changed a part. */
   const bool repeatable = args->beta == 0 || args->c.data != args->y.data;
   const struct backend *const last = &backends[BACKENDS - 1];
-  const bool again = args->family == BSRG_AUTO && backend && backend != last && repeatable;
+  const bool again = args->family == BSRG_AUTO && backend && backend != last && repeatable &&
+                     !last->obstacle(args, &gpu.device->info);
   return status == BSRG_ERR_MEMORY && again ? launch_whole(last, args, gpu, error) : status;
 }
 
