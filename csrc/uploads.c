@@ -3,8 +3,12 @@
 #include <stdlib.h>
 
 static void free_parts(const bsrg_cuda_api *api, bsrg_uploads *node) {
+  /* Relaxed: a structure may be collected, or an upload fail, while its thread captures a graph. */
+  int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  api->exchange_capture_mode(&mode);
   for (int i = 0; i < BSRG_UPLOAD_PARTS; ++i)
     if (node->parts[i]) api->memory_free(node->parts[i]); /* waits for kernels that still read it */
+  api->exchange_capture_mode(&mode);
 }
 
 void bsrg_uploads_destroy(bsrg_uploads *uploads) {
@@ -13,13 +17,9 @@ void bsrg_uploads_destroy(bsrg_uploads *uploads) {
   while (uploads) {
     bsrg_uploads *next = uploads->next;
     bool pushed;
-    /* Relaxed: a structure may be collected while its thread captures a graph. */
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (!uploads->borrowed && bsrg_open_device(uploads->device, &api, &device, NULL) == BSRG_OK &&
         bsrg_enter(api, device, &pushed, NULL) == BSRG_OK) {
-      api->exchange_capture_mode(&mode);
       free_parts(api, uploads);
-      api->exchange_capture_mode(&mode);
       bsrg_leave(api, pushed);
     }
     free(uploads);

@@ -85,7 +85,7 @@ def run(script: str, *, lacking: str = "", folder: Path | None = None, **variabl
 def driver() -> ctypes.CDLL:
     """The library that the process has loaded, for its counters."""
     library = ctypes.CDLL("libcuda.so.1")
-    for name in ("live_objects", "live_bytes", "calls", "launches"):
+    for name in ("live_objects", "live_bytes", "calls", "launches", "refused_calls"):
         getattr(library, f"fake_{name}").restype = ctypes.c_longlong
     for name in ("last_kernel", "noted"):
         getattr(library, f"fake_{name}").restype = ctypes.c_char_p

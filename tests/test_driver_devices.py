@@ -213,3 +213,20 @@ def test_operands_of_both_devices_are_refused() -> None:
         assert {one.device for one in noted(lambda: dynamic @ x[1])} == {1}  # still as it was
     """
     run(script)
+
+
+@fake_cuda.needs_kernels
+def test_refused_operands_stay_on_their_own_streams() -> None:
+    """What a call refuses is not left on a stream of the other GPU."""
+    script = """
+        a, x, y = matrix(0), ones(1, 128, 8), ones(0, 128, 8)
+        matmul(matrix(1), ones(1, 128, 8), out=x, stream=5)
+        matmul(a, ones(0, 128, 8), out=y, stream=7)
+        try:
+            matmul(a, x, out=y)
+        except TypeError as error:
+            assert "b is on" in str(error)
+        assert x.__cuda_array_interface__["stream"] == 5
+        assert y.__cuda_array_interface__["stream"] == 7
+    """
+    run(script)

@@ -201,6 +201,39 @@ def test_preparing_a_device() -> None:
     assert int(fake_cuda.run(_script(script))) > 8
 
 
+@fake_cuda.needs_kernels
+def test_uploads_that_fail_while_a_graph_is_captured() -> None:
+    """What has been uploaded is freed in a way that the driver allows then."""
+    script = """
+        import os
+
+        data = DeviceArray.from_host(np.ones((3, 64, 64), np.float16), stream=7)
+        x = DeviceArray.from_host(np.ones((128, 8), np.float16), stream=7)
+        y = DeviceArray.empty((128, 8), "float16", stream=7)
+
+        def multiply():
+            a = bsrgemm.bsr_array((data, [0, 1, 1], [0, 2, 3]), (128, 128))
+            bsrgemm.matmul(a, x, out=y, stream=7)
+
+        multiply()  # loads its kernel
+        failed = 0
+        for at in range(40):
+            before = live()
+            os.environ["FAKE_CUDA_CAPTURING"] = "7"
+            fake.fake_fail_at(at, OUT_OF_MEMORY)
+            try:
+                multiply()
+            except (MemoryError, RuntimeError):
+                failed += 1
+            fake.fake_fail_at(-1, 0)
+            del os.environ["FAKE_CUDA_CAPTURING"]
+            assert fake.fake_refused_calls() == 0, at
+            assert live() == before, at
+        print(failed)
+    """
+    assert int(fake_cuda.run(_script(script))) > 0
+
+
 @pytest.mark.parametrize("way", ["to_host", "dlpack"])
 def test_arrays(way: str) -> None:
     script = """

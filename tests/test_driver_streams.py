@@ -276,3 +276,38 @@ def test_arrays_of_other_libraries_are_waited_for() -> None:
             assert asked == [-1, named], asked  # asked what it is, then for the product
     """
     run(script)
+
+
+@fake_cuda.needs_kernels
+@pytest.mark.parametrize("stream", [7, 8])
+def test_threads_that_bring_an_array_to_streams(stream: int) -> None:
+    """Both wait for what is under way with it, although one comes while the other is at it."""
+    script = f"""
+        import threading, time
+
+        b = bsrgemm.bsr_array((DeviceArray.from_host(np.ones((3, 64, 64), np.float16)),
+                               a.indices, a.indptr), a.shape)
+        first, second = (DeviceArray.from_host(np.ones((128, 8), np.float16)) for _ in range(2))
+        x.to_host(), y.to_host(), other.to_host()
+        matmul(a, other, out=first, stream=7)
+        matmul(b, y, out=second, stream={stream})
+        matmul(a, other, out=x, stream=5)
+
+        def both():
+            fake.fake_slow()
+            late = threading.Thread(target=lambda: matmul(a, x, out=first, stream=7))
+            late.start()
+            time.sleep(0.05)
+            matmul(b, x, out=second, stream={stream})
+            late.join()
+
+        behind, recorded = {{5}}, set()
+        for one in noted(both, LAUNCH, RECORD, WAIT):
+            if one.function == RECORD:
+                (recorded.add if one.stream in behind else recorded.discard)(one.about)
+            elif one.function == WAIT:
+                behind |= {{one.stream}} if one.about in recorded else set()
+            else:
+                assert one.stream in behind, one
+    """
+    run(script)

@@ -27,7 +27,7 @@ PyObject *bsrg_py_describe(PyObject *module, PyObject *const *args, Py_ssize_t n
     name = PyUnicode_AsUTF8AndSize(found[1], NULL);
     if (name == NULL) return NULL;
   }
-  bsrg_work no_work = {BSRG_NO_WORK, NULL};
+  bsrg_work no_work = {.mode = BSRG_NO_WORK};
   bsrg_array array;
   if (bsrg_import_array(state, found[0], name, &no_work, &array) < 0) return NULL;
   PyObject *info = PyStructSequence_New(state->array_info_type);

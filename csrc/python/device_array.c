@@ -18,23 +18,41 @@ static bsrg_status order_streams(int index, void *producer, void *consumer, bsrg
   return status;
 }
 
+/* Orders `stream` behind all that is pending, and then makes it the array's: who reads that takes it for ordered. While the
+ * driver is called without the GIL, others may use the array or move it; then it is ordered again. */
+static bsrg_status follow(bsrg_device_array *owner, void *stream, bsrg_error *error) {
+  while (owner->stream != stream) {
+    void *const previous = owner->stream;
+    const uint64_t uses = owner->uses;
+    if (owner->pending) {
+      const bsrg_status status = order_streams(owner->device_index, previous, stream, error);
+      if (status != BSRG_OK) return status;
+    }
+    if (owner->stream == previous && owner->uses == uses) owner->stream = stream;
+  }
+  return BSRG_OK;
+}
+
 int bsrg_move_to_stream(bsrg_state *state, bsrg_device_array *self, void *stream) {
-  bsrg_device_array *owner = bsrg_memory_owner(self);
-  void *previous = owner->stream;
-  owner->stream = stream; /* before the GIL is released: see bsrg_note_device_use */
-  if (previous == stream || !owner->pending) return 0;
   bsrg_error error;
-  const bsrg_status status = order_streams(owner->device_index, previous, stream, &error);
+  const bsrg_status status = follow(bsrg_memory_owner(self), stream, &error);
   if (status == BSRG_OK) return 0;
-  owner->stream = previous;
   bsrg_raise(state, status, &error);
   return -1;
 }
 
 int bsrg_import_device_array(bsrg_state *state, PyObject *obj, bsrg_work *work, bsrg_array *out) {
   bsrg_device_array *self = (bsrg_device_array *)obj;
-  if (work->mode == BSRG_ADOPT_STREAM) *work = (bsrg_work){BSRG_ON_STREAM, bsrg_memory_owner(self)->stream};
-  if (work->mode == BSRG_ON_STREAM && bsrg_move_to_stream(state, self, work->stream) < 0) return -1;
+  const bsrg_device_array *owner = bsrg_memory_owner(self);
+  if (work->mode == BSRG_ADOPT_STREAM) *work = (bsrg_work){.mode = BSRG_ON_STREAM, .stream = owner->stream};
+  if (work->mode == BSRG_ON_STREAM) {
+    if (work->first_device == 0) work->first_device = 1 + self->device_index;
+    /* One of another device, for which the call will be refused, stays on a stream of its own. */
+    const bool moves = work->first_device == 1 + self->device_index;
+    if (moves ? bsrg_move_to_stream(state, self, work->stream) < 0
+              : bsrg_join_stream(state, work, self->device_index, owner->stream) < 0)
+      return -1;
+  }
   out->data = self->data;
   out->element = self->element;
   out->ndim = self->ndim;
@@ -50,14 +68,10 @@ void bsrg_note_device_use(bsrg_state *state, const bsrg_array *array, void *stre
   if (array->owner == NULL || !Py_IS_TYPE(array->owner, state->device_array_type)) return;
   bsrg_device_array *owner = bsrg_memory_owner((bsrg_device_array *)array->owner);
   owner->pending = true;
-  if (owner->stream == stream) return;
-  /* While the call ran without the GIL another thread moved the array to a stream that does not wait for this
-   * call's work. Joining the two again keeps the promise of owner->stream. A failure here is the driver's and
-   * shows up at its next call. */
+  ++owner->uses; /* of whatever stream the array is by now, which the call's work has to be joined with */
+  /* A failure here is the driver's and shows up at its next call. */
   bsrg_error error;
-  void *other = owner->stream;
-  owner->stream = stream;
-  order_streams(owner->device_index, other, stream, &error);
+  if (follow(owner, stream, &error) != BSRG_OK) owner->stream = stream;
 }
 
 /* ---- making and freeing ------------------------------------------------------------------------------- */
@@ -217,7 +231,7 @@ static PyObject *device_array_from_host(PyObject *type, PyObject *args, PyObject
     return NULL;
   }
   bsrg_state *state = PyType_GetModuleState((PyTypeObject *)type);
-  bsrg_work no_work = {BSRG_NO_WORK, NULL};
+  bsrg_work no_work = {.mode = BSRG_NO_WORK};
   bsrg_array from;
   if (bsrg_import_array(state, array, "array", &no_work, &from) < 0) return NULL;
   bsrg_device_array *self = NULL;

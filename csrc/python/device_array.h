@@ -13,6 +13,7 @@ typedef struct bsrg_device_array {
   size_t bytes;
   /* Only the owner's are used. */
   void *stream;  /* every use of the memory so far comes before what is put on this stream from now on */
+  uint64_t uses; /* how often work has been put on the memory */
   bool pending;  /* work on `stream` may still be under way */
   bool exported; /* another library may use the memory on streams that we do not know */
 } bsrg_device_array;

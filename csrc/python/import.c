@@ -71,7 +71,7 @@ void bsrg_pack(const bsrg_array *array, void *destination) {
 int bsrg_join_stream(bsrg_state *state, bsrg_work *work, int index, void *producer) {
   if (work->mode == BSRG_NO_WORK) return 0;
   if (work->mode == BSRG_ADOPT_STREAM) {
-    *work = (bsrg_work){BSRG_ON_STREAM, producer};
+    *work = (bsrg_work){.mode = BSRG_ON_STREAM, .stream = producer};
     return 0;
   }
   if (work->stream == producer) return 0;

@@ -12,7 +12,7 @@ bsrg_outcome bsrg_outcome_of(bsrg_state *state, bsrg_status status, const bsrg_e
 }
 
 int bsrg_parse_work(PyObject *obj, bsrg_work *work) {
-  *work = (bsrg_work){BSRG_ON_STREAM, NULL};
+  *work = (bsrg_work){.mode = BSRG_ON_STREAM};
   if (obj == Py_None) work->mode = BSRG_ADOPT_STREAM;
   return bsrg_is_absent(obj) ? 0 : bsrg_parse_stream(obj, &work->stream);
 }

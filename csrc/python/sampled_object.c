@@ -160,7 +160,7 @@ static bool begin(bsrg_state *state, PyObject **objects, PyObject *dtype, PyObje
                   sampled_call *call) {
   bsrg_operand *operands = call->operands;
   name_operands(operands);
-  call->work = (bsrg_work){BSRG_ADOPT_STREAM, NULL};
+  call->work = (bsrg_work){.mode = BSRG_ADOPT_STREAM};
   for (int i = A; i <= B; ++i)
     if (bsrg_import_operand(state, objects[i], &operands[i], &call->work) < 0 || operands[i].array.ndim != 2)
       return false;

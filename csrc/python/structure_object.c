@@ -76,7 +76,7 @@ static int make_contiguous(index_array *index) {
 }
 
 static int import_index(bsrg_state *state, PyObject *obj, const char *name, index_array *index) {
-  bsrg_work work = {BSRG_ADOPT_STREAM, NULL}; /* the copy waits for the producer by running on its stream */
+  bsrg_work work = {.mode = BSRG_ADOPT_STREAM}; /* the copy waits for the producer by running on its stream */
   index->copy = NULL;
   if (bsrg_import_array(state, obj, name, &work, &index->array) < 0) return -1;
   const bsrg_array *array = &index->array;

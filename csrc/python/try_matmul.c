@@ -53,7 +53,7 @@ static bool place_bias(const result_shape *shape, bsrg_operand *operands) {
 static bool begin(bsrg_state *state, PyObject **objects, PyObject *bias, bsrg_matmul_call *call) {
   bsrg_operand *operands = call->operands;
   bsrg_name_operands(call);
-  call->work = (bsrg_work){BSRG_ADOPT_STREAM, NULL};
+  call->work = (bsrg_work){.mode = BSRG_ADOPT_STREAM};
   if (bsrg_import_dense(state, objects[DENSE], &operands[DENSE], &call->work) < 0 ||
       bsrg_import_operand(state, objects[VALUES], &operands[VALUES], &call->work) < 0)
     return false;

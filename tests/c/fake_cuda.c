@@ -171,6 +171,23 @@ static CUresult make_memory(CUdeviceptr *out, size_t bytes) {
   return result;
 }
 
+/* What the driver does not allow while a stream is being captured, but to threads that have said that they are relaxed. */
+static _Thread_local int capture_mode; /* 0: global, as every thread begins */
+static int forbidden_while_capturing(void) {
+  return number("FAKE_CUDA_CAPTURING", -1) >= 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+#define ALLOWED_WHILE_CAPTURING                             \
+  if (forbidden_while_capturing()) {                        \
+    ++refused_calls;                                        \
+    return 900; /* CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED */ \
+  }
+static atomic_llong refused_calls;
+long long fake_refused_calls(void) { return refused_calls; }
+
+/* The next event is made so late that other threads have gone on. */
+static atomic_int slow;
+void fake_slow(void) { slow = 1; }
+
 /* ---- the driver's functions ------------------------------------------------------------------ */
 
 CUresult init(unsigned flags) {
@@ -366,12 +383,14 @@ CUresult tensor_map_encode(void *map, int data_type, uint32_t rank, void *addres
 }
 
 CUresult memory_alloc(CUdeviceptr *pointer, size_t bytes) {
+  ALLOWED_WHILE_CAPTURING
   BEGIN("cuMemAlloc_v2")
   PUT(NULL, "cuMemAlloc_v2")
   return make_memory(pointer, bytes);
 }
 
 CUresult memory_free(CUdeviceptr pointer) {
+  ALLOWED_WHILE_CAPTURING
   PUT(NULL, "cuMemFree_v2")
   return destroy((void *)(uintptr_t)pointer);
 }
@@ -449,6 +468,7 @@ CUresult stream_create(CUstream *stream, unsigned flags) {
 CUresult stream_destroy(CUstream stream) { return destroy(stream); }
 
 CUresult stream_synchronize(CUstream stream) {
+  ALLOWED_WHILE_CAPTURING
   BEGIN("cuStreamSynchronize")
   PUT(stream, "cuStreamSynchronize")
   return CUDA_SUCCESS;
@@ -467,13 +487,16 @@ CUresult stream_is_capturing(CUstream stream, int *status) {
 }
 
 CUresult exchange_capture_mode(int *mode) {
-  (void)mode;
+  const int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
   return CUDA_SUCCESS;
 }
 
 CUresult event_create(CUevent *event, unsigned flags) {
   (void)flags;
   BEGIN("cuEventCreate")
+  if (atomic_exchange(&slow, 0)) usleep(200000);
   return make((void **)event, 1);
 }
 
