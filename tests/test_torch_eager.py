@@ -473,6 +473,23 @@ def test_gradients_and_theirs(activation: str | None, shape: tuple[int, ...]) ->
     assert torch.autograd.gradgradcheck(function, inputs)
 
 
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_results_can_be_written_to(contiguous: bool, recorded: bool) -> None:
+    layer = make_layer()
+    x = torch.randn(2, IN, 3, dtype=torch.float64).transpose(1, 2)
+    x = (x.contiguous() if contiguous else x).requires_grad_(recorded)
+    layer.requires_grad_(recorded)
+    expected = dense(layer, x.detach()).relu()
+    y = layer(x)
+    assert not y._is_view()
+    y = torch.relu_(y)
+    torch.testing.assert_close(y.detach(), expected)
+    if recorded:
+        y.sum().backward()
+        torch.testing.assert_close(layer.bias.grad, (expected > 0).double().sum((0, 1)))
+
+
 @pytest.mark.parametrize("wanted", [(True, False), (False, True), (False, False)])
 def test_only_gradients_that_are_wanted(wanted: tuple[bool, bool]) -> None:
     layer = make_layer("relu")

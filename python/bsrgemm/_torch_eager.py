@@ -86,7 +86,10 @@ def general_linear(
     weight = _matrix(values, structure).T
     options: dict[str, Any] = {"bias": bias, "activation": activation}
     y = matmul(rows.detach(), weight, precision=precision_of(x), **options)
-    return y if x.ndim == 2 else y.view(*x.shape[:-1], structure.shape[0])
+    if x.ndim == 2:
+        return y
+    # No view: functions of autograd that return views forbid writing to their results.
+    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], structure.shape[0]])
 
 
 def _matrix(values: torch.Tensor, structure: _core.Structure) -> bsr_array:
