@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import bsrgemm
@@ -22,6 +23,7 @@ from bsrgemm.torch import BSRLinear, linear  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 OUT, IN = 4, 6
 
@@ -541,6 +543,25 @@ def test_checkpoints_and_strange_gradients() -> None:
         strict=True,
     ):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("within", ["forward", "backward"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu"])
+@pytest.mark.parametrize("shape", [(IN,), (5, IN), (2, 3, IN)])
+def test_checkpoints_of_which_modes_see_half(
+    shape: tuple[int, ...], activation: str | None, within: str
+) -> None:
+    """What is computed again saves what was saved at first, by the operator or without it."""
+    layer = make_layer(activation)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    leaves = x, layer.values, layer.bias
+    expected = torch.autograd.grad(layer(x).square().sum(), leaves)
+    with FlopCounterMode(display=False) if within == "forward" else nullcontext():
+        y = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+    with FlopCounterMode(display=False) if within == "backward" else nullcontext():
+        y.square().sum().backward()
+    for leaf, gradient in zip(leaves, expected, strict=True):
+        torch.testing.assert_close(leaf.grad, gradient)
 
 
 def test_a_parametrized_bias() -> None:

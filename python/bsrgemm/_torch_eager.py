@@ -74,22 +74,22 @@ def try_linear(
 
 
 def general_linear(
-    x: torch.Tensor,
+    rows: torch.Tensor,
+    outer: tuple[int, ...],
     values: torch.Tensor,
     bias: torch.Tensor | None,
     structure: _core.Structure,
     activation: str | None,
 ) -> torch.Tensor:
-    """``activation(x @ A.T + bias)`` where the short way has something against it, or the error
-    that says what."""
-    rows = rows_of(x)
+    """``activation(rows @ A.T + bias)`` with the sides ``outer`` in place of the first, where the
+    short way has something against it, or the error that says what."""
     weight = _matrix(values, structure).T
     options: dict[str, Any] = {"bias": bias, "activation": activation}
-    y = matmul(rows.detach(), weight, precision=precision_of(x), **options)
-    if x.ndim == 2:
+    y = matmul(rows.detach(), weight, precision=precision_of(rows), **options)
+    if len(outer) == 1:
         return y
     # No view: functions of autograd that return views forbid writing to their results.
-    return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], structure.shape[0]])
+    return torch.ops.aten._unsafe_view(y, [*outer, structure.shape[0]])
 
 
 def _matrix(values: torch.Tensor, structure: _core.Structure) -> bsr_array:
@@ -187,31 +187,39 @@ class RecordedLinear(torch.autograd.Function):
         relu: bool,
     ) -> torch.Tensor:
         activation = "relu" if relu else None
+        rows = x
+        if x.ndim != 2:
+            with torch.enable_grad():  # for gradients of gradients, which come to x through it
+                rows = rows_of(x)
         y = try_linear(structure, values, x, bias, activation)
         if y is NotImplemented:
-            y = general_linear(x, values, bias, structure, activation)
+            y = general_linear(rows, x.shape[:-1], values, bias, structure, activation)
         ctx.structure, ctx.relu = structure, relu
-        ctx.save_for_backward(x, values, indices, indptr, *((y,) if relu else ()))
+        # As the operator and ReLU behind it do: of checkpoints that modes or transforms see only
+        # one half of, the other comes here.
+        ctx.save_for_backward(values, indices, indptr, rows, *((y,) if relu else ()))
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
-        x, *matrix = ctx.saved_tensors
+        values, indices, indptr, rows, *results = ctx.saved_tensors
         if ctx.relu:  # as torch's own, which takes the result of ReLU
-            gradient = torch.ops.aten.threshold_backward(gradient, matrix.pop(), 0)
+            gradient = torch.ops.aten.threshold_backward(gradient, results[0], 0)
         of_rows = rows_of(gradient)
         wants_x, wants_values, wants_bias = ctx.needs_input_grad[:3]
         of_values, of_x = _product_gradients(
             (wants_values, wants_x),
             ctx.structure.transposed(),
-            *matrix,
-            rows_of(x),
+            values,
+            indices,
+            indptr,
+            rows,
             of_rows,
             dense_left=True,
         )
         of_bias = of_rows.sum(0) if wants_bias else None
-        if of_x is not None and x.ndim != 2:
-            of_x = of_x.view(x.shape)
+        if of_x is not None and gradient.ndim != 2:
+            of_x = of_x.view(*gradient.shape[:-1], of_x.shape[1])
         return of_x, of_values, of_bias, None, None, None, None
 
 

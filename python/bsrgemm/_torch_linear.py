@@ -158,7 +158,7 @@ def _linear(
     if not recorded:
         y = try_linear(structure, values, x, bias, activation)
         if y is NotImplemented:
-            y = general_linear(x, values, bias, structure, activation)
+            y = general_linear(rows_of(x), x.shape[:-1], values, bias, structure, activation)
         return y
     relu = activation == "relu"  # of which the result has what the gradient needs
     y = RecordedLinear.apply(x, values, bias, structure, indices, indptr, relu)
@@ -181,9 +181,9 @@ def _by_operator(
     product = _torch_func.matmul if transformed else matmul_operator
     options = (list(shape), True, True, None if apart else activation)
     y = product(values, indices, indptr, rows_of(x), bias, *options)
-    if apart:
-        y = ACTIVATIONS[activation](y)
-    return y if x.ndim == 2 else y.view(*x.shape[:-1], shape[0])
+    if x.ndim != 2:
+        y = y.view(*x.shape[:-1], shape[0])
+    return ACTIVATIONS[activation](y) if apart else y
 
 
 def _check(
