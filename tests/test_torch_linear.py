@@ -216,6 +216,31 @@ def test_export() -> None:
     torch.testing.assert_close(exported.module()(x), layer(x))
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_exported_without_gradients_runs_where_they_are_recorded(strict: bool) -> None:
+    layer = BSRLinear(make_weight(), activation="gelu")
+    x = torch.randn(5, IN, dtype=torch.float64)
+    with torch.no_grad():
+        exported = torch.export.export(layer, (x,), strict=strict)
+    y = exported.module()(x)
+    torch.testing.assert_close(y, layer(x))
+    with pytest.raises(RuntimeError, match="activation is applied by the operator"):
+        y.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:`torch.jit")
+@pytest.mark.parametrize("recorded", [True, False])
+def test_traces_have_gradients(recorded: bool) -> None:
+    layer = BSRLinear(make_weight(), activation="gelu")
+    x = torch.randn(2, 7, IN, dtype=torch.float64, requires_grad=True)
+    with torch.set_grad_enabled(recorded):
+        traced = torch.jit.trace(layer, (x.detach(),))
+    leaves, wanted = (x, layer.values), torch.randn(2, 7, OUT, dtype=torch.float64)
+    found = torch.autograd.grad(traced(x), leaves, wanted)
+    for a, b in zip(found, torch.autograd.grad(layer(x), leaves, wanted), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_autocast() -> None:
     layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT))
     x = torch.randn(5, IN)

@@ -177,7 +177,8 @@ def _by_operator(
 ) -> torch.Tensor:
     """By the operator that compilers, tracers, modes and subclasses of tensors see."""
     transformed = _torch_func.is_transformed()
-    apart = recorded or transformed
+    # A trace is run with gradients, too, even where it was made without.
+    apart = recorded or transformed or torch.jit.is_tracing()
     product = _torch_func.matmul if transformed else matmul_operator
     options = (list(shape), True, True, None if apart else activation)
     y = product(values, indices, indptr, rows_of(x), bias, *options)

@@ -381,11 +381,6 @@ def _(
 
 def save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     values, indices, indptr, dense, bias, *ctx.options = inputs
-    if ctx.options[-1] is not None:
-        raise RuntimeError(
-            "activation is applied by the operator, which has no gradient for it; accepted: None "
-            "where gradients are recorded, and the activation as a function of the result"
-        )
     ctx.has_bias = bias is not None
     ctx.save_for_backward(values, indices, indptr, dense)
 
@@ -429,7 +424,12 @@ def matmul_backward(
     ctx: Any, gradient: torch.Tensor, functions: tuple[Any, Any] | None = None
 ) -> tuple[Any, ...]:
     *tensors, dense = ctx.saved_tensors
-    shape, transposed, dense_left, _ = ctx.options
+    shape, transposed, dense_left, activation = ctx.options
+    if activation is not None:  # not before: what was exported for inference has it and may be run
+        raise RuntimeError(
+            "activation is applied by the operator, which has no gradient for it; accepted: None "
+            "where gradients are wanted, and the activation as a function of the result"
+        )
     wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
     of_values, of_dense = matmul_gradients(
         wanted, *tensors, dense, gradient, shape, transposed, dense_left, functions
