@@ -396,6 +396,24 @@ def test_a_weight_of_two_modules_is_left() -> None:
     assert report.reason == "its weight is 0.weight, too" and model[1].weight is model[0].weight
 
 
+@torch.no_grad()
+def test_layers_that_are_compiled_already_are_left() -> None:
+    """What torch.compile returns calls the dense layer, whatever takes its place."""
+    dense, inner = torch.nn.Linear(8, 8), torch.nn.Sequential(torch.nn.Linear(8, 8))
+    alone, around = (torch.compile(x, backend="eager") for x in (dense, inner))
+    x = torch.randn(3, 8)
+    for model in (alone, torch.nn.Sequential(alone), torch.nn.Sequential(dense, alone)):
+        expected = model(x)
+        for report in sparsify_(model, blocksize=(4, 4), density=0.5):
+            assert report.density is None and "torch.compile has wrapped it" in report.reason
+        assert torch.equal(model(x), expected)
+    around(x)
+    (report,) = sparsify_(around, blocksize=(4, 4), density=0.5)
+    assert report.density == 0.5
+    torch.testing.assert_close(around(x), inner(x))
+    assert isinstance(inner[0], BSRLinear)
+
+
 def ignore(*_: Any) -> None:
     """A hook."""
 

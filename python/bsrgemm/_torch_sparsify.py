@@ -62,10 +62,10 @@ def sparsify_(
     """Replace every ``torch.nn.Linear`` in ``module`` by a :class:`BSRLinear`, in place.
 
     Layers are left that a :class:`BSRLinear` could not take the place of: those of a subclass, with
-    hooks, parametrizations or a ``forward`` of their own, whose weight is another module's as well,
-    or of another dtype than layers take. Where an error is raised, nothing has been replaced.
-    Biases stay the parameters that they are, with all that shares them; weights become new ones, so
-    make optimizers afterwards.
+    hooks, parametrizations or a ``forward`` of their own, wrapped by ``torch.compile``, with a
+    weight of several modules, or of another dtype than layers take. Where an error is raised,
+    nothing has been replaced. Biases stay the parameters that they are, with all that shares them;
+    weights become new ones, so make optimizers afterwards.
 
     ``torch.nn.TransformerEncoder`` and its layers then do without their ways around ``forward``,
     which read dense weights.
@@ -116,9 +116,10 @@ def sparsify_(
         for child_name, child in parent._modules.items()  # named_children leaves out repeats
         if isinstance(child, torch.nn.Linear)
     ]
+    compiled = {child for _, parent, _, child in places if _is_compiled(parent)}
     for name, parent, child_name, child in places:
         shape = (child.out_features, child.in_features)
-        reason = _why_left(name, child, blocksize, filter, owners)
+        reason = _why_left(name, child, blocksize, filter, owners, compiled)
         if reason is None:
             if child not in made:
                 made[child] = BSRLinear.from_linear(child, blocksize=blocksize, density=density)
@@ -140,17 +141,26 @@ def sparsify_(
     return report
 
 
+def _is_compiled(parent: torch.nn.Module) -> bool:
+    """Whether it is what ``torch.compile`` makes of a module, of which it goes on to call the one
+    it was made of. By name: the type is in a module that takes long to import."""
+    return type(parent).__name__ == "OptimizedModule"
+
+
 def _why_left(
     name: str,
     linear: torch.nn.Linear,
     blocksize: tuple[int, int],
     filter: Callable[[str, torch.nn.Linear], bool] | None,
     owners: _Owners,
+    compiled: set[torch.nn.Linear],
 ) -> str | None:
     if filter is not None and not filter(name, linear):
         return "the filter refused it"
     if type(linear) is not torch.nn.Linear:
         return f"it is {a_kind_of(linear)}, which may do more than a Linear"
+    if linear in compiled:
+        return "torch.compile has wrapped it and would go on with it, so compile afterwards"
     if "forward" in vars(linear):
         return "its forward has been replaced"
     hooks = [kind for kind in _HOOKS if getattr(linear, f"_{kind}_hooks", None)]
