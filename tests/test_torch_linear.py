@@ -207,6 +207,30 @@ def test_the_function_compiled(kind: str, backend: str) -> None:
             torch.testing.assert_close(compiled(x, given)[1], linear(x, given))
 
 
+# Code that makes and reads matrices is left to Python, with a warning.
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.filterwarnings("ignore:Sparse BSR tensor support:UserWarning")
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a.todense(),
+        lambda a: a.copy().data,
+        lambda a: a.T.copy().data,
+        lambda a: a.to_torch().to_dense(),
+        lambda a: torch.as_tensor(a.block_mask()),
+        lambda a: (a * a).data,
+        lambda a: bsrgemm.bsr_array(a.data[0][:3, :7], blocksize=(2, 2)).data,
+        lambda a: BSRLinear(a).values,
+    ],
+)
+@torch.no_grad()
+def test_what_reads_patterns_in_compiled_code(function: Any) -> None:
+    weight = make_weight()
+    torch.compiler.reset()
+    found = torch.compile(function, backend="eager")(weight)
+    assert torch.equal(found, function(weight))
+
+
 def test_export() -> None:
     layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="gelu").eval()
     layer.requires_grad_(False)

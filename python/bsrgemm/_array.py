@@ -15,6 +15,8 @@ from . import _core
 from ._batch import check_single, dense, transposed_values
 from ._blocks import Blocks
 from ._convert import (
+    INT32,
+    INT64,
     Parts,
     check_data,
     check_edges,
@@ -24,6 +26,7 @@ from ._convert import (
     host_indices,
     own_indices,
     parts_of,
+    pattern_of,
     whole_shape,
 )
 from ._dtypes import dtype_name, dtype_size
@@ -571,8 +574,8 @@ def _described(data: Any) -> Any:
 
 def _index_arrays(structure: _core.Structure) -> tuple[np.ndarray, np.ndarray]:
     """Copies of indices and indptr on the host, of one dtype, int32 where it holds them."""
-    dtype = np.int32 if structure.nnzb <= np.iinfo(np.int32).max else np.int64
-    return structure.indices.astype(dtype), structure.indptr.astype(dtype)
+    dtype = INT32 if structure.nnzb <= np.iinfo(np.int32).max else INT64
+    return pattern_of(structure, dtype, dtype)
 
 
 def _unchecked(arrays: tuple, shape: tuple[int, ...]) -> bsr_array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._convert import pattern_of
 from ._interop import CUPY, TORCH, library_of
 from ._kinds import a_kind_of
 from ._library import NUMPY
@@ -82,10 +83,9 @@ def transposed_values(a: Any) -> Any:
 
 def dense(a: Any) -> Any:
     """The dense array of a matrix, or batch, that is no view."""
-    indptr, (height, width) = a._structure.indptr, a._structure.shape
+    (cols, indptr), (height, width) = pattern_of(a._structure), a._structure.shape
     whole = (len(indptr) - 1) * a.blocksize[0]
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    cols = a._structure.indices.astype(np.int64)
     library = library_of(a._data)
     if not a._batch:
         return library.scatter_blocks(a._data, rows, cols, (height, width))

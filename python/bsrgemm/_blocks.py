@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._batch import check_single, entry_of
-from ._convert import grid_of, pair_of
+from ._convert import grid_of, pair_of, pattern_of
 from ._elementwise import canonical, keys_of, of_keys
 from ._library import BlockSparse
 from ._values import Values, dense_values, masked_blocks
@@ -57,8 +57,8 @@ class Blocks(BlockSparse):
         """Which blocks are stored: of bool and shape (ceil(M / bh), ceil(K / bw)), of NumPy."""
         rows, cols = self._block_shape()
         mask = np.zeros((rows, cols), bool)
-        structure = self._structure  # type: ignore[attr-defined]
-        mask[np.repeat(np.arange(rows), np.diff(structure.indptr)), structure.indices] = True
+        indices, indptr = pattern_of(self._structure)  # type: ignore[attr-defined]
+        mask[np.repeat(np.arange(rows), np.diff(indptr)), indices] = True
         return mask
 
     def __getitem__(self, key: Any) -> Any:

@@ -16,6 +16,7 @@ from ._kinds import a_kind_of
 from ._library import Library
 
 MOST_ROWS = 2**63 - 1
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 
 
 class Parts(NamedTuple):
@@ -239,13 +240,30 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     return Parts(blocks, indices, indptr, (info.shape[0], info.shape[1]))
 
 
-def host_indices(a: Any) -> list[np.ndarray]:
+def pattern_of(
+    structure: _core.Structure,
+    indices_type: np.dtype[Any] = INT64,
+    indptr_type: np.dtype[Any] = INT64,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Copies of a structure's indices and indptr.
+
+    By bytes and not by its arrays, which are read-only: torch.compile fails at these where it
+    traces what reads them.
+    """
+    indices, indptr = structure.contents(indices_type.itemsize, indptr_type.itemsize)
+    return (
+        np.frombuffer(bytearray(indices), indices_type),
+        np.frombuffer(bytearray(indptr), indptr_type),
+    )
+
+
+def host_indices(a: Any) -> tuple[np.ndarray, np.ndarray]:
     """Copies of a matrix's indices and indptr on the host, of the dtypes of the arrays given.
 
     They are the pattern's own: the arrays that were given may hold something else by now.
     """
-    pairs = (a._indices, a._structure.indices), (a._indptr, a._structure.indptr)
-    return [own.astype(_core.describe(given).dtype) for given, own in pairs]
+    types = [np.dtype(_core.describe(given).dtype) for given in (a._indices, a._indptr)]
+    return pattern_of(a._structure, *types)
 
 
 def own_indices(a: Any) -> list[Any]:
@@ -271,12 +289,15 @@ def edges_of(structure: _core.Structure) -> list[tuple[np.ndarray, slice, slice]
     Blocks are those of the values; the structure is of no transposed view.
     """
     (rows, cols), (height, width) = structure.shape, structure.blocksize
-    edges = []
+    edges: list[Any] = []
+    if not (rows % height or cols % width):
+        return edges
+    indices, indptr = pattern_of(structure)
     if rows % height:
-        below = np.arange(structure.indptr[-2], structure.nnzb)
+        below = np.arange(indptr[-2], structure.nnzb)
         edges.append((below, slice(rows % height, None), slice(None)))
     if cols % width:
-        beside = np.flatnonzero(structure.indices == cols // width)
+        beside = np.flatnonzero(indices == cols // width)
         edges.append((beside, slice(None), slice(cols % width, None)))
     return [edge for edge in edges if len(edge[0])]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._batch import check_single
-from ._convert import grid_of
+from ._convert import grid_of, pattern_of
 from ._interop import library_of
 from ._kinds import a_kind_of
 from ._library import BlockSparse
@@ -137,9 +137,9 @@ def own(a: Any) -> Any:
 
 def keys_of(a: Any) -> np.ndarray:
     """Positions of the stored blocks, counted row by row; of a matrix or batch that is no view."""
-    indptr = a._structure.indptr
+    indices, indptr = pattern_of(a._structure)
     rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    return rows * grid_of(a._structure.shape, a.blocksize)[1] + a._structure.indices
+    return rows * grid_of(a._structure.shape, a.blocksize)[1] + indices
 
 
 def canonical(a: Any) -> tuple[np.ndarray, Any]:

@@ -11,7 +11,7 @@ import torch
 from . import _core, _torch_func
 from ._array import bsr_array
 from ._batch import check_single
-from ._convert import grid_of, pair_of
+from ._convert import grid_of, pair_of, pattern_of
 from ._kinds import a_kind_of
 from ._matmul import real_number
 from ._stack import count_of, prune
@@ -267,7 +267,7 @@ class BSRLinear(torch.nn.Module):
         values = as_tensor(weight._data).detach()
         indices, indptr = (
             torch.tensor(x, dtype=torch.int32, device=values.device)
-            for x in (weight._structure.indices, weight._structure.indptr)
+            for x in pattern_of(weight._structure)
         )
         self._hold(values, indices, indptr, weight.shape, bias, activation)
 
