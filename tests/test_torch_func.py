@@ -82,6 +82,18 @@ def test_models_at_once() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_values_that_are_batched_along_other_dimensions(dim: int) -> None:
+    layer, dense, parameters = make()
+    several = torch.stack([parameters["values"], 2 * parameters["values"]], dim)
+    x = randn(6, IN)
+    found, expected = (
+        vmap(grad(lambda v, m=m: loss_of(m)({"values": v}, x)), dim)(several)
+        for m in (layer, dense)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_models_of_one_pattern_stacked() -> None:
     first, *others = (make()[0] for _ in range(3))
     for layer in others:

@@ -14,6 +14,7 @@ import torch
 
 from ._torch_operators import (
     forward_ad,
+    in_memory,
     matmul_backward,
     matmul_operator,
     refuse_tangents,
@@ -67,7 +68,7 @@ class _Matmul(torch.autograd.Function):
             return y.unflatten(at, (count, each)), at
         parts = [
             _Matmul.apply(
-                _entry(values, in_dims[0], i),
+                in_memory(_entry(values, in_dims[0], i)),
                 indices,
                 indptr,
                 _entry(dense, in_dims[3], i),
