@@ -295,6 +295,18 @@ def test_from_linear_keeps_the_largest_blocks() -> None:
     assert layer.weight.data is layer.values
 
 
+@pytest.mark.parametrize("trained", [False, True])
+def test_from_linear_of_parametrized_layers(trained: bool) -> None:
+    """Whose weight is computed, and requires grad or not whatever the mode it is read in."""
+    dense = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(IN, OUT))
+    dense.requires_grad_(trained)
+    with torch.no_grad():
+        layer = BSRLinear.from_linear(dense, blocksize=BLOCK, density=1.0)
+    assert layer.values.requires_grad == layer.bias.requires_grad == trained
+    x = torch.randn(5, IN)
+    torch.testing.assert_close(layer(x), dense(x), rtol=1e-5, atol=1e-5)
+
+
 def test_state_copies_and_moves() -> None:
     layer = BSRLinear(make_weight(torch.float32), torch.randn(OUT), activation="relu")
     x = torch.randn(5, IN)

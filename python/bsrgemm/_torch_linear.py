@@ -332,7 +332,8 @@ class BSRLinear(torch.nn.Module):
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is {a_kind_of(linear)}; accepted: a torch.nn.Linear")
         blocksize, density = pair_of(blocksize, "blocksize", 1), density_of(density)
-        weight, bias = linear.weight, linear.bias
+        with torch.enable_grad():  # in which parametrized ones require what their parameters do
+            weight, bias = linear.weight, linear.bias
         if bias is not None:  # a parameter of its own, which `to` of one layer leaves to the other
             bias = torch.nn.Parameter(bias.detach(), bias.requires_grad)
         if weight.is_meta:
