@@ -394,6 +394,22 @@ def test_unchanged_indices_keep_their_structure() -> None:
         assert layer.weight._structure is structure
 
 
+@pytest.mark.filterwarnings("ignore:Sparse BSR tensor support:UserWarning")
+def test_torchs_default_device_is_none_of_a_matrix() -> None:
+    """Where that is another, too, all that is made of tensors is on theirs."""
+    layer, x = make_layer(), torch.randn(5, IN, dtype=torch.float64)
+    uneven = torch.tensor([[0.0, 2.0, 3.0], [0.0, 0.0, 4.0]]).to_sparse()
+    indices = torch.tensor([1, 0, 1])
+    weight = bsrgemm.bsr_array((layer.values.detach(), indices, [0, 1, 3]), (OUT, IN))
+    expected = linear(x, weight)
+    indices[0] = 0  # which the matrix does not see, and so has to make index tensors of its own
+    with torch.device("meta"):
+        found = linear(x, weight), weight.to_torch(), bsrgemm.bsr_array(uneven, blocksize=(2, 2))
+    assert torch.equal(found[0], expected)
+    assert torch.equal(found[1].to_dense(), weight.todense())
+    assert torch.equal(found[2].todense(), uneven.to_dense())
+
+
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_a_matrix_keeps_its_pattern(kind: str) -> None:
     """Also where operators are called, which are given its arrays."""

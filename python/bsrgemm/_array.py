@@ -387,6 +387,7 @@ class bsr_array(Arithmetic, Blocks, Planning):
                 torch.as_tensor(indices, device=values.device),
                 values,
                 size=self._structure.shape,
+                device=values.device,
                 check_invariants=True,
             )
 

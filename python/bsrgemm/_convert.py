@@ -207,7 +207,11 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
                 # As in bsr_array.to_torch.
                 warnings.filterwarnings("ignore", "Sparse invariant checks", UserWarning)
                 tensor = torch.sparse_coo_tensor(
-                    tensor.indices(), tensor.values(), whole, check_invariants=True
+                    tensor.indices(),
+                    tensor.values(),
+                    whole,
+                    device=tensor.device,
+                    check_invariants=True,
                 )
         tensor = tensor.to_sparse_bsr(blocksize)
     values = tensor.values()

@@ -151,7 +151,8 @@ def keep_structure(
             return known.indices, known.indptr
     contents = _contents(indices, indptr, structure)
     if not _unchanged(contents):
-        indices, indptr = torch.tensor(structure.indices), torch.tensor(structure.indptr)
+        arrays = structure.indices, structure.indptr
+        indices, indptr = (torch.tensor(x, device="cpu") for x in arrays)
         contents = _contents(indices, indptr, structure)
     key, versions = _key(indices, indptr, shape, blocksize), _versions(indices, indptr)
     known = _Known(structure, indices.detach(), indptr.detach(), versions, contents)
@@ -302,7 +303,7 @@ def index_tensor(x: Any) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         return x
     if torch.compiler.is_compiling():  # which sees no flags of arrays
-        return torch.as_tensor(x)
+        return torch.as_tensor(x, device="cpu")
     x = np.asarray(x)
     return torch.from_numpy(x if x.flags.writeable else np.asarray(_Writable(x)))
 
