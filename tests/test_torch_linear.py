@@ -207,6 +207,18 @@ def test_the_function_compiled(kind: str, backend: str) -> None:
             torch.testing.assert_close(compiled(x, given)[1], linear(x, given))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse BSR tensor support:UserWarning")
+@torch.no_grad()
+def test_a_weight_of_a_sparse_tensor_goes_into_compiled_code() -> None:
+    sparse = torch.randn(OUT, IN).to_sparse_bsr(BLOCK)
+    weight, x = bsrgemm.bsr_array(sparse), torch.randn(5, IN)
+    compiled = torch.compile(linear, fullgraph=True, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, weight), linear(x, weight))
+        sparse.values().mul_(2)  # which shares its memory
+    assert weight.data.data_ptr() == sparse.values().data_ptr()
+
+
 # Code that makes and reads matrices is left to Python, with a warning.
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 @pytest.mark.filterwarnings("ignore:Sparse BSR tensor support:UserWarning")

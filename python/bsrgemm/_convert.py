@@ -216,7 +216,9 @@ def _from_torch(tensor: Any, blocksize: tuple[int, int] | None) -> Parts:
         tensor = tensor.to_sparse_bsr(blocksize)
     values = tensor.values()
     values = values if values.is_contiguous() else values.contiguous()
-    return Parts(values, tensor.col_indices(), tensor.crow_indices(), shape)
+    if not values.requires_grad:  # no view: torch.compile fails at those of sparse tensors
+        values = values.detach()
+    return Parts(values, tensor.col_indices().detach(), tensor.crow_indices().detach(), shape)
 
 
 def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
