@@ -46,7 +46,8 @@ static int64_t list_strips(const bsrg_structure_view *v, strip *strips) {
 }
 
 static bool sort_longest_first(strip *strips, int64_t count) {
-  int64_t *const weight = malloc(sizeof(*weight) * (size_t)count), longest = 0;
+  int64_t longest = 0;
+  int64_t *const weight = malloc(sizeof(*weight) * (size_t)count);
   if (!weight) return false;
   for (int64_t i = 0; i < count; ++i) {
     weight[i] = strips[i].weight;
@@ -155,10 +156,11 @@ static bool fill(const bsrg_structure_view *v, const bsrg_narrow_share *lists, c
   return true;
 }
 
-/* lists: [CTAs][in_list]. */
+/* lists: [CTAs][in_list]. A row that has so many blocks that its cluster works while others have nothing to do is better cut
+ * into more parts. */
 static bool share_out(const bsrg_structure_view *v, const strip *of, const int64_t *first, int64_t in_list,
                       bsrg_narrow_share *lists, bsrg_narrow_shares *shares) {
-  int64_t counts[CLUSTERS * CTAS] = {0};
+  int64_t counts[CLUSTERS * CTAS] = {0}, all = 0;
   for (int32_t c = 0; c < shares->clusters; ++c) {
     cut to = {0};
     int64_t weight = 0, at = 0;
@@ -168,22 +170,27 @@ static bool share_out(const bsrg_structure_view *v, const strip *of, const int64
     for (int32_t r = 0; r < CTAS; ++r) {
       counts[c * CTAS + r] = to.count[r];
       const int64_t blocks = finish_share(to.shares[r], to.count[r]);
+      all += blocks;
       shares->longest = (int32_t)bsrg_max(shares->longest, blocks);
       shares->most = (int32_t)bsrg_max(shares->most, to.count[r] + 1);
     }
   }
-  return fill(v, lists, counts, in_list, shares);
+  if ((int64_t)shares->clusters * CTAS * shares->longest <= 2 * all)
+    return fill(v, lists, counts, in_list, shares);
+  *shares = (bsrg_narrow_shares){0};
+  return true;
 }
 
 bool bsrg_narrow_make_shares(const bsrg_structure_view *v, bsrg_narrow_shares *shares) {
   if (!suits(v)) return true;
   const int64_t most = v->block_rows * bsrg_ceil_div(v->block_height, STRIP);
   if (most > MOST_STRIPS) return true;
-  strip *const strips = malloc(2 * sizeof(*strips) * (size_t)most), *const of = strips + most;
+  strip *const strips = malloc(2 * sizeof(*strips) * (size_t)most); /* as they come, and by cluster */
   int32_t *const cluster_of = malloc(sizeof(*cluster_of) * (size_t)most);
   bsrg_narrow_share *lists = NULL;
   bool done = strips && cluster_of;
   if (done) {
+    strip *const of = strips + most;
     const int64_t count = list_strips(v, strips);
     int64_t first[CLUSTERS + 1], in_list = 0;
     shares->clusters = (int32_t)bsrg_min(CLUSTERS, count);

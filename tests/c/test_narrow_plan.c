@@ -459,6 +459,7 @@ static void test_shares(void) {
   enum { MOST = 700 };
   static const int64_t heights[] = {33, 64, 96, 128, 256, 320};
   uint64_t state = 7;
+  int shared = 0;
   for (int round = 0; round < 300; ++round) {
     int64_t lengths[MOST], all = 0;
     const int64_t height = heights[round % 6], width = 48 + 16 * (round % 7);
@@ -473,10 +474,12 @@ static void test_shares(void) {
     const bsrg_structure_view v = bsrg_structure_get(structure);
     bsrg_narrow_shares shares = {0};
     CHECK(bsrg_narrow_make_shares(&v, &shares));
-    CHECK((shares.clusters > 0) == (all > 0 && rows * bsrg_ceil_div(height, 64) <= 64 * 29));
+    const int64_t strips = bsrg_ceil_div(height, BSRG_NARROW_TMA_STRIP);
+    CHECK(!shares.clusters || (all > 0 && rows * strips <= 64 * 29));
     if (shares.clusters) {
-      const int64_t blocks = check_shares(&v, &shares), strips = bsrg_ceil_div(height, BSRG_NARROW_TMA_STRIP);
-      CHECK(blocks == all * strips);
+      ++shared;
+      const int64_t blocks = check_shares(&v, &shares);
+      CHECK(blocks == all * strips && shares.longest * 4 * shares.clusters <= 2 * blocks);
       /* A cluster has no more than its even share and one strip, of which CTAs get a quarter and what is not worth a cut. */
       const double even = (double)blocks / (29 * 4);
       CHECK(shares.longest <= 1.3 * (even + (double)v.longest_row / 4) + 8);
@@ -484,21 +487,22 @@ static void test_shares(void) {
     bsrg_narrow_free_shares(&shares);
     bsrg_structure_destroy(structure);
   }
+  CHECK(shared > 150);
 }
 
-/* What shares are for: rows of unequal length, some in each cluster; not so much of A that it comes from memory alone. */
+/* What shares are for: some rows much longer than others, or so few that SMs have nothing to do. */
 static void test_where_shares_pay(void) {
   static const struct {
-    int64_t height, width, mean, spread;
+    int64_t height, width, rows, blocks,
+        falling; /* row i has blocks / (1 + i / falling); 0: all have as many */
     bool pays;
-  } cases[] = {
-      {128, 128, 8, 7, true}, {64, 64, 16, 10, true}, {128, 128, 8, 0, false}, {16, 16, 32, 30, false}};
+  } cases[] = {{128, 128, 64, 60, 4, true}, {64, 64, 128, 120, 8, true}, {64, 64, 64, 40, 32, true},
+               {128, 128, 64, 8, 0, false}, {64, 64, 128, 32, 0, false}, {16, 16, 512, 500, 30, false}};
   for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); ++i) {
     int64_t lengths[512];
-    const int64_t rows = 8192 / cases[i].height;
-    for (int64_t row = 0; row < rows; ++row)
-      lengths[row] = cases[i].mean + cases[i].spread * (row * 7 % 11 - 5) / 5;
-    bsrg_structure *structure = make(lengths, rows, 8192 / cases[i].width, cases[i].height, cases[i].width);
+    for (int64_t row = 0; row < cases[i].rows; ++row)
+      lengths[row] = cases[i].blocks / (1 + (cases[i].falling ? row / cases[i].falling : 0));
+    bsrg_structure *structure = make(lengths, cases[i].rows, 512, cases[i].height, cases[i].width);
     bsrg_narrow_plan *plan = bsrg_narrow_make_plan(structure);
     CHECK((plan->shares.clusters > 0) == cases[i].pays);
     bsrg_narrow_free_plan(plan);
