@@ -167,9 +167,9 @@ def skewed(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
 
 
 def of_all_lengths(rng: np.random.Generator, rows: int, cols: int) -> np.ndarray:
-    """A few block rows with most of the blocks, many with some, and one with none."""
-    share = 1 / (1 + np.arange(rows)) ** 0.6
-    mask = rng.random((rows, cols)) < rng.permutation(share)[:, None]
+    """Some block rows have nearly all blocks, most few, and one none."""
+    share = rng.permutation(np.linspace(0, 1, rows)) ** 3
+    mask = rng.random((rows, cols)) < share[:, None]
     mask[rng.integers(rows)] = False
     return mask
 

@@ -87,9 +87,15 @@ def views() -> int:
 def rows_of_all_lengths() -> int:
     """Checks products that clusters of CTAs share evenly; how many of them did."""
     rng, done = np.random.default_rng(), 0
-    for blocksize in ((64, 64), (128, 48), (96, 80), (40, 128)):
+    shapes = (
+        ((64, 64), (64, 24)),
+        ((96, 48), (40, 24)),
+        ((256, 80), (20, 8)),
+        ((40, 112), (64, 8)),
+    )
+    for blocksize, grid in shapes:
         for cut in ((0, 0), (2, 3)):
-            mask = of_all_lengths(rng, int(rng.integers(5, 20)), int(rng.integers(5, 12)))
+            mask = of_all_lengths(rng, *grid)
             n = int(rng.choice([72, 75, 100, 128]))
             p = problem(rng, mask, blocksize, n, "float16", cut=cut)
             _is_emulated(lambda: view_cases.check_product(LentSpace(), rng, p, n, "A @ X"))  # noqa: B023
