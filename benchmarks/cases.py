@@ -21,6 +21,7 @@ CROSSOVER_DENSITIES = (0.01, 0.02, 0.05, 0.125, 0.25, 0.5, 0.75, 1.0)
 # launch, and read A from memory where they are used: they are measured cold.
 SIZES_COLUMNS = (1, 8, 64, 128, 333, 512, 1000, 2048, 8191, 8192, 16384)
 FEW_COLUMNS = 64
+UNEQUAL_COLUMNS = (16, 64, 96, 128)
 
 # The groups of other products than A @ X, for an A of M x K and N columns or rows of X.
 FORMS = {
@@ -207,6 +208,7 @@ def gpu_cases(dtypes: Iterable[str]) -> Iterator[Case]:
             yield _square("fused", dtype, block, 0.125, order)
         yield from _crossover(dtype)
         yield from _sizes(dtype)
+        yield from _unequal(dtype)
         for block in (128, 64, 32, 16):
             for density in (0.125, 0.25, 0.5):
                 count, sides = round(density * order / block), (block, block)
@@ -234,6 +236,15 @@ def _sizes(dtype: str) -> Iterator[Case]:
         ):
             count, timing = round(density * k / block), "cold" if n <= FEW_COLUMNS else "sustained"
             yield Case("sizes", dtype, (block, block), count, m, n, k, timings=(timing,))
+
+
+def _unequal(dtype: str) -> Iterator[Case]:
+    """Few columns, of rows that differ much in length or are too few to keep all SMs busy."""
+    for block in (128, 64):
+        for m, k, pattern in ((8192, 8192, "zipf_rows"), (4096, 14336, "uniform")):
+            for n in UNEQUAL_COLUMNS:
+                count, sides = round(0.125 * k / block), (block, block)
+                yield Case("unequal", dtype, sides, count, m, n, k, pattern, timings=("cold",))
 
 
 def cpu_cases(dtypes: Iterable[str], order: int = 4096) -> Iterator[Case]:

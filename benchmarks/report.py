@@ -41,6 +41,7 @@ from .report_products import (
     products,
     sizes,
     softmax,
+    unequal,
 )
 
 RESULTS = Path("benchmarks", "results")
@@ -427,6 +428,7 @@ TABLES: dict[str, tuple[Callable[[list[Run]], Made], str, str]] = {
     "gpu-fused": (fused, GPU_SLUG, "gpu --select ^fused"),
     "gpu-linear": (linear, GPU_SLUG, "gpu --select ^linear"),
     "gpu-sizes": (sizes, GPU_SLUG, "gpu --select ^sizes"),
+    "gpu-unequal": (unequal, GPU_SLUG, "gpu --select ^unequal"),
     "gpu-dynamic": (dynamic, GPU_SLUG, "dynamic"),
     "gpu-experts": (experts, GPU_SLUG, "experts"),
     "gpu-softmax": (softmax, GPU_SLUG, "softmax"),

@@ -156,6 +156,11 @@ def sizes(runs: list[Run]) -> Made:
     return _by_columns(found, "A", "N = {}", "cublas_dense")
 
 
+def unequal(runs: list[Run]) -> Made:
+    """How often cuBLAS takes as long for a dense product of equal useful work."""
+    return _by_columns(_in_groups(runs, ("unequal",), "cold"), "A", "N = {}", "cublas_equal_flop")
+
+
 def _by_columns(
     found: list[tuple[Run, dict[str, Any]]], matrix: str, count: str, rival: str
 ) -> Made:
@@ -163,7 +168,9 @@ def _by_columns(
     header = ["block", "dtype", matrix, "density", *(count.format(n) for n in numbers)]
     rows: dict[tuple[str, ...], dict[int, str]] = {}
     for run, row in found:
-        key = (block_of(row), row["dtype"], f"{row['M']} × {row['K']}", f"{row['density']:.3g}")
+        pattern = "" if row["pattern"] == "uniform" else f", {row['pattern'].replace('_', ' ')}"
+        size = f"{row['M']} × {row['K']}{pattern}"
+        key = (block_of(row), row["dtype"], size, f"{row['density']:.3g}")
         faster = ratio(row, run.rival(row, rival), of="us")
         rows.setdefault(key, {})[row["N"]] = obstacle(row) or f"{faster} ({micros(row)} µs)"
     lines = [[*key, *(cells.get(n, "-") for n in numbers)] for key, cells in rows.items()]

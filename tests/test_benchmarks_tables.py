@@ -71,6 +71,7 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     )
     tokens = select(cases, "^linear/float16/64x64/.*/14336x(1|16)x")
     sizes = select(cases, "^sizes/float16/64x64/d0.125/.*/8192x(1|8192)x8192")
+    unequal = select(cases, "^unequal/float16/64x64/.*/zipf")[0]
     dynamic, experts = next(iter(dynamic_cases())), next(iter(experts_cases()))
     seconds = turned.useful_flops / 400e12
     rows = [
@@ -88,6 +89,8 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
         *(result(case, "bsrgemm", case.timings[0], 20.0 + case.n) for case in sizes),
         result(sizes[0], "bsrgemm", "sustained", 12.0),
         result(sizes[1], "cublas_dense", "sustained", 24636.0),
+        result(unequal, "bsrgemm", "cold", 8.0),
+        result(unequal, "cublas_equal_flop", "cold", 12.0),
         result(dynamic, "update", "sustained", 18.3),
         result(dynamic, "product", "sustained", 343.0),
         result(experts, "pattern", "sustained", 21.0),
@@ -117,6 +120,9 @@ def test_tables_of_other_products(tmp_path: Path) -> None:
     ]
     assert first_line("gpu-sizes") == (
         "| 64×64 | float16 | 8192 × 8192 | 0.125 | - (21.0 µs) | 3.00 (8212 µs) |"
+    )
+    assert first_line("gpu-unequal") == (
+        "| 64×64 | float16 | 8192 × 8192, zipf rows | 0.125 | 1.50 (8.00 µs) |"
     )
     assert first_line("gpu-dynamic") == (
         "| 64×64 | uniform | 18.3 | - | - | 343 | - | - | - | - | - | - | - |"
