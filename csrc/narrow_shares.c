@@ -47,7 +47,7 @@ static int64_t list_strips(const bsrg_structure_view *v, strip *strips) {
 
 static bool sort_longest_first(strip *strips, int64_t count) {
   int64_t longest = 0;
-  int64_t *const weight = malloc(sizeof(*weight) * (size_t)count);
+  int64_t *const weight = calloc((size_t)bsrg_max(1, count), sizeof(*weight));
   if (!weight) return false;
   for (int64_t i = 0; i < count; ++i) {
     weight[i] = strips[i].weight;

@@ -374,3 +374,9 @@ def test_torch_gradients_are_refused() -> None:
             call()
         with torch.no_grad():
             call()
+
+
+def test_prune_sees_blocks_much_smaller_than_others() -> None:
+    dense = np.zeros((1, 6))
+    dense[0, 0], dense[0, 5] = 1e280, 1e-300
+    assert bsrgemm.prune(dense, (1, 2), 2 / 3).indices.tolist() == [0, 2]

@@ -606,6 +606,27 @@ def test_pruning_keeps_gradients_and_takes_layers_of_any_kind() -> None:
     assert eight.density == 0.25 and eight.values.dtype == torch.float8_e4m3fn
 
 
+def test_frozen_layers_keep_nothing_of_their_input() -> None:
+    layer = BSRLinear.from_linear(torch.nn.Linear(64, 32), blocksize=(8, 16), density=0.5)
+    layer.values.requires_grad_(False)
+    kept: list[Any] = []
+
+    def pack(tensor: Any) -> Any:
+        kept.append(tensor.shape)
+        return tensor
+
+    for x in (torch.randn(5, 64), torch.randn(2, 64, 5).transpose(1, 2)):
+        for call in (layer, torch.compile(layer, backend="aot_eager"), torch.vmap(layer)):
+            kept.clear()
+            x = x.detach().requires_grad_()
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                y = call(x)
+            assert x.shape not in kept and (x.numel() // 64, 64) not in kept
+            y.sum().backward()
+            expected = layer.weight.todense().sum(0).expand_as(x)
+            assert torch.allclose(x.grad, expected, atol=1e-5)
+
+
 def test_pruning_refuses_what_is_made_for_each_call() -> None:
     from torch.nn.utils import prune
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 from . import _core
@@ -12,7 +11,7 @@ from ._kinds import a_kind_of
 from ._library import BlockSparse, Library
 from ._mask import BlockMask
 from ._mask_arguments import diagonal_of, window_of
-from ._matmul import real_number
+from ._matmul import is_real_number, real_number
 
 _HEADS = {"bhsd": 1, "bshd": 2}  # which dimension
 
@@ -230,7 +229,7 @@ def _has_eight_bits(q: Any) -> bool:
 def _descale(descale: Any, name: str) -> Any:
     if descale is None:
         return None
-    if isinstance(descale, numbers.Real):
+    if is_real_number(descale):
         return real_number(descale, name)
     return library_of(descale).importable(descale, name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import warnings
 from typing import Any, NamedTuple
 
@@ -246,6 +247,20 @@ def _from_dense(dense: Any, blocksize: tuple[int, int] | None) -> Parts:
     return Parts(blocks, indices, indptr, (info.shape[0], info.shape[1]))
 
 
+def is_traced() -> bool:
+    """Whether torch.compile traces the call."""
+    compiler = sys.modules.get("torch.compiler")
+    return compiler is not None and compiler.is_compiling()
+
+
+def same_pattern(first: _core.Structure, second: _core.Structure) -> bool:
+    """Whether both have the same blocks; of structures of one shape."""
+    if first is second:
+        return True
+    (a, a_begins), (b, b_begins) = pattern_of(first), pattern_of(second)
+    return np.array_equal(a_begins, b_begins) and np.array_equal(a, b)
+
+
 def pattern_of(
     structure: _core.Structure,
     indices_type: np.dtype[Any] = INT64,
@@ -253,9 +268,11 @@ def pattern_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Copies of a structure's indices and indptr.
 
-    By bytes and not by its arrays, which are read-only: torch.compile fails at these where it
-    traces what reads them.
+    Where torch.compile traces what reads them, by bytes and not by its arrays: it fails at these,
+    which are read-only.
     """
+    if not is_traced():
+        return structure.indices.astype(indices_type), structure.indptr.astype(indptr_type)
     indices, indptr = structure.contents(indices_type.itemsize, indptr_type.itemsize)
     return (
         np.frombuffer(bytearray(indices), indices_type),
@@ -298,7 +315,9 @@ def edges_of(structure: _core.Structure) -> list[tuple[np.ndarray, slice, slice]
     edges: list[Any] = []
     if not (rows % height or cols % width):
         return edges
-    indices, indptr = pattern_of(structure)
+    # Not all of it where a number is enough: of a matrix of many small blocks that takes long.
+    arrays = (structure.indices, structure.indptr) if not is_traced() else pattern_of(structure)
+    indices, indptr = arrays
     if rows % height:
         below = np.arange(indptr[-2], structure.nnzb)
         edges.append((below, slice(rows % height, None), slice(None)))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._batch import check_single
-from ._convert import grid_of, pattern_of
+from ._convert import grid_of, pattern_of, same_pattern
 from ._interop import library_of
 from ._kinds import a_kind_of
 from ._library import BlockSparse
@@ -183,19 +183,11 @@ def scale(a: Any, factor: Any, divide: bool) -> Any:
     return a._with_values(data)
 
 
-def _same_pattern(a: Any, b: Any) -> bool:
-    first, second = a._structure, b._structure
-    return first is second or (
-        np.array_equal(first.indptr, second.indptr)
-        and np.array_equal(first.indices, second.indices)
-    )
-
-
 def _check_pair(a: Any, b: Any) -> None:
     if a.shape != b.shape:
         raise ValueError(f"b has shape {b.shape} and a has {a.shape}; accepted: one shape")
     check_alike((a, b), ("a", "b"))
-    if a._batch and not _same_pattern(a, b):
+    if a._batch and not same_pattern(a._structure, b._structure):
         raise ValueError(
             f"a and b have shape {a.shape}, batches of matrices, and different patterns; accepted: "
             "batches of one pattern, or single matrices"
@@ -209,7 +201,7 @@ def add(a: Any, b: Any, subtract: bool) -> Any:
     a, b = own(a), own(b)
     first, second = Values(a._data, "a.data"), Values(b._data, "b.data")
     first.check_arithmetic()
-    if _same_pattern(a, b):
+    if same_pattern(a._structure, b._structure):
         with first.here():
             return a._with_values(
                 first.like - second.like if subtract else first.like + second.like

@@ -11,7 +11,7 @@ _OURS = {"bsr_array", "BlockMask", "BlockPattern", "BlockTensor", "DeviceArray",
 def a_kind_of(x: Any) -> str:
     """The name with its article."""
     name = kind_of(x)
-    return f"{'an' if name[0] in 'AEIOaeio' or name.startswith('nd') else 'a'} {name}"
+    return f"{'an' if name.startswith((*'AEIOaeio', 'Un', 'nd')) else 'a'} {name}"
 
 
 def kind_of(x: Any) -> str:

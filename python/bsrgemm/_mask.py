@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._convert import grid_of
+from ._convert import grid_of, pattern_of
 from ._flex import flex_blocks
 from ._kinds import a_kind_of
 from ._library import BlockSparse
@@ -337,8 +337,8 @@ class BlockMask(Builders):
         batch, heads, rows, cols = self.shape
         dense = np.zeros((batch * heads, rows, cols), bool)
         for blocks, structure in zip(dense, self._structures, strict=True):
-            at_rows = np.repeat(np.arange(rows), np.diff(structure.indptr))
-            blocks[at_rows, structure.indices] = True
+            indices, indptr = pattern_of(structure)
+            blocks[np.repeat(np.arange(rows), np.diff(indptr)), indices] = True
         return dense.reshape(batch, heads, rows, cols)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import _core
-from ._convert import grid_of, whole_shape
+from ._convert import grid_of, pattern_of, whole_shape
 
 # Of a CTA's tile in the Hopper kernels.
 TILE_COLUMNS = 256
@@ -115,8 +115,8 @@ def cells_of_blocks(
     height, width = structure.blocksize
     cell = cell_size((height, width), into)
     down, across = height // cell[0], width // cell[1]
-    block_rows = np.repeat(np.arange(len(structure.indptr) - 1), np.diff(structure.indptr))
-    block_cols = structure.indices.astype(np.int64)
+    block_cols, indptr = pattern_of(structure)
+    block_rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     if data is None:
         kept = np.ones((structure.nnzb, down, across), bool)
     else:

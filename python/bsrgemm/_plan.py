@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
+from ._convert import pattern_of
 from ._pattern import busiest, fill_of, rows_of
 
 # FLOP/s of a thread of the CPU backend on full panels: of the committed results of two threads of
@@ -76,7 +77,7 @@ class Plan:
     def _pattern(self) -> list[str]:
         if self._structure is None:
             return []
-        lengths = np.diff(self._structure.indptr)
+        lengths = np.diff(pattern_of(self._structure)[1])
         sms, uneven = (
             self._chip["sm_count"],
             busiest(lengths, self._columns, self._chip["sm_count"]),

@@ -80,7 +80,7 @@ class Planning:
         try:
             operator.index(n)
         except TypeError:
-            told = repr(n) if isinstance(n, (str, float)) else f"{a_kind_of(n)}"
+            told = repr(n) if isinstance(n, (str, float)) else a_kind_of(n)
             raise TypeError(f"n is {told}; accepted: an integer or a bsr_array") from None
         info = self._structure.explain(n, self._dtype, chip, precision)
         return self._plan(info, n, chip, f"{self._name()} @ dense, {n} columns")

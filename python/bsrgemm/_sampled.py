@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import _core
 from ._batch import broadcast
-from ._convert import MOST_BEFORE_BLOCKS
+from ._convert import MOST_BEFORE_BLOCKS, same_pattern
 from ._dtypes import ACCEPTED_DTYPES
 from ._dynamic import DynamicPattern
 from ._dynamic_array import DynamicArray
@@ -268,7 +266,7 @@ def _check_structure(out: bsr_array, pattern: bsr_array) -> None:
                 f"out has {what} {found}, but pattern has {accepted}; accepted: a matrix of the "
                 "pattern's structure, such as pattern itself or pattern.copy()"
             )
-    if not (np.array_equal(a.indptr, b.indptr) and np.array_equal(a.indices, b.indices)):
+    if not same_pattern(a, b):
         raise ValueError(
             "out stores other blocks than pattern; accepted: a matrix of the pattern's structure, "
             "such as pattern itself or pattern.copy()"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._convert import grid_of, whole_shape
+from ._convert import grid_of, pattern_of, whole_shape
 from ._kinds import a_kind_of
 from ._mask_arguments import count_of
 
@@ -37,11 +37,12 @@ def draw(structure: _core.Structure, name: str, ax: Any, text: bool | None, widt
 def shares(structure: _core.Structure, rows: int, cols: int) -> np.ndarray:
     """The part of the blocks that is stored, of each of rows x cols cells."""
     grid = grid_of(structure.shape, structure.blocksize)
-    block_rows = np.repeat(np.arange(grid[0]), np.diff(structure.indptr))
+    indices, indptr = pattern_of(structure)
+    block_rows = np.repeat(np.arange(grid[0]), np.diff(indptr))
     counts = np.zeros((rows, cols))
     at = (
         block_rows * rows // max(grid[0], 1),
-        structure.indices.astype(np.int64) * cols // max(grid[1], 1),
+        indices * cols // max(grid[1], 1),
     )
     np.add.at(counts, at, 1.0)
     down, across = (

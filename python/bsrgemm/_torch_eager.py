@@ -6,6 +6,7 @@ where something looks at operators, which ``is_plain`` finds out; otherwise nobo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -130,7 +131,8 @@ class RecordedProduct(torch.autograd.Function):
         dense_left: bool,
     ) -> torch.Tensor:
         ctx.structure, ctx.dense_left = structure, dense_left
-        ctx.save_for_backward(values, indices, indptr, dense)
+        kept = dense if ctx.needs_input_grad[0] else None
+        ctx.save_for_backward(values, indices, indptr, kept)
         return product(structure, values, dense, dense_left)
 
     @staticmethod
@@ -189,7 +191,8 @@ class RecordedLinear(torch.autograd.Function):
         activation = "relu" if relu else None
         rows = x
         if x.ndim != 2:
-            with torch.enable_grad():  # for gradients of gradients, which come to x through it
+            # Of gradients of gradients, which come to x through it.
+            with torch.enable_grad() if x.requires_grad else contextlib.nullcontext():
                 rows = rows_of(x)
         y = try_linear(structure, values, x, bias, activation)
         if y is NotImplemented:
@@ -197,7 +200,8 @@ class RecordedLinear(torch.autograd.Function):
         ctx.structure, ctx.relu = structure, relu
         # As the operator and ReLU behind it do: of checkpoints that modes or transforms see only
         # one half of, the other comes here.
-        ctx.save_for_backward(values, indices, indptr, rows, *((y,) if relu else ()))
+        kept = rows if ctx.needs_input_grad[1] else None
+        ctx.save_for_backward(values, indices, indptr, kept, *((y,) if relu else ()))
         return y
 
     @staticmethod
@@ -244,19 +248,20 @@ def _product_gradients(
     values: torch.Tensor,
     indices: torch.Tensor,
     indptr: torch.Tensor,
-    dense: torch.Tensor,
+    dense: torch.Tensor | None,
     gradient: torch.Tensor,
     dense_left: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Of the values and the dense operand, those that are wanted."""
+    """Of the values, for which the dense operand is needed, and of that, those that are wanted."""
     is_view = structure.is_transposed
     stored = structure.transposed() if is_view else structure
-    if not is_unrecorded(gradient, values, dense):
+    if not is_unrecorded(gradient, values, *(() if dense is None else (dense,))):
         indices, indptr = _findable(indices, indptr, stored)
         tensors = values, indices, indptr, dense, gradient
         return matmul_gradients(wanted, *tensors, list(stored.shape), is_view, dense_left)
     of_values = of_dense = None
     if wanted[0]:
+        assert dense is not None
         of_values = sampled(stored, *factors_of_values(dense, gradient, is_view, dense_left))
     if wanted[1]:
         of_dense = product(structure.transposed(), values, gradient, dense_left)

@@ -383,7 +383,8 @@ def _(
 def save_matmul(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     values, indices, indptr, dense, bias, *ctx.options = inputs
     ctx.has_bias = bias is not None
-    ctx.save_for_backward(values, indices, indptr, dense)
+    # Of frozen values nobody reads it.
+    ctx.save_for_backward(values, indices, indptr, dense if ctx.needs_input_grad[0] else None)
 
 
 def factors_of_values(
@@ -400,7 +401,7 @@ def matmul_gradients(
     values: torch.Tensor,
     indices: torch.Tensor,
     indptr: torch.Tensor,
-    dense: torch.Tensor,
+    dense: torch.Tensor | None,
     gradient: torch.Tensor,
     shape: list[int],
     transposed: bool,
@@ -408,10 +409,11 @@ def matmul_gradients(
     functions: tuple[Any, Any] | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """By operators, or functions in their place, of the values and the dense operand of a product,
-    those that are wanted."""
+    those that are wanted. ``dense`` is needed for the values."""
     matmul, sampled = functions or (matmul_operator, sampled_operator)
     of_values = of_dense = None
     if wanted[0]:
+        assert dense is not None
         left, right = factors_of_values(dense, gradient, transposed, dense_left)
         of_values = sampled(left, right, indices, indptr, list(values.shape[1:]))
     if wanted[1]:
@@ -429,7 +431,8 @@ def matmul_backward(
     if activation is not None:  # not before: what was exported for inference has it and may be run
         raise RuntimeError(
             "activation is applied by the operator, which has no gradient for it; accepted: None "
-            "where gradients are wanted, and the activation as a function of the result"
+            "where gradients are wanted, and the activation as a function of the result. What was "
+            "exported without gradients is compiled again under torch.no_grad()"
         )
     wanted = ctx.needs_input_grad[0], ctx.needs_input_grad[3]
     of_values, of_dense = matmul_gradients(

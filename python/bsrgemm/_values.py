@@ -257,7 +257,7 @@ def block_norms(tiles: Any, axes: tuple[int, int], xp: Any) -> Any:
     powers = _powers(tiles, axes, xp)
     norms = _unscaled_norms(tiles / powers, axes, xp)
     powers = powers.reshape(norms.shape)
-    return norms * xp.where((powers > 2.0**900).any(), powers * 2.0**-100, powers)
+    return norms * xp.where((powers > 2.0**1000).any(), powers * 2.0**-23, powers)
 
 
 def _unscaled_norms(tiles: Any, axes: tuple[int, int], xp: Any) -> Any:

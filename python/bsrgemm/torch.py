@@ -7,7 +7,6 @@ alone does neither.
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from ._attention import attention as _attention
 from ._kinds import a_kind_of
 from ._mask import BlockMask, mask_of
 from ._mask_arguments import window_of
+from ._matmul import is_real_number, real_number
 from ._torch_eager import is_plain, is_plain_or_absent
 from ._torch_linear import BSRLinear, cast_for, linear
 from ._torch_operators import check_layout, check_tensor, forward_ad, refuse_tangents
@@ -179,7 +179,7 @@ def attention(
             "BlockMask.from_bsr and BlockMask.from_flex make one of a bsr_array and of a mask of "
             "FlexAttention"
         )
-    factors = [x for x in descales.values() if not isinstance(x, numbers.Real)]
+    factors = [x for x in descales.values() if not is_real_number(x)]
     if is_plain(query, key, value) and is_plain_or_absent(cu_seqlens_q, cu_seqlens_k, *factors):
         return _attention(
             query,
@@ -237,8 +237,9 @@ def _factor(
     """As a tensor, made without waiting for a GPU: an operator has one type for an argument."""
     if factor is None or isinstance(factor, torch.Tensor):
         return factor
-    if not isinstance(factor, numbers.Real):
+    if not is_real_number(factor):
         check_tensor(factor, name, ", a real number or None")
+    factor = real_number(factor, name)
     if not 0 <= factor <= torch.finfo(torch.float32).max:
         raise ValueError(f"{name} is {factor:g}, but must be a float32 of at least 0")
     return torch.full((), factor, dtype=torch.float32, device=query.device)

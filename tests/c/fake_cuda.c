@@ -6,6 +6,7 @@
  *   FAKE_CUDA_ARCH=70         their compute capability; 90 by default
  *   FAKE_CUDA_PTX=80          the PTX that kernels were compiled from; 90 by default
  *   FAKE_CUDA_CAPTURING=9     a stream on which a graph is being captured
+ *   FAKE_CUDA_STRICT=1        meanwhile what the driver does not allow then is refused
  *   FAKE_CUDA_FAIL=cuMemAlloc_v2:2,cuStreamCreate:2  these always fail, with these errors
  *   FAKE_CUDA_KERNELS=libkernels.so  has the kernels, and emulation_launch: see tests/emulation.py; what it lacks fails
  *
@@ -174,7 +175,8 @@ static CUresult make_memory(CUdeviceptr *out, size_t bytes) {
 /* What the driver does not allow while a stream is being captured, but to threads that have said that they are relaxed. */
 static _Thread_local int capture_mode; /* 0: global, as every thread begins */
 static int forbidden_while_capturing(void) {
-  return number("FAKE_CUDA_CAPTURING", -1) >= 0 && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+  return number("FAKE_CUDA_STRICT", 0) && number("FAKE_CUDA_CAPTURING", -1) >= 0 &&
+         capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 #define ALLOWED_WHILE_CAPTURING                             \
   if (forbidden_while_capturing()) {                        \
