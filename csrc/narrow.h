@@ -32,6 +32,8 @@ typedef struct bsrg_narrow_cluster {
   int32_t longest; /* blocks of a part of a row */
 } bsrg_narrow_cluster;
 
+/* SMs of an H100 or H200, which have room for 29 clusters of four CTAs and not for 33. */
+enum { BSRG_NARROW_SHARES_SMS = 132 };
 /* For BSRG_NARROW_BY_SHARES: strips of 64 rows, dealt out to clusters of CTAs as evenly as their blocks allow. */
 typedef struct bsrg_narrow_shares {
   bsrg_narrow_share *shares; /* as the kernels have them, see params.h */
@@ -81,7 +83,12 @@ bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *view);
 bool bsrg_narrow_packs_x(const bsrg_matmul_args *args);
 static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan *plan,
                                                           bsrg_narrow_kind kind) {
-  return kind == BSRG_NARROW_BY_TMA && plan->high.strip ? &plan->high : &plan->low;
+  const bool by_tma = kind == BSRG_NARROW_BY_TMA || kind == BSRG_NARROW_BY_SHARES;
+  return by_tma && plan->high.strip ? &plan->high : &plan->low;
+}
+/* On a GPU of so many SMs: shares are cut for one that has room for all their clusters at a time. */
+static inline bsrg_narrow_kind bsrg_narrow_kind_on(bsrg_narrow_kind kind, int64_t sm_count) {
+  return kind == BSRG_NARROW_BY_SHARES && sm_count < BSRG_NARROW_SHARES_SMS ? BSRG_NARROW_BY_TMA : kind;
 }
 /* Whether two CTAs of a cluster compute strips of the same blocks, and each loads half of X, which has to be whole panels of 64
  * columns where these are adjacent in memory. */

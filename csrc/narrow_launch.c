@@ -190,7 +190,8 @@ static void describe_as_16_bits(const bsrg_matmul_args *args, bool packed, bsrg_
 static bsrg_status multiply(const bsrg_matmul_args *args, const bsrg_narrow_plan *narrow, bool packed,
                             bsrg_gpu gpu, bsrg_error *error) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(args, narrow, gpu.device->info.sm_arch);
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_on(
+      bsrg_narrow_kind_of(args, narrow, gpu.device->info.sm_arch), gpu.device->info.sm_count);
   const bsrg_narrow_list *low = &narrow->low, *high = &narrow->high,
                          *list = bsrg_narrow_list_of(narrow, kind);
   const int32_t columns = bsrg_narrow_columns(args->x.cols), run = columns / 8;

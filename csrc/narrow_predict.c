@@ -292,7 +292,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
     const bool pads = bsrg_narrow_pads_x(&panel, plan, chip->sm_arch, &padded);
     const bsrg_matmul_args *of = pads ? &padded : &panel;
     const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&of->x);
-    const bsrg_narrow_kind kind = bsrg_narrow_kind_of(of, plan, chip->sm_arch);
+    const bsrg_narrow_kind kind =
+        bsrg_narrow_kind_on(bsrg_narrow_kind_of(of, plan, chip->sm_arch), chip->sm_count);
     by_l2 |= cost(v, plan, kind, args->dtype, of->x.cols, by_columns, chip, c);
     shared_out |= kind == BSRG_NARROW_BY_SHARES;
     if (pads) {

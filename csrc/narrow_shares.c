@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CLUSTERS: of four CTAs, one an SM, that an H100 or H200 has room for at a time, see narrow_cluster.c. */
+/* CLUSTERS: of four CTAs, one an SM, for which BSRG_NARROW_SHARES_SMS have room, see narrow_cluster.c. */
 enum {
   CTAS = BSRG_NARROW_SHARES_CTAS,
   STRIP = BSRG_NARROW_TMA_STRIP,
@@ -15,12 +15,9 @@ enum {
 };
 
 typedef struct strip {
-  int64_t weight; /* half stages */
+  int64_t weight; /* stages, and one for the output, which takes about as long */
   int32_t first_block, block_count, y_row, row_in_block, rows;
 } strip;
-
-/* A strip's output takes about as long as a stage. */
-enum { OF_STAGE = 2, OF_OUTPUT = 2 };
 
 static bool suits(const bsrg_structure_view *v) {
   int64_t rows;
@@ -35,7 +32,7 @@ static int64_t list_strips(const bsrg_structure_view *v, strip *strips) {
   for (int64_t row = 0; row < v->block_rows; ++row) {
     const int64_t blocks = v->indptr[row + 1] - v->indptr[row], rows = bsrg_rows_of(v, row);
     for (int64_t at = 0; at < rows; at += STRIP)
-      strips[count++] = (strip){.weight = OF_STAGE * blocks * stages + OF_OUTPUT,
+      strips[count++] = (strip){.weight = blocks * stages + 1,
                                 .first_block = (int32_t)v->indptr[row],
                                 .block_count = (int32_t)blocks,
                                 .y_row = (int32_t)(row * v->block_height + at),
@@ -157,7 +154,7 @@ static bool fill(const bsrg_structure_view *v, const bsrg_narrow_share *lists, c
 }
 
 /* lists: [CTAs][in_list]. A row that has so many blocks that its cluster works while others have nothing to do is better cut
- * into more parts. */
+ * into more parts. Nor where one CTA has most of the strips, nearly all of them empty, as the others' lists are as long. */
 static bool share_out(const bsrg_structure_view *v, const strip *of, const int64_t *first, int64_t in_list,
                       bsrg_narrow_share *lists, bsrg_narrow_shares *shares) {
   int64_t counts[CLUSTERS * CTAS] = {0}, all = 0;
@@ -175,7 +172,8 @@ static bool share_out(const bsrg_structure_view *v, const strip *of, const int64
       shares->most = (int32_t)bsrg_max(shares->most, to.count[r] + 1);
     }
   }
-  if ((int64_t)shares->clusters * CTAS * shares->longest <= 2 * all)
+  const int64_t ctas = (int64_t)shares->clusters * CTAS, strips = first[shares->clusters];
+  if (ctas * shares->longest <= 2 * all && ctas * shares->most <= 4 * (strips + ctas))
     return fill(v, lists, counts, in_list, shares);
   *shares = (bsrg_narrow_shares){0};
   return true;

@@ -220,6 +220,9 @@ def test_refused_operands_stay_on_their_own_streams() -> None:
     """What a call refuses is not left on a stream of the other GPU."""
     script = """
         a, x, y = matrix(0), ones(1, 128, 8), ones(0, 128, 8)
+        b = matrix(1)
+        values = b.data
+        matmul(b, ones(1, 128, 8), stream=6)
         matmul(matrix(1), ones(1, 128, 8), out=x, stream=5)
         matmul(a, ones(0, 128, 8), out=y, stream=7)
         try:
@@ -228,5 +231,16 @@ def test_refused_operands_stay_on_their_own_streams() -> None:
             assert "b is on" in str(error)
         assert x.__cuda_array_interface__["stream"] == 5
         assert y.__cuda_array_interface__["stream"] == 7
+
+        class Streamed(Lent):
+            def __init__(self, array):
+                super().__init__(array)
+                self.__cuda_array_interface__ = {**self.__cuda_array_interface__, "stream": 9}
+
+        try:
+            matmul(Streamed(ones(0, 8, 128)), b)
+        except TypeError as error:
+            assert "a is on" in str(error)
+        assert values.__cuda_array_interface__["stream"] == 6
     """
     run(script)

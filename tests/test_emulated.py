@@ -72,7 +72,7 @@ def test_views(kernels: Path, arch: int) -> None:
 
 def test_rows_of_all_lengths(kernels: Path) -> None:
     script = "import emulated; print(emulated.rows_of_all_lengths())"
-    said = fake_cuda.run(script, arch=90, sms=7, kernels=kernels)
+    said = fake_cuda.run(script, arch=90, kernels=kernels)
     assert int(said.splitlines()[-1]) >= 4
 
 

@@ -52,7 +52,7 @@ typedef struct bsrg_array {
 typedef struct bsrg_work {
   enum { BSRG_NO_WORK, BSRG_ADOPT_STREAM, BSRG_ON_STREAM } mode;
   void *stream;
-  int first_device; /* 1 + that of the first DeviceArray, 0 before */
+  int first_device; /* 1 + that of the first array on a GPU, 0 before */
 } bsrg_work;
 
 /* -1 with an exception that names the argument. `out` needs releasing only after success. */

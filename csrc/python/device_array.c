@@ -44,7 +44,7 @@ int bsrg_move_to_stream(bsrg_state *state, bsrg_device_array *self, void *stream
 int bsrg_import_device_array(bsrg_state *state, PyObject *obj, bsrg_work *work, bsrg_array *out) {
   bsrg_device_array *self = (bsrg_device_array *)obj;
   const bsrg_device_array *owner = bsrg_memory_owner(self);
-  if (work->mode == BSRG_ADOPT_STREAM) *work = (bsrg_work){.mode = BSRG_ON_STREAM, .stream = owner->stream};
+  if (work->mode == BSRG_ADOPT_STREAM) *work = (bsrg_work){BSRG_ON_STREAM, owner->stream, work->first_device};
   if (work->mode == BSRG_ON_STREAM) {
     if (work->first_device == 0) work->first_device = 1 + self->device_index;
     /* One of another device, for which the call will be refused, stays on a stream of its own. */

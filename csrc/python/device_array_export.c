@@ -125,6 +125,7 @@ static int order_for_consumer(bsrg_state *state, bsrg_device_array *self, PyObje
   }
   if (bsrg_move_to_stream(state, self, handle) < 0) return -1;
   bsrg_memory_owner(self)->pending = true; /* what the consumer will do there */
+  ++bsrg_memory_owner(self)->uses;
   return 0;
 }
 

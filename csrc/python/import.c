@@ -70,8 +70,10 @@ void bsrg_pack(const bsrg_array *array, void *destination) {
 
 int bsrg_join_stream(bsrg_state *state, bsrg_work *work, int index, void *producer) {
   if (work->mode == BSRG_NO_WORK) return 0;
+  if (work->first_device == 0) work->first_device = 1 + index;
   if (work->mode == BSRG_ADOPT_STREAM) {
-    *work = (bsrg_work){.mode = BSRG_ON_STREAM, .stream = producer};
+    work->mode = BSRG_ON_STREAM;
+    work->stream = producer;
     return 0;
   }
   if (work->stream == producer) return 0;

@@ -241,9 +241,8 @@ struct Kernel : Output<T, kPanels, kStrip> {
               sums[panel], a + (kTransposedA ? 128 : 2) * k, mine + kNextX * k, true);
         else if constexpr (kEight)
           ptx::WgmmaKMajor<T, kStrip>::run(sums[panel], mine + 2 * k, a + 2 * k, k > 0);
-        else if constexpr (kTransposedA || kStrip > 64)
-          ptx::Wgmma<T, kStrip, !kTransposedX, kTransposedA>::run(sums[panel], mine + kNextX * k,
-                                                                  a + (kTransposedA ? 128 : 2) * k, true);
+        else if constexpr (kTransposedA)
+          ptx::Wgmma<T, kStrip, !kTransposedX, true>::run(sums[panel], mine + kNextX * k, a + 128 * k, true);
         else
           ptx::WgmmaSmall<T, kStrip, !kTransposedX>::run(sums[panel], mine + kNextX * k, a + 2 * k);
       }
