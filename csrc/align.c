@@ -84,8 +84,9 @@ static void *make_plan(bsrg_structure *structure) {
   return malloc(1);
 }
 
-/* Fitted on an H200: the share of the memory's rate that copies reach, and what a launch beside the product's takes. */
-static const double copy_share = 0.9, copy_launch_seconds = 2e-6;
+/* The share of the memory's rate that copies are taken to reach; of 16 bits, with what a launch beside the product's takes,
+ * fitted on an H200 to calls that the host does not keep waiting, as the families with copies of their own, of tf32, are not. */
+static const double copy_share = 0.7, half_copy_share = 0.9, half_copy_launch_seconds = 2e-6;
 
 static void predict_product(const bsrg_matmul_args *args, bool by_columns, const bsrg_chip *chip,
                             bsrg_candidate *c) {
@@ -102,8 +103,11 @@ static void predict_product(const bsrg_matmul_args *args, bool by_columns, const
   const double rows = (p.copy_x ? (double)args->x.rows : 0) +
                       ((p.copy_c ? 1 : 0) + (p.copy_y ? 1 : 0)) * (double)args->y.rows;
   const double bytes = 2 * rows * (double)args->x.cols * (double)bsrg_dtype_size(args->dtype);
-  c->seconds = product.seconds + (p.copy_x + p.copy_c + p.copy_y) * copy_launch_seconds +
-               bytes / (chip->hbm_bytes_per_s * copy_share);
+  const bool half = bsrg_is_half(args->dtype);
+  const double share = half ? half_copy_share : copy_share;
+  c->seconds = product.seconds +
+               (p.copy_x + p.copy_c + p.copy_y) * (half ? half_copy_launch_seconds : BSRG_LAUNCH_SECONDS) +
+               bytes / (chip->hbm_bytes_per_s * share);
   c->mma_flops = product.mma_flops;
   c->l2_bytes = product.l2_bytes;
   c->hbm_bytes = product.hbm_bytes + bytes;

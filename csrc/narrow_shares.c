@@ -173,7 +173,7 @@ static bool share_out(const bsrg_structure_view *v, const strip *of, const int64
     }
   }
   const int64_t ctas = (int64_t)shares->clusters * CTAS, strips = first[shares->clusters];
-  if (ctas * shares->longest <= 2 * all && ctas * shares->most <= 4 * (strips + ctas))
+  if (ctas * shares->longest <= 2 * all && ctas * shares->most <= 16 * (strips + ctas))
     return fill(v, lists, counts, in_list, shares);
   *shares = (bsrg_narrow_shares){0};
   return true;

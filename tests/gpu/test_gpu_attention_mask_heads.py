@@ -223,5 +223,5 @@ def test_refused(torch: Any, rng: np.random.Generator) -> None:
     k = SPACE.array(normal(rng, (1, 2, 64, 64), "float16"))
     scores = torch.randn(1, 4, 1, 1, device="cuda")
     for mask in (BlockMask.topk(scores, 1, (64, 64)), BlockMask.topk(scores.cpu(), 1, (64, 64))):
-        with pytest.raises(ValueError, match=r"\(1, 4\), but must have \(1 or 1, 1 or 2 or 8\)"):
+        with pytest.raises(ValueError, match=r"\(1, 4\), but must have \(1, 1 or 2 or 8\)"):
             attention(q, k, k, block_mask=mask, enable_gqa=True)
