@@ -237,10 +237,18 @@ def test_refused_operands_stay_on_their_own_streams() -> None:
                 super().__init__(array)
                 self.__cuda_array_interface__ = {**self.__cuda_array_interface__, "stream": 9}
 
-        try:
-            matmul(Streamed(ones(0, 8, 128)), b)
-        except TypeError as error:
-            assert "a is on" in str(error)
-        assert values.__cuda_array_interface__["stream"] == 6
+        class Spoken:
+            def __init__(self, array):
+                self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+        for lend in (Lent, Streamed, Spoken):
+            for stream in (None, 4):
+                try:
+                    matmul(lend(ones(0, 8, 128)), b, stream=stream)
+                except TypeError as error:
+                    assert "a is on" in str(error)
+                else:
+                    raise AssertionError(lend)
+                assert values.__cuda_array_interface__["stream"] == 6, (lend, stream)
     """
     run(script)

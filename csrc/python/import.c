@@ -70,7 +70,6 @@ void bsrg_pack(const bsrg_array *array, void *destination) {
 
 int bsrg_join_stream(bsrg_state *state, bsrg_work *work, int index, void *producer) {
   if (work->mode == BSRG_NO_WORK) return 0;
-  if (work->first_device == 0) work->first_device = 1 + index;
   if (work->mode == BSRG_ADOPT_STREAM) {
     work->mode = BSRG_ON_STREAM;
     work->stream = producer;
@@ -190,6 +189,8 @@ int bsrg_import_array(bsrg_state *state, PyObject *obj, const char *name, bsrg_w
     if (taken == 0) taken = import_buffer(state, obj, name, out);
   }
   if (taken > 0) {
+    if (out->device.kind == BSRG_CUDA && work->mode != BSRG_NO_WORK && work->first_device == 0)
+      work->first_device = 1 + out->device.index;
     if (check_memory(name, out) == 0) return 0;
     bsrg_release_array(out);
   } else if (taken == 0) {

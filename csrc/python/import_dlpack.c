@@ -165,7 +165,10 @@ static PyObject *call_dlpack(bsrg_state *state, PyObject *obj, int is_cuda, Py_s
  * the default stream, because __dlpack__ does not tell the producer's. */
 static Py_ssize_t stream_for_producer(bsrg_work *work) {
   if (work->mode == BSRG_NO_WORK) return -1;
-  if (work->mode == BSRG_ADOPT_STREAM) *work = (bsrg_work){.mode = BSRG_ON_STREAM};
+  if (work->mode == BSRG_ADOPT_STREAM) {
+    work->mode = BSRG_ON_STREAM;
+    work->stream = NULL;
+  }
   return work->stream == NULL ? 1 : (Py_ssize_t)(intptr_t)work->stream;
 }
 

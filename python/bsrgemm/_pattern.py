@@ -44,7 +44,7 @@ def rows_of(lengths: np.ndarray) -> Rows:
     return Rows(
         len(lengths),
         int(lengths.min()),
-        float(np.median(lengths)),
+        float(np.median(lengths).item()),  # torch.compile takes no float of an array
         float(lengths.mean()),
         int(lengths.max()),
         int((lengths == 0).sum()),
