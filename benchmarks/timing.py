@@ -138,15 +138,15 @@ class DeviceTimer:
             self.torch.cuda.synchronize()
             return Uncaptured(call)
         graph.replay()
-        return Replayed(_replay, graph, call, calls)
+        replayed = Replayed(_replay, graph, call)
+        replayed.calls = calls
+        return replayed
 
 
 class Replayed(partial):
     """A graph of one or several calls."""
 
-    @property
-    def calls(self) -> int:
-        return self.args[2]
+    calls: int
 
 
 class Uncaptured(partial):
@@ -166,7 +166,7 @@ def graph_of(call: Call) -> dict[str, bool | int]:
     return {}
 
 
-def _replay(graph: Any, _captured: Call, _calls: int) -> None:
+def _replay(graph: Any, _captured: Call) -> None:
     """The call stays alive with its graph, which reads operands, or copies of them, that only the
     call may hold."""
     graph.replay()

@@ -32,8 +32,11 @@ typedef struct bsrg_narrow_cluster {
   int32_t longest; /* blocks of a part of a row */
 } bsrg_narrow_cluster;
 
-/* SMs of an H100 or H200, which have room for 29 clusters of four CTAs and not for 33. */
-enum { BSRG_NARROW_SHARES_SMS = 132 };
+/* SMs of an H100 or H200, and how many clusters of four CTAs, one an SM, they have room for: fewer than SMs / 4, since groups of
+ * SMs have 16 or 18. */
+enum { BSRG_NARROW_SMS = 132, BSRG_NARROW_CLUSTERS_OF_FOUR = 29 };
+/* Whether TMA's maps describe the blocks, of which they count stored rows with 31 bits. */
+bool bsrg_narrow_suits_maps(const bsrg_structure_view *view);
 /* For BSRG_NARROW_BY_SHARES: strips of 64 rows, dealt out to clusters of CTAs as evenly as their blocks allow. */
 typedef struct bsrg_narrow_shares {
   bsrg_narrow_share *shares; /* as the kernels have them, see params.h */
@@ -88,7 +91,7 @@ static inline const bsrg_narrow_list *bsrg_narrow_list_of(const bsrg_narrow_plan
 }
 /* On a GPU of so many SMs: shares are cut for one that has room for all their clusters at a time. */
 static inline bsrg_narrow_kind bsrg_narrow_kind_on(bsrg_narrow_kind kind, int64_t sm_count) {
-  return kind == BSRG_NARROW_BY_SHARES && sm_count < BSRG_NARROW_SHARES_SMS ? BSRG_NARROW_BY_TMA : kind;
+  return kind == BSRG_NARROW_BY_SHARES && sm_count < BSRG_NARROW_SMS ? BSRG_NARROW_BY_TMA : kind;
 }
 /* Whether two CTAs of a cluster compute strips of the same blocks, and each loads half of X, which has to be whole panels of 64
  * columns where these are adjacent in memory. */

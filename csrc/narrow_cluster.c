@@ -9,9 +9,10 @@
 
 enum { STRIP = BSRG_NARROW_CLUSTER_STRIP, STAGE_K = BSRG_NARROW_CLUSTER_STAGE_K };
 
-/* Clusters of one CTA an SM that an H100 or H200 has room for: of four there are fewer than SMs / 4, since its groups of SMs
- * have 16 or 18. */
-static int64_t at_once(int32_t parts) { return parts == 4 ? 29 : 66; }
+/* Clusters of one CTA an SM that an H100 or H200 has room for. */
+static int64_t at_once(int32_t parts) {
+  return parts == 4 ? BSRG_NARROW_CLUSTERS_OF_FOUR : BSRG_NARROW_SMS / 2;
+}
 
 static int64_t rounds_of(const bsrg_narrow_cluster *c) {
   return bsrg_ceil_div(c->clusters, at_once(c->parts));

@@ -130,8 +130,7 @@ int32_t bsrg_narrow_columns(int64_t n) {
   return columns;
 }
 
-/* Maps count rows of stored blocks with 31 bits. */
-static bool suits_maps(const bsrg_structure_view *v) {
+bool bsrg_narrow_suits_maps(const bsrg_structure_view *v) {
   int64_t rows;
   return v->block_width % 16 == 0 && v->nnzb > 0 &&
          bsrg_mul_ok(v->nnzb, v->order ? v->block_width : v->block_height, &rows) && rows <= INT32_MAX &&
@@ -208,7 +207,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   if (shared && many && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
   const bool suits =
       plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, by_columns);
-  if (suits && suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
+  if (suits && bsrg_narrow_suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
 
@@ -216,7 +215,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
 static bool takes_panels(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int sm_arch,
                          const bsrg_dense *x) {
   const bool suits = plan->high.strip || (!v->order && plan->low.strip == 32);
-  return sm_arch == 90 && bsrg_narrow_x_is_aligned(x) && suits && suits_maps(v) && map_has_x(x);
+  return sm_arch == 90 && bsrg_narrow_x_is_aligned(x) && suits && bsrg_narrow_suits_maps(v) && map_has_x(x);
 }
 
 int64_t bsrg_narrow_panel(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch) {

@@ -6,11 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CLUSTERS: of four CTAs, one an SM, for which BSRG_NARROW_SHARES_SMS have room, see narrow_cluster.c. */
 enum {
   CTAS = BSRG_NARROW_SHARES_CTAS,
   STRIP = BSRG_NARROW_TMA_STRIP,
-  CLUSTERS = 29,
+  CLUSTERS = BSRG_NARROW_CLUSTERS_OF_FOUR,
   MOST_STRIPS = 64 * CLUSTERS
 };
 
@@ -19,11 +18,10 @@ typedef struct strip {
   int32_t first_block, block_count, y_row, row_in_block, rows;
 } strip;
 
+/* Blocks of which a stage is nearly full, as they are stored. */
 static bool suits(const bsrg_structure_view *v) {
-  int64_t rows;
-  return !v->order && v->block_height > 32 && v->block_width % 16 == 0 && 4 * v->block_width >= 3 * 64 &&
-         v->nnzb > 0 && bsrg_mul_ok(v->nnzb, v->block_height, &rows) && rows <= INT32_MAX &&
-         bsrg_whole_cols(v) <= INT32_MAX;
+  return !v->order && v->block_height > 32 && 4 * v->block_width >= 3 * BSRG_NARROW_SHARES_STEP_K &&
+         bsrg_narrow_suits_maps(v);
 }
 
 static int64_t list_strips(const bsrg_structure_view *v, strip *strips) {

@@ -229,6 +229,8 @@ def test_refused_operands_stay_on_their_own_streams() -> None:
             matmul(a, x, out=y)
         except TypeError as error:
             assert "b is on" in str(error)
+        else:
+            raise AssertionError("not refused")
         assert x.__cuda_array_interface__["stream"] == 5
         assert y.__cuda_array_interface__["stream"] == 7
 

@@ -319,9 +319,9 @@ def edges_of(structure: _core.Structure) -> list[tuple[np.ndarray, slice, slice]
     edges: list[Any] = []
     if not (rows % height or cols % width):
         return edges
-    # Not all of it where a number is enough: of a matrix of many small blocks that takes long.
-    arrays = (structure.indices, structure.indptr) if not is_traced() else pattern_of(structure)
-    indices, indptr = arrays
+    # Copies only where compilers need them: of many small blocks they take long.
+    arrays = structure.indices, structure.indptr
+    indices, indptr = pattern_of(structure) if is_traced() else arrays
     if rows % height:
         below = np.arange(indptr[-2], structure.nnzb)
         edges.append((below, slice(rows % height, None), slice(None)))
