@@ -239,9 +239,12 @@ def _sizes(dtype: str) -> Iterator[Case]:
 
 
 def _unequal(dtype: str) -> Iterator[Case]:
-    """Few columns, of rows that differ much in length or are too few to keep all SMs busy."""
+    """Few columns, of rows that differ in length or are too few to keep all SMs busy."""
     for block in (128, 64):
-        for m, k, pattern in ((8192, 8192, "zipf_rows"), (4096, 14336, "uniform")):
+        for m, k, pattern in (
+            *((8192, 8192, "zipf_rows"), (8192, 8192, "scattered")),
+            *((14336, 4096, "scattered"), (4096, 14336, "scattered"), (4096, 14336, "uniform")),
+        ):
             for n in UNEQUAL_COLUMNS:
                 count, sides = round(0.125 * k / block), (block, block)
                 yield Case("unequal", dtype, sides, count, m, n, k, pattern, timings=("cold",))

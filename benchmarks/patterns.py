@@ -27,6 +27,13 @@ def uniform(rng: np.random.Generator, rows: int, cols: int, count: int) -> Patte
     return Pattern(*uniform_arrays(rng, rows, cols, count))
 
 
+def scattered(rng: np.random.Generator, rows: int, cols: int, count: int) -> Pattern:
+    """All positions alike, so that rows differ in length by chance."""
+    mask = np.zeros(rows * cols, bool)
+    mask[rng.choice(mask.size, rows * count, replace=False)] = True
+    return _from_mask(mask.reshape(rows, cols))
+
+
 def banded(rng: np.random.Generator, rows: int, cols: int, count: int) -> Pattern:
     """``count`` neighbouring columns around the diagonal, shifted inwards at the ends."""
     centre = np.arange(rows) * cols // rows
@@ -68,7 +75,11 @@ def two_full_rows(rng: np.random.Generator, rows: int, cols: int, count: int) ->
 
 
 PATTERNS: dict[str, Callable[[np.random.Generator, int, int, int], Pattern]] = {
-    f.__name__: f for f in (uniform, banded, block_diagonal, zipf_rows, zipf_columns, two_full_rows)
+    f.__name__: f
+    for f in (
+        *(uniform, scattered, banded, block_diagonal),
+        *(zipf_rows, zipf_columns, two_full_rows),
+    )
 }
 
 

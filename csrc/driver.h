@@ -9,7 +9,7 @@
 
 #include "../kernels/params.h"
 
-/* Streams whose tiles can be handed out dynamically; others fall back to the static order. */
+/* Streams that have a counter of their own, by which tiles are handed out; see bsrg_launch_drawing for others. */
 enum { BSRG_COUNTER_SLOTS = 1024 };
 
 typedef struct bsrg_device_state {

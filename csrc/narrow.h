@@ -44,6 +44,9 @@ typedef struct bsrg_narrow_shares {
   int32_t clusters; /* 0 where these kernels take no such blocks or gain nothing */
   int32_t most;
   int32_t longest; /* blocks of a share */
+  double mean;
+  /* Whether they take less time than others would: of up to 16 columns of a row-major X, of up to 64, and of more. */
+  bool of_16, of_64, of_128;
 } bsrg_narrow_shares;
 
 typedef struct bsrg_narrow_plan {
@@ -63,8 +66,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
  * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
  * 32 columns, where L2 would be the limit of low blocks. More than 64 columns, which bsrg_narrow_panel gives no other kernel,
- * go by TMA, up to 128 of 16 bits by shares where rows differ in length. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Float32 and float64 have kernels of
- * their own, by ring. */
+ * go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Up to 128 columns of 16 bits go by
+ * shares where rows differ in length. Float32 and float64 have kernels of their own, by ring. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
@@ -127,8 +130,8 @@ bsrg_status bsrg_narrow_launch_cluster(const bsrg_matmul_args *args, const bsrg_
 double bsrg_narrow_time_of_cluster(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int64_t n,
                                    bool by_columns);
 
-/* Likewise what shares take for as many columns as they can have, as a part of what strips by TMA do. */
-double bsrg_narrow_time_of_shares(const bsrg_structure_view *view, const bsrg_narrow_plan *plan);
+/* Likewise what shares take for n columns of a row-major X, as a part of what strips do. */
+double bsrg_narrow_time_of_shares(const bsrg_structure_view *view, const bsrg_narrow_plan *plan, int64_t n);
 
 /* Stages of a block, where TMA loads it. */
 static inline double bsrg_narrow_stages_of_block(const bsrg_structure_view *view, bsrg_dtype dtype) {

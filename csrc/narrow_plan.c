@@ -169,7 +169,7 @@ bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *v) {
   return v->block_width % 32 == 0 && v->block_height > 16;
 }
 
-/* Up to so many columns of 8-bit floats come through registers, by those kernels that do not go by TMA. */
+/* Up to so many columns come through registers, by those kernels that do not go by TMA. */
 enum { FEW_COLUMNS = 16 };
 
 bool bsrg_narrow_packs_x(const bsrg_matmul_args *args) {
@@ -189,6 +189,12 @@ static bsrg_narrow_kind kind_of_8_bits(const bsrg_matmul_args *args, const bsrg_
   return n <= FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
 
+static bool goes_by_shares(const bsrg_narrow_shares *shares, int64_t n, bool by_columns) {
+  if (n <= FEW_COLUMNS && !by_columns) return shares->of_16;
+  if (n <= BSRG_NARROW_MAX_N) return shares->of_64;
+  return n <= BSRG_NARROW_SHARES_MAX_N && shares->of_128;
+}
+
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan,
                                      int sm_arch) {
   const bsrg_structure_view *v = &args->a->view;
@@ -196,12 +202,10 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
   if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
-  if (x->cols > BSRG_NARROW_MAX_N && x->cols <= BSRG_NARROW_SHARES_MAX_N && plan->shares.clusters &&
-      map_has_x(x))
-    return BSRG_NARROW_BY_SHARES;
-  if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool by_columns = x->row_stride == 1;
-  const bool few = x->cols <= 16;
+  const bool few = x->cols <= FEW_COLUMNS;
+  if (goes_by_shares(&plan->shares, x->cols, by_columns) && map_has_x(x)) return BSRG_NARROW_BY_SHARES;
+  if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
   const bool many = x->cols > 32 || (by_columns && !few && plan->cluster.by_few_columns);
   if (shared && many && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
@@ -244,8 +248,12 @@ static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan
 }
 
 static void compare_shares(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
-  if (plan->shares.clusters && bsrg_narrow_time_of_shares(v, plan) >= 1)
-    bsrg_narrow_free_shares(&plan->shares);
+  bsrg_narrow_shares *shares = &plan->shares;
+  if (!shares->clusters) return;
+  shares->of_16 = bsrg_narrow_time_of_shares(v, plan, FEW_COLUMNS) < 1;
+  shares->of_64 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_MAX_N) < 1;
+  shares->of_128 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_SHARES_MAX_N) < 1;
+  if (!shares->of_16 && !shares->of_64 && !shares->of_128) bsrg_narrow_free_shares(shares);
 }
 
 /* Of fewer than 2^31 blocks. */

@@ -27,6 +27,7 @@ static const double low_ring_half_seconds = 17e-12, low_ring_column_seconds = 31
 static const double low_ring_item_seconds = 6e-9;
 /* By TMA: a launch, L2's rate, and those of one CTA and of an SM that has several, X included. */
 static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
+static const double tma_cta_of_several_bytes_per_s = 62e9;
 static const double tma_wide_cta_bytes_per_s = 97e9, tma_wide_sm_bytes_per_s = 70e9;
 static const double tma_short_rows_sm_bytes_per_s = 50e9;
 static const double tma_tiles_l2_bytes_per_s = 8.8e12;  /* of more columns than a CTA has */
@@ -81,9 +82,11 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
   /* Of what a CTA gets for a block: pairs of them get the same X. */
   const double of_block =
       (double)bsrg_dtype_size(dtype) * (double)v->block_width * (loaded_columns(of_tile, by_columns) + rows);
-  const double longest =
-      of_block * list->longest_item / (wide ? tma_wide_cta_bytes_per_s : tma_cta_bytes_per_s);
   const double ctas = list->item_count * column_tiles(n), waves = ctas / (WIDE_ITEMS_AT_ONCE * sms);
+  const double longest = of_block * list->longest_item /
+                         (wide         ? tma_wide_cta_bytes_per_s
+                          : ctas > sms ? tma_cta_of_several_bytes_per_s
+                                       : tma_cta_bytes_per_s);
   /* SMs that have several, and more than these at last. */
   const double rounds = wide && waves > 1 ? ceil(waves) / waves : 1;
   const double blocks_of_sm = list->item_blocks / sms * rounds;
@@ -193,9 +196,12 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
     return false;
   }
   if (kind == BSRG_NARROW_BY_SHARES) {
-    const double columns = loaded_columns(n, by_columns);
-    c->l2_bytes = bsrg_narrow_shares_l2_bytes(v, columns);
-    c->seconds = bsrg_narrow_shares_time(v, &plan->shares, columns, c->hbm_bytes, chip);
+    /* Of few columns TMA takes as long for a row of X as for one of 64. */
+    const bool by_lines = !by_columns && n <= BSRG_NARROW_MAX_N;
+    const double columns = by_lines ? BSRG_NARROW_MAX_N : loaded_columns(n, by_columns);
+    c->l2_bytes = bsrg_narrow_shares_l2_bytes(v, loaded_columns(n, by_columns));
+    c->seconds = bsrg_narrow_shares_time(v, &plan->shares, columns, c->hbm_bytes, chip) *
+                 (by_lines ? split_sectors_cost(n) : 1);
     return false;
   }
   const bool plain = kind == BSRG_NARROW_PLAIN;
@@ -204,8 +210,11 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   const double x = plain ? item * k * (double)n / (chip->l2_bytes_per_s * shared_l2_gain)
                          : ring_x_seconds(list, item * k / 2, n, by_columns, item < 2);
   const double starts = item_seconds * list->item_count / (double)(ITEMS_AT_ONCE * chip->sm_count);
-  const double longest = item * list->longest_item * (double)v->block_width * rows / cta_bytes_per_s;
-  const double work = fmax(memory, fmax(starts, longest));
+  /* The longest item goes on when others have ended. */
+  const double of_block = item * (double)v->block_width * rows;
+  const double even = list->item_blocks / fmax(1, list->item_count);
+  const double alone = of_block * (list->longest_item - even) / cta_bytes_per_s;
+  const double work = fmax(memory, starts) + fmax(0, alone);
   const double width = fma_width(v->block_width, item);
   if (bsrg_narrow_by_fma(dtype))
     c->seconds = fma_seconds(list, dtype, list->item_blocks * width, list->longest_item * width, n, chip,
@@ -228,12 +237,13 @@ static int64_t columns_of_copy(int64_t n) {
 /* Rows of X that TMA can load and that end within a sector. */
 static bool gains_as_sectors(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch) {
   const int64_t n = args->x.cols;
-  if (n % 16 != 8 || bsrg_narrow_kind_of(args, plan, sm_arch) != BSRG_NARROW_BY_TMA) return false;
+  const bsrg_narrow_kind kind = bsrg_narrow_kind_of(args, plan, sm_arch);
+  if (n % 16 != 8 || (kind != BSRG_NARROW_BY_TMA && kind != BSRG_NARROW_BY_SHARES)) return false;
   const bsrg_structure_view *v = &args->a->view;
   const bsrg_chip chip = bsrg_chip_h200();
   bsrg_candidate as_is, copied;
-  cost(v, plan, BSRG_NARROW_BY_TMA, args->dtype, n, false, &chip, &as_is);
-  cost(v, plan, BSRG_NARROW_BY_TMA, args->dtype, columns_of_copy(n), false, &chip, &copied);
+  cost(v, plan, kind, args->dtype, n, false, &chip, &as_is);
+  cost(v, plan, kind, args->dtype, columns_of_copy(n), false, &chip, &copied);
   return as_is.seconds > copied.seconds + copy_of_x_seconds(args, n, &chip);
 }
 
@@ -329,10 +339,12 @@ double bsrg_narrow_time_of_cluster(const bsrg_structure_view *v, const bsrg_narr
 /* What strips in pieces took longer than predicted, of 128 columns and Zipf rows: 4.0 us with blocks of 64 and of 128. */
 static const double wide_pieces_seconds = 3.5e-6;
 
-double bsrg_narrow_time_of_shares(const bsrg_structure_view *v, const bsrg_narrow_plan *plan) {
+double bsrg_narrow_time_of_shares(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int64_t n) {
   const bsrg_chip chip = bsrg_chip_h200();
+  const bsrg_narrow_kind kind = n <= 16 ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_TMA;
   bsrg_candidate shared, own;
-  cost(v, plan, BSRG_NARROW_BY_SHARES, BSRG_F16, BSRG_NARROW_SHARES_MAX_N, false, &chip, &shared);
-  cost(v, plan, BSRG_NARROW_BY_TMA, BSRG_F16, BSRG_NARROW_SHARES_MAX_N, false, &chip, &own);
-  return shared.seconds / (own.seconds + (plan->high.split_count ? wide_pieces_seconds : 0));
+  cost(v, plan, BSRG_NARROW_BY_SHARES, BSRG_F16, n, false, &chip, &shared);
+  cost(v, plan, kind, BSRG_F16, n, false, &chip, &own);
+  const bool in_pieces = n > BSRG_NARROW_MAX_N && plan->high.split_count;
+  return shared.seconds / (own.seconds + (in_pieces ? wide_pieces_seconds : 0));
 }

@@ -10,7 +10,9 @@ enum {
   CTAS = BSRG_NARROW_SHARES_CTAS,
   STRIP = BSRG_NARROW_TMA_STRIP,
   CLUSTERS = BSRG_NARROW_CLUSTERS_OF_FOUR,
-  MOST_STRIPS = 64 * CLUSTERS
+  MOST_STRIPS = 64 * CLUSTERS,
+  HOP = 3, /* stages that a CTA multiplies while sums come from the next one, as measured */
+  BEHIND = BSRG_NARROW_SHARES_TURNS /* empty shares, one for each who looks for the next one */
 };
 
 typedef struct strip {
@@ -79,14 +81,20 @@ typedef struct cut {
   int64_t count[CTAS];
 } cut;
 
+/* Where a cluster's first share ends, the second and so on. The sums of a strip that more than two CTAs have come from each to the
+ * one before, which takes as long as `hop` units of weight, so each has that much less to do. */
+static int64_t share_end(int64_t weight, int64_t hop, int32_t r) {
+  return weight * (r + 1) / CTAS + hop * (r + 1) * (CTAS - 1 - r) / 2;
+}
+
 /* A strip in the order of the cluster's, from position `at` on of all `weight`. Parts of less than an eighth of a share are not
  * worth what it takes to add them. */
-static void cut_strip(const strip *s, int64_t at, int64_t weight, cut *to) {
+static void cut_strip(const strip *s, int64_t at, int64_t weight, int64_t hop, cut *to) {
   const int64_t least = bsrg_max(1, s->block_count * (weight / CTAS) / s->weight / 8);
   int64_t ends[CTAS], from = 0;
   int32_t parts = 0, rank = -1;
   for (int32_t r = 0; r < CTAS; ++r) {
-    const int64_t in_strip = bsrg_min(bsrg_max(weight * (r + 1) / CTAS - at, 0), s->weight);
+    const int64_t in_strip = bsrg_min(bsrg_max(share_end(weight, hop, r) - at, 0), s->weight);
     int64_t end = (s->block_count * in_strip + s->weight / 2) / s->weight;
     if (end - from < least) end = from;
     if ((s->block_count - end < least && in_strip > 0) || r == CTAS - 1) end = s->block_count;
@@ -161,17 +169,21 @@ static bool share_out(const bsrg_structure_view *v, const strip *of, const int64
     int64_t weight = 0, at = 0;
     for (int32_t r = 0; r < CTAS; ++r) to.shares[r] = lists + (c * CTAS + r) * in_list;
     for (int64_t i = first[c]; i < first[c + 1]; ++i) weight += of[i].weight;
-    for (int64_t i = first[c]; i < first[c + 1]; at += of[i++].weight) cut_strip(&of[i], at, weight, &to);
+    const bool chained = 2 * of[first[c]].weight > weight;
+    const int64_t hop = chained ? bsrg_min(HOP, weight / 16) : 0;
+    for (int64_t i = first[c]; i < first[c + 1]; at += of[i++].weight)
+      cut_strip(&of[i], at, weight, hop, &to);
     for (int32_t r = 0; r < CTAS; ++r) {
       counts[c * CTAS + r] = to.count[r];
       const int64_t blocks = finish_share(to.shares[r], to.count[r]);
       all += blocks;
       shares->longest = (int32_t)bsrg_max(shares->longest, blocks);
-      shares->most = (int32_t)bsrg_max(shares->most, to.count[r] + 1);
+      shares->most = (int32_t)bsrg_max(shares->most, to.count[r] + BEHIND);
     }
   }
   const int64_t ctas = (int64_t)shares->clusters * CTAS, strips = first[shares->clusters];
-  if (ctas * shares->longest <= 2 * all && ctas * shares->most <= 16 * (strips + ctas))
+  shares->mean = (double)all / (double)ctas;
+  if (ctas * shares->longest <= 3 * all && ctas * shares->most <= 16 * (strips + ctas))
     return fill(v, lists, counts, in_list, shares);
   *shares = (bsrg_narrow_shares){0};
   return true;
@@ -209,9 +221,12 @@ void bsrg_narrow_free_shares(bsrg_narrow_shares *shares) {
   *shares = (bsrg_narrow_shares){0};
 }
 
-/* Fitted on an H200: a launch, with the chain of a share's first loads, parts that are added and the output; and what an SM takes
- * in, which for all of them is L2's rate, too. */
-static const double shares_seconds = 4.9e-6, sm_bytes_per_s = 67e9, memory_share = 0.95;
+/* Fitted on an H200, to up to 64 columns and to more: a launch, with the chain of a share's first loads; a strip's output, as far
+ * as it is not hidden; what an SM takes in beside all others, which together is L2's rate, and once most have ended; and the share
+ * of the memory's rate. */
+static const struct rates {
+  double launch_seconds, strip_seconds, sm_bytes_per_s, last_sm_bytes_per_s, memory_share;
+} few = {3.8e-6, 0.2e-6, 65e9, 80e9, 0.95}, many = {5.8e-6, 0.4e-6, 85e9, 105e9, 0.8};
 
 double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *v, double columns) {
   const double of_column = (double)bsrg_ceil_div(v->block_height, STRIP) * columns + (double)v->block_height;
@@ -220,6 +235,10 @@ double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *v, double columns)
 
 double bsrg_narrow_shares_time(const bsrg_structure_view *v, const bsrg_narrow_shares *shares, double columns,
                                double hbm_bytes, const bsrg_chip *chip) {
-  const double longest = 2 * (double)v->block_width * (STRIP + columns) * shares->longest;
-  return shares_seconds + fmax(longest / sm_bytes_per_s, hbm_bytes / (chip->hbm_bytes_per_s * memory_share));
+  const struct rates *r = columns > BSRG_NARROW_MAX_N ? &many : &few;
+  const double of_block = 2 * (double)v->block_width * (STRIP + columns);
+  const double work =
+      of_block * fmax(shares->mean / r->sm_bytes_per_s, shares->longest / r->last_sm_bytes_per_s);
+  return r->launch_seconds + r->strip_seconds * (shares->most - BEHIND) +
+         fmax(work, hbm_bytes / (chip->hbm_bytes_per_s * r->memory_share));
 }

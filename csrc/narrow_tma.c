@@ -161,12 +161,12 @@ bsrg_status bsrg_narrow_launch_shares(const bsrg_matmul_args *args, const bsrg_n
   bsrg_narrow_shares_params p = {.shares = (const bsrg_narrow_share *)(uintptr_t)uploads[0],
                                  .most_shares = shares->most};
   const bsrg_status status =
-      describe(args, &d, BSRG_NARROW_SHARES_STAGES, AT_ONCE, narrow, gpu, &p.tma, error);
+      describe(args, &d, BSRG_NARROW_SHARES_STAGES(d.panels), AT_ONCE, narrow, gpu, &p.tma, error);
   if (status != BSRG_OK) return status;
   p.tma.narrow.columns = (const int32_t *)(uintptr_t)uploads[1];
   p.tma.narrow.columns_stride = 1 + shares->longest;
   const int first = args->dtype == BSRG_F16 ? BSRG_KERNEL_NARROW_SHARES_F16 : BSRG_KERNEL_NARROW_SHARES_BF16;
-  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + d.by_columns),
+  return bsrg_launch(gpu.api, gpu.device, (bsrg_kernel_id)(first + 2 * (d.panels - 1) + d.by_columns),
                      (int64_t)shares->clusters * BSRG_NARROW_SHARES_CTAS, 1, (CUstream)args->stream, &p,
                      error);
 }

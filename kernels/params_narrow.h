@@ -137,20 +137,24 @@ typedef struct bsrg_narrow_tma_params {
 
 /* ---- sm90/narrow_shares.cuh ------------------------------------------------------------------ */
 
-/* Of shared memory: stages, behind them the sums that come from another CTA, then those that are written, so many rows at a
- * time. */
 enum {
   BSRG_NARROW_SHARES_CTAS = 4,
   BSRG_NARROW_SHARES_STEP_K = 64,
-  BSRG_NARROW_SHARES_ROWS_AT_ONCE = 32,
-  BSRG_NARROW_SHARES_STAGES = 7,
-  BSRG_NARROW_SHARES_STAGE_BYTES = 2 * BSRG_NARROW_SHARES_STEP_K * (BSRG_NARROW_TMA_STRIP + 128),
-  BSRG_NARROW_SHARES_RING_BYTES = BSRG_NARROW_SHARES_STAGES * BSRG_NARROW_SHARES_STAGE_BYTES,
-  BSRG_NARROW_SHARES_RECEIVED_BYTES = 4 * 128 * BSRG_NARROW_TMA_STRIP,
-  BSRG_NARROW_SHARES_STAGING_BYTES = 4 * 128 * (BSRG_NARROW_SHARES_ROWS_AT_ONCE + 4),
-  BSRG_NARROW_SHARES_SHARED_BYTES = 2048 + BSRG_NARROW_SHARES_RING_BYTES + BSRG_NARROW_SHARES_RECEIVED_BYTES +
-      BSRG_NARROW_SHARES_STAGING_BYTES
+  BSRG_NARROW_SHARES_TURNS = 2, /* warpgroups, each with a strip of its own */
+  BSRG_NARROW_SHARES_THREADS = 64 + 128 * BSRG_NARROW_SHARES_TURNS,
+  BSRG_NARROW_SHARES_ROWS_AT_ONCE = 16
 };
+/* Of shared memory, for 64 or 128 columns, panels of 64: stages, behind them the sums that come from another CTA, then those that
+ * are written, so many rows of each strip at a time. */
+#define BSRG_NARROW_SHARES_STAGES(panels) ((panels) == 1 ? 12 : 7)
+#define BSRG_NARROW_SHARES_RING_BYTES(panels) \
+  (BSRG_NARROW_SHARES_STAGES(panels) *        \
+   BSRG_NARROW_TMA_STAGE_BYTES(panels, BSRG_NARROW_TMA_STRIP, 2 * BSRG_NARROW_SHARES_STEP_K))
+#define BSRG_NARROW_SHARES_RECEIVED_BYTES(panels) (4 * 64 * (panels) * BSRG_NARROW_TMA_STRIP)
+#define BSRG_NARROW_SHARES_STAGING_BYTES(panels) (4 * 64 * (panels) * (BSRG_NARROW_SHARES_ROWS_AT_ONCE + 4))
+#define BSRG_NARROW_SHARES_SHARED_BYTES(panels)                                               \
+  (2048 + BSRG_NARROW_SHARES_RING_BYTES(panels) + BSRG_NARROW_SHARES_RECEIVED_BYTES(panels) + \
+   BSRG_NARROW_SHARES_TURNS * BSRG_NARROW_SHARES_STAGING_BYTES(panels))
 
 /* A strip of a CTA's share, or the part of it that the CTA has. */
 typedef struct bsrg_narrow_share {
@@ -166,7 +170,7 @@ typedef struct bsrg_narrow_shares_params {
   bsrg_narrow_tma_params tma;
   const bsrg_narrow_share
       *shares;         /* [CTAs][most_shares]: one that began before, whole strips, one that goes on */
-  int32_t most_shares; /* with the one behind the last */
+  int32_t most_shares; /* with those behind the last, of which those that take turns find one each */
 } bsrg_narrow_shares_params;
 
 /* ---- sm90/narrow_cluster.cuh ----------------------------------------------------------------- */

@@ -79,6 +79,9 @@ def test_patterns_have_their_character() -> None:
     assert largest_share(made["zipf_columns"].indices) > 0.7 > 0.4 > largest_share(uniform.indices)
     assert np.bincount(uniform.indices, minlength=cols).min() > 0
 
+    scattered = np.diff(made["scattered"].indptr)
+    assert 0 < scattered.min() < count < scattered.max() < 3 * count
+
 
 # ---- cases ---------------------------------------------------------------------------------------
 

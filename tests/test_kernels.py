@@ -37,7 +37,7 @@ extern "C" __global__ void waits_late(float *x, const float *y) {{
 READS_EARLY = f"""{WAITS}
 extern "C" __global__ void reads_early(float *x, const float *uploaded) {{
   float early;
-  asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(early) : "l"(uploaded));
+  asm volatile("ld.global.L1::no_allocate.f32 %0, [%1];" : "=f"(early) : "l"(uploaded));
   wait();
   x[threadIdx.x] = early;
 }}
@@ -201,10 +201,16 @@ def test_missing_waits_are_found(compile_text):
 
 def test_what_was_uploaded_may_be_read_early(compile_text):
     assert problems(compile_text("sm80/reads_early", READS_EARLY)) == []
-    other = READS_EARLY.replace(".nc.L1::no_allocate", "")
+    other = READS_EARLY.replace(".L1::no_allocate", "")
     assert problems(compile_text("sm80/other", other)) == [
         "sm80/other: reads_early (sm_90) may touch memory before it waits for the grid before it"
     ]
+
+
+def test_plans_that_are_read_late_are_found(compile_text):
+    late = "reads nothing of the plan before it waits"
+    assert late not in " ".join(problems(compile_text("sm90/narrow_early", READS_EARLY)))
+    assert late in " ".join(problems(compile_text("sm90/narrow_late", PLAIN)))
 
 
 @pytest.mark.parametrize("used", [False, True])

@@ -63,8 +63,11 @@ WAITS = "ACQBULK"
 BEFORE_WAIT = re.compile(
     r"(LDG|LD|STG|ST|ATOMG?|REDG?|LDGSTS|LDGMC|UTMA\w+|UBLK\w+|SU\w+|TEX|TLD\w*|EXIT|BRX|JMP|CALL)$"
 )
-UPLOADED = re.compile(r"\.E\.NA\.(\w+\.)*CONSTANT\b")
+UPLOADED = re.compile(r"\.E(\.\w+)*\.NA\b")
+# Of few columns a product is so short that it counts whether the plan is read meanwhile.
+READS_PLAN_EARLY = re.compile(r"sm90/narrow_(?!cluster)")
 EARLY = "(before the wait)"
+PLAN_EARLY = "(of the plan, before the wait)"
 UNIFORM_COPY = "(to a uniform address)"
 OVERTAKES = "(before a load)"
 INVERTED = "(a comparison)"
@@ -148,6 +151,8 @@ class Kernel:
             found.append("does not wait for the grid before it, beside which it may be launched")
         elif opcodes[EARLY]:
             found.append("may touch memory before it waits for the grid before it")
+        elif READS_PLAN_EARLY.match(self.image) and not opcodes[PLAN_EARLY]:
+            found.append("reads nothing of the plan before it waits for the grid before it")
         return found
 
 
@@ -252,16 +257,20 @@ def _instructions(code: bytes, arch: str) -> dict[int, re.Match[str]]:
     return found
 
 
-def _early(beginning: list[re.Match[str]]) -> int:
-    """Instructions that may touch memory before all threads have waited."""
-    early = furthest = 0
+def _early(beginning: list[re.Match[str]]) -> tuple[int, int]:
+    """Instructions that may touch memory before all threads have waited, and those of what the host
+    has uploaded."""
+    early = furthest = uploaded = 0
     for instruction in beginning:
         address, predicate, opcode, operands = instruction.groups()
         if opcode == WAITS:  # on no condition of its own, and where no branch leads past it
-            return early + (predicate is not None or furthest > int(address, 16))
+            early += predicate is not None or furthest > int(address, 16)
+            return early, uploaded
         if opcode == "BRA" and (target := _SASS_TARGET.search(operands)):
             furthest = max(furthest, int(target[1], 16))
-        elif BEFORE_WAIT.match(opcode) and not (opcode == "LDG" and UPLOADED.match(operands)):
+        elif opcode == "LDG" and UPLOADED.match(operands):
+            uploaded += 1
+        elif BEFORE_WAIT.match(opcode):
             early += 1
     raise KernelBuildError(f"no {WAITS} among {len(beginning)} instructions that end with one")
 
@@ -333,7 +342,7 @@ def _disassemble(codes: dict[Key, bytes], arch: str) -> dict[Key, Counter[str]]:
     for key in codes:
         counts[key][UNIFORM_COPY] = numbers[key].count(UNIFORM_LDGSTS)
     for key in beginnings:
-        counts[key][EARLY] = _early(next(found))
+        counts[key][EARLY], counts[key][PLAN_EARLY] = _early(next(found))
     for key, _, _ in remote:
         counts[key][OVERTAKES] += _overtakes(next(found))
     for key, _, _ in minima:

@@ -107,19 +107,22 @@ __device__ __forceinline__ void wait_for_grid_before() {
 
 // Before that wait, though, a kernel may read what the host has uploaded before the launch, which no kernel writes, and have
 // lines of memory brought to L2, where they stay right whoever writes them. Such loads have a way past L1 of their own, by which
-// tools/check_kernels.py knows them.
+// tools/check_kernels.py knows them. They do not say that nobody writes there (.nc): ptxas moves those behind the wait.
 template <typename T>
 __device__ __forceinline__ T load_uploaded(const T *from) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "the widths of a load");
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16,
+                "the widths of a load");
   T value;
-  if constexpr (sizeof(T) == 4)
-    asm volatile("ld.global.nc.L1::no_allocate.b32 %0, [%1];" : "=r"(value) : "l"(from));
+  if constexpr (sizeof(T) == 2)
+    asm volatile("ld.global.L1::no_allocate.b16 %0, [%1];" : "=h"(value) : "l"(from));
+  else if constexpr (sizeof(T) == 4)
+    asm volatile("ld.global.L1::no_allocate.b32 %0, [%1];" : "=r"(value) : "l"(from));
   else if constexpr (sizeof(T) == 16)
-    asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(from));
   else
-    asm volatile("ld.global.nc.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
+    asm volatile("ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];"
                  : "=r"(value.x), "=r"(value.y)
                  : "l"(from));
   return value;

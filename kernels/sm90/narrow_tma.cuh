@@ -68,12 +68,13 @@ struct LanePosition : OpenRingPosition {
 
 // kPanels: of columns. kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not
 // its columns.
-template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
-struct Kernel : Output<T, kPanels, kStrip> {
-  using Base = Output<T, kPanels, kStrip>;
+template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX,
+          int kGroups = BSRG_NARROW_TMA_GROUPS(kPanels)>
+struct Kernel : Output<T, kPanels, kStrip, kGroups> {
+  using Base = Output<T, kPanels, kStrip, kGroups>;
   using Base::kEight, Base::kItem, Base::kWarps, Base::p;
   static constexpr int kInstructionK = 32 / kItem;
-  static constexpr int kMine = kPanels / BSRG_NARROW_TMA_GROUPS(kPanels);  // panels of a warpgroup
+  static constexpr int kMine = kPanels / kGroups;  // panels of a warpgroup
   static constexpr int kPanelBytes = kStepK * kPanel * kItem;
   static constexpr int kBytesOfX = kPanels * kPanelBytes, kBytesOfA = kStrip * kStepK * kItem;
   static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kPanels, kStrip, kStepK *kItem);

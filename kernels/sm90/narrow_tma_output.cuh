@@ -8,12 +8,13 @@ namespace bsrg::narrow_tma {
 
 constexpr int kPanel = 64;  // columns
 
-template <typename T, int kPanels, int kStrip>
+// kGroups: warpgroups that multiply a strip.
+template <typename T, int kPanels, int kStrip, int kGroups = BSRG_NARROW_TMA_GROUPS(kPanels)>
 struct Output {
   static constexpr int kItem = sizeof(T);
   static constexpr bool kEight = kItem == 1;
   static constexpr int kColumns = kPanels * kPanel;
-  static constexpr int kWarps = 4 * BSRG_NARROW_TMA_GROUPS(kPanels);  // that multiply
+  static constexpr int kWarps = 4 * kGroups;
   // Floats of a line of sums in shared memory: a row or a column of Y, whichever has adjacent elements there. Lanes that
   // write accumulators or read runs of eight meet a bank twice at most.
   static constexpr int kRowPitch = kColumns + 4, kColumnPitch = kStrip + 4;
@@ -32,6 +33,9 @@ struct Output {
     return by_columns ? column * kColumnPitch + row : row * kRowPitch + column;
   }
 
+  // Among those that multiply a strip. There may be several sets of these, for a strip each.
+  static __device__ int writer() { return threadIdx.x % (32 * kWarps); }
+
   // Eight neighbours of a line.
   static __device__ void load_run(float (&run)[8], const float *from) {
     const float4 a = reinterpret_cast<const float4 *>(from)[0], b = reinterpret_cast<const float4 *>(from)[1];
@@ -43,7 +47,7 @@ struct Output {
   __device__ void write_partial(const bsrg_narrow_item &item, const float *memory) const {
     const bsrg_narrow_params &narrow = p.narrow;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < kStrip * kColumns / 8; i += 32 * kWarps) {
+    for (int i = writer(); i < kStrip * kColumns / 8; i += 32 * kWarps) {
       const int row = i / (kColumns / 8), in_tile = i % (kColumns / 8) * 8;
       const int column = first_column_of_tile() + in_tile;
       if (row >= item.rows || column >= narrow.padded_n) continue;
@@ -64,7 +68,7 @@ struct Output {
     static_assert(kRuns % kThreads == 0, "as many for each thread");
 #pragma unroll
     for (int turn = 0; turn < kRuns / kThreads; ++turn) {
-      const int i = turn * kThreads + threadIdx.x;
+      const int i = turn * kThreads + writer();
       const int row = by_columns ? i % (kStrip / 8) * 8 : i / (kColumns / 8);
       const int in_tile = by_columns ? i / (kStrip / 8) : i % (kColumns / 8) * 8;
       const int column = first_column_of_tile() + in_tile;
@@ -82,7 +86,7 @@ struct Output {
     constexpr int kAtOnce = kFused ? 1 : 8, kThreads = 32 * kWarps;  // fused, the code of one is long
     static_assert(kStrip * kColumns % (kAtOnce * kThreads) == 0, "as many for each thread");
 #pragma unroll 1
-    for (int first = threadIdx.x; first < kStrip * kColumns; first += kAtOnce * kThreads) {
+    for (int first = writer(); first < kStrip * kColumns; first += kAtOnce * kThreads) {
       float sums[kAtOnce];
 #pragma unroll
       for (int turn = 0; turn < kAtOnce; ++turn) {

@@ -19,6 +19,11 @@ struct OpenRingPosition {
   }
 };
 
+// Where a ring of so many slots is after `count` of them.
+__device__ __forceinline__ OpenRingPosition position_after(int count, int slots) {
+  return {count % slots, static_cast<uint32_t>(count / slots & 1)};
+}
+
 // The same in a ring of kSlots slots.
 template <int kSlots>
 struct RingPosition : OpenRingPosition {

@@ -1,4 +1,4 @@
-"""Products of 65 to 128 columns whose rows of blocks differ in length, which clusters of CTAs share
+"""Products of up to 128 columns whose rows of blocks differ in length, which clusters of CTAs share
 evenly."""
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ SHAPES = (
     *(((96, 48), 40), ((40, 112), 128), ((256, 80), 20), ((130, 192), 40)),
 )
 COLUMNS = (65, 71, 72, 96, 100, 120, 127, 128)
+FEW = (1, 7, 8, 13, 16, 24, 31, 32, 40, 50, 63, 64)
 
 
 def unequal(
     torch: Any, rng: np.random.Generator, rows: int, blocksize: tuple[int, int], dtype: str
 ) -> DeviceProblem:
     p = random_problem(torch, cases.of_all_lengths(rng, rows, 48), blocksize, dtype)
-    assert "rows shared out evenly" in p.matrix.plan(128).explain()
+    for n in (16, 64, 128):
+        assert "rows shared out evenly" in p.matrix.plan(n).explain()
     return p
 
 
@@ -37,21 +39,23 @@ def test_rows(
     torch: Any, rng: np.random.Generator, rows: int, blocksize: tuple[int, int], dtype: str
 ) -> None:
     p = unequal(torch, rng, rows, blocksize, dtype)
-    for n, layout in combined(rng, COLUMNS, (aligned_rows, columns_of), drawn=3):
-        check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
+    for columns in (COLUMNS, FEW):
+        for n, layout in combined(rng, columns, (aligned_rows, columns_of), drawn=3):
+            check_x(torch, rng, p, layout(torch, p.matrix.shape[1], n, p.matrix.dtype))
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_any_layout(torch: Any, rng: np.random.Generator, dtype: str) -> None:
     p = unequal(torch, rng, 128, (64, 64), dtype)
     for layout in (columns_of, padded_columns, aligned_rows):
-        check_layouts(torch, p, layout, (65, 100, 128), "narrow")
+        check_layouts(torch, p, layout, (8, 33, 64, 65, 100, 128), "narrow")
 
 
-def test_same_bits_every_time(torch: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("columns", [16, 64, 128])
+def test_same_bits_every_time(torch: Any, rng: np.random.Generator, columns: int) -> None:
     """Also of a graph, and with other work on the GPU."""
     p = unequal(torch, rng, 64, (128, 128), "bfloat16")
-    x = torch.randn(p.matrix.shape[1], 128, device="cuda").bfloat16()
+    x = torch.randn(p.matrix.shape[1], columns, device="cuda").bfloat16()
     first = product(p.matrix, x, None, 1.0, None, None, None, "narrow")
     out = torch.empty_like(first)
     graph, other = torch.cuda.CUDAGraph(), torch.cuda.Stream()
