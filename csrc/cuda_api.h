@@ -147,6 +147,7 @@ typedef struct CUlaunchConfig {
   X(stream_synchronize, "cuStreamSynchronize", (CUstream stream))                                           \
   X(stream_wait_event, "cuStreamWaitEvent", (CUstream stream, CUevent event, unsigned int flags))           \
   X(stream_is_capturing, "cuStreamIsCapturing", (CUstream stream, int *status))                             \
+  X(stream_id, "cuStreamGetId", (CUstream stream, unsigned long long *id))                                  \
   X(exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                                \
   X(event_create, "cuEventCreate", (CUevent * event, unsigned int flags))                                   \
   X(event_record, "cuEventRecord", (CUevent event, CUstream stream))                                        \

@@ -419,13 +419,15 @@ bsrg_status bsrg_launch(const bsrg_cuda_api *api, bsrg_device_state *device, bsr
 /* The counter of a stream, 0 if it has none. */
 static CUdeviceptr stream_counter(const bsrg_cuda_api *api, bsrg_device_state *device, CUstream stream) {
   int capturing = 0;
+  unsigned long long id;
   if (stream == CU_STREAM_PER_THREAD) return 0;
   if (api->stream_is_capturing(stream, &capturing) != CUDA_SUCCESS || capturing) return 0;
+  if (api->stream_id(stream, &id) != CUDA_SUCCESS) return 0;
   bsrg_lock();
   int slot = 0;
-  while (slot < device->counter_count && device->counter_stream[slot] != stream) ++slot;
+  while (slot < device->counter_count && device->counter_stream[slot] != id) ++slot;
   if (slot == device->counter_count && slot < BSRG_COUNTER_SLOTS) {
-    device->counter_stream[slot] = stream;
+    device->counter_stream[slot] = id;
     device->counter_count++;
   }
   bsrg_unlock();

@@ -19,7 +19,8 @@ typedef struct bsrg_device_state {
   CUstream upload;      /* non-blocking: uploads work while a caller's stream is being captured */
   CUmemoryPool scratch; /* keeps its memory between products */
   CUdeviceptr counters; /* BSRG_COUNTER_SLOTS zeros */
-  CUstream counter_stream[BSRG_COUNTER_SLOTS];
+  /* Their ids: the driver gives a new stream the handle of one that was destroyed while it was busy. */
+  unsigned long long counter_stream[BSRG_COUNTER_SLOTS];
   int counter_count;
   bool prepared[BSRG_KERNEL_COUNT], waits[BSRG_KERNEL_COUNT]; /* of kernels, see prepare_kernel */
   bsrg_gpu_info info;

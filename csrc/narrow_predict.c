@@ -213,8 +213,9 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
   /* The longest item goes on when others have ended. */
   const double of_block = item * (double)v->block_width * rows;
   const double even = list->item_blocks / fmax(1, list->item_count);
-  const double alone = of_block * (list->longest_item - even) / cta_bytes_per_s;
-  const double work = fmax(memory, starts) + fmax(0, alone);
+  const double alone = of_block * fmax(0, list->longest_item - even) / cta_bytes_per_s;
+  const double longest = of_block * list->longest_item / cta_bytes_per_s;
+  const double work = fmax(longest, fmax(memory, starts) + alone);
   const double width = fma_width(v->block_width, item);
   if (bsrg_narrow_by_fma(dtype))
     c->seconds = fma_seconds(list, dtype, list->item_blocks * width, list->longest_item * width, n, chip,

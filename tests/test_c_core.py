@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CORE = sorted([*ROOT.glob("csrc/*.c"), *ROOT.glob("csrc/cpu/*.c")])
 PROGRAMS = sorted(ROOT.glob("tests/c/test_*.c"))
-FAKED = {"test_faults", "test_mask_plans", "test_narrow_launch", "test_threads"}
+FAKED = {"test_counters", "test_faults", "test_mask_plans", "test_narrow_launch", "test_threads"}
 FAKES = sorted([*ROOT.glob("tests/c/operations*.c"), *ROOT.glob("tests/c/fake/*.c")])
 # Calls of the core that the fakes take.
 WRAPPED = ["malloc", "calloc", "realloc", "posix_memalign", "free"]

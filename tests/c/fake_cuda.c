@@ -488,6 +488,12 @@ CUresult stream_is_capturing(CUstream stream, int *status) {
   return CUDA_SUCCESS;
 }
 
+CUresult stream_id(CUstream stream, unsigned long long *id) {
+  BEGIN("cuStreamGetId")
+  *id = (uintptr_t)stream;
+  return CUDA_SUCCESS;
+}
+
 CUresult exchange_capture_mode(int *mode) {
   const int before = capture_mode;
   capture_mode = *mode;

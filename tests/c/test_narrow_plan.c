@@ -263,6 +263,10 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
                         view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
       const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&args, plan, cases[i].chip->sm_arch);
+      if (kind == BSRG_NARROW_BY_SHARES) {
+        CHECK(plan->shares.clusters > 0 && mapped && candidate.l2_bytes > 0);
+        continue;
+      }
       CHECK(bsrg_narrow_list_of(plan, kind) == list);
       CHECK((kind == BSRG_NARROW_PLAIN) == !(many || high));
       const bool by_columns = cases[i].by_columns && !pads;

@@ -339,6 +339,11 @@ static CUresult fake_stream_is_capturing(CUstream stream, int *status) {
   return CUDA_SUCCESS;
 }
 
+static CUresult fake_stream_id(CUstream stream, unsigned long long *id) {
+  *id = (uintptr_t)stream + ((unsigned long long)fake_driver.generation << 56);
+  return CUDA_SUCCESS;
+}
+
 static CUresult fake_exchange_capture_mode(int *mode) {
   (void)mode;
   return CUDA_SUCCESS;

@@ -13,6 +13,7 @@ typedef struct fake_driver_state {
   /* Blocks of device memory, pools, streams, events and retained contexts that are alive. */
   _Atomic int64_t allocations;
   _Atomic int64_t launches;
+  int generation;    /* of streams, which have other ids in each, if the same handles */
   char refused[256]; /* the last argument that a real driver would not take; empty: none */
   void (*launched)(const char *kernel, const void *parameters); /* NULL: nobody asks */
 } fake_driver_state;
