@@ -1,12 +1,14 @@
 #include "attention_lists.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "attention_topk.h"
 
 void bsrg_attention_free_lists(void *plan) {
   bsrg_attention_lists *lists = plan;
   free(lists->tile_begin);
+  free(lists->tile_end);
   free(lists->tiles);
   free(lists->words);
   free(lists);
@@ -63,22 +65,42 @@ static void list_tiles(const bsrg_structure_view *mask, int64_t first, int64_t c
   }
 }
 
+/* The mask before mask m, or that of its head in the batch before, if it is the same one; else -1. */
+static int64_t same_mask(const bsrg_attention_args *args, int64_t m) {
+  const int64_t heads = args->mask_heads;
+  if (m >= 1 && args->masks[m - 1] == args->masks[m]) return m - 1;
+  return m >= heads && args->masks[m - heads] == args->masks[m] ? m - heads : -1;
+}
+
 static void list_all(const bsrg_attention_args *args, int64_t tile_rows, int64_t *at,
                      bsrg_attention_lists *lists) {
   const int64_t queries = args->q.rows, masks = args->mask_batch * args->mask_heads;
+  const int64_t query_tiles = bsrg_ceil_div(queries, tile_rows);
   lists->rows = lists->tile_count = lists->word_count = lists->longest = 0;
   for (int64_t m = 0; m < masks; ++m) {
     const bsrg_structure_view *mask = &args->masks[m]->view;
+    const int64_t same = same_mask(args, m);
+    if (same >= 0) {
+      if (lists->tile_begin) {
+        const size_t bytes = sizeof(int64_t) * (size_t)query_tiles;
+        memcpy(lists->tile_begin + lists->rows, lists->tile_begin + same * query_tiles, bytes);
+        memcpy(lists->tile_end + lists->rows, lists->tile_end + same * query_tiles, bytes);
+      }
+      lists->rows += query_tiles;
+      continue;
+    }
     for (int64_t query = 0; query < queries; query += tile_rows, ++lists->rows) {
       const int64_t first = query / mask->block_height;
       const int64_t last = (bsrg_min(query + tile_rows, queries) - 1) / mask->block_height;
       const int64_t begin = lists->tile_count;
-      if (lists->tile_begin) lists->tile_begin[lists->rows] = begin;
       list_tiles(mask, first, last - first + 1, at, lists);
+      if (lists->tile_begin) {
+        lists->tile_begin[lists->rows] = begin;
+        lists->tile_end[lists->rows] = lists->tile_count;
+      }
       lists->longest = bsrg_max(lists->longest, lists->tile_count - begin);
     }
   }
-  if (lists->tile_begin) lists->tile_begin[lists->rows] = lists->tile_count;
 }
 
 void *bsrg_attention_make_lists(const bsrg_attention_args *args, const int64_t *options) {
@@ -91,13 +113,16 @@ void *bsrg_attention_make_lists(const bsrg_attention_args *args, const int64_t *
     return NULL;
   }
   list_all(args, tile_rows, at, lists);
-  if (lists->word_count <= INT32_MAX) {
-    lists->tile_begin = malloc(sizeof(*lists->tile_begin) * (size_t)(lists->rows + 1));
-    lists->tiles = malloc(sizeof(*lists->tiles) * (size_t)(lists->tile_count + 1));
-    /* The words of a tile are written before they turn out not to be needed. */
-    lists->words = malloc(sizeof(*lists->words) * (size_t)(lists->word_count + tile_rows));
+  if (lists->word_count > INT32_MAX) {
+    free(at);
+    return lists;
   }
-  const bool ready = lists->tile_begin && lists->tiles && lists->words;
+  lists->tile_begin = malloc(sizeof(*lists->tile_begin) * (size_t)lists->rows);
+  lists->tile_end = malloc(sizeof(*lists->tile_end) * (size_t)lists->rows);
+  lists->tiles = malloc(sizeof(*lists->tiles) * (size_t)(lists->tile_count + 1));
+  /* The words of a tile are written before they turn out not to be needed. */
+  lists->words = malloc(sizeof(*lists->words) * (size_t)(lists->word_count + tile_rows));
+  const bool ready = lists->tile_begin && lists->tile_end && lists->tiles && lists->words;
   if (ready) list_all(args, tile_rows, at, lists);
   free(at);
   if (ready) return lists;
@@ -115,17 +140,23 @@ static bsrg_status upload_lists(const bsrg_attention_args *args, int64_t tile_ro
                                           bsrg_attention_free_lists, &plan, error);
   if (status != BSRG_OK) return status;
   const bsrg_attention_lists *lists = plan->plan;
-  enum { BEGIN, TILES, WORDS, PARTS };
+  if (lists->word_count > INT32_MAX)
+    return bsrg_fail(
+        error, BSRG_ERR_VALUE,
+        "block_mask has %lld lists, of %lld tiles with %lld block rows in all, but these kernels "
+        "take fewer than 2^31 block rows of tiles",
+        (long long)lists->rows, (long long)lists->tile_count, (long long)lists->word_count);
+  enum { BEGIN, END, TILES, WORDS, PARTS };
   const bsrg_upload_part parts[PARTS] = {
-      [BEGIN] = {lists->tile_begin, sizeof(*lists->tile_begin) * (size_t)(lists->rows + 1)},
+      [BEGIN] = {lists->tile_begin, sizeof(*lists->tile_begin) * (size_t)lists->rows},
+      [END] = {lists->tile_end, sizeof(*lists->tile_end) * (size_t)lists->rows},
       [TILES] = {lists->tiles, sizeof(*lists->tiles) * (size_t)lists->tile_count},
       [WORDS] = {lists->words, sizeof(*lists->words) * (size_t)lists->word_count}};
   const CUdeviceptr *uploads;
   status = bsrg_uploads_get_in(&plan->uploads, BSRG_PORTABLE, parts, PARTS, gpu, &uploads, error);
   if (status != BSRG_OK) return status;
-  const int64_t *begin = (const int64_t *)(uintptr_t)uploads[BEGIN];
-  *out = (bsrg_attention_tile_lists){.tile_begin = begin,
-                                     .tile_end = begin + 1, /* lists lie one behind the other */
+  *out = (bsrg_attention_tile_lists){.tile_begin = (const int64_t *)(uintptr_t)uploads[BEGIN],
+                                     .tile_end = (const int64_t *)(uintptr_t)uploads[END],
                                      .tiles = (const bsrg_attention_tile *)(uintptr_t)uploads[TILES],
                                      .words = (const uint64_t *)(uintptr_t)uploads[WORDS]};
   *longest = lists->longest;

@@ -5,17 +5,17 @@
 #include "../kernels/params_decode.h"
 #include "attention.h"
 
-/* The lists of all masks one behind the other, each with one row a tile of queries; see bsrg_attention_tile. */
+/* The lists of all masks, each with one row a tile of queries; see bsrg_attention_tile. Neighbours that are one mask share
+ * theirs. Where there would be 2^31 words or more, there are numbers alone. */
 typedef struct bsrg_attention_lists {
-  int64_t *tile_begin; /* [rows + 1] */
+  int64_t *tile_begin, *tile_end; /* [rows] */
   bsrg_attention_tile *tiles;
   uint64_t *words;
   int64_t rows, tile_count, word_count;
   int64_t longest; /* tiles of a row, at most */
 } bsrg_attention_lists;
 
-/* For bsrg_mask_plan_get, with the queries of a tile and the number of tiles as options. NULL also where there would be
- * 2^31 words or more. */
+/* For bsrg_mask_plan_get, with the queries of a tile and the number of tiles as options. */
 void *bsrg_attention_make_lists(const bsrg_attention_args *args, const int64_t *options);
 void bsrg_attention_free_lists(void *plan);
 

@@ -32,7 +32,7 @@ static void check_row(const bsrg_attention_lists *lists, int64_t row, const bsrg
   for (int64_t query = first; query <= last; ++query) {
     memset(shown, 0, (size_t)keys * sizeof *shown);
     int64_t before = -1;
-    for (int64_t t = lists->tile_begin[row]; t < lists->tile_begin[row + 1]; ++t) {
+    for (int64_t t = lists->tile_begin[row]; t < lists->tile_end[row]; ++t) {
       const bsrg_attention_tile at = lists->tiles[t];
       CHECK(at.tile > before);
       before = at.tile;
@@ -66,10 +66,10 @@ static void check_masks(int64_t queries, int64_t keys, int64_t height, int64_t w
   const int64_t tiles = bsrg_ceil_div(queries, tile_rows);
   bsrg_attention_lists *lists = bsrg_attention_make_lists(&args, (int64_t[]){tile_rows, tiles});
   CHECK(lists != NULL && lists->rows == MASKS * tiles);
-  CHECK(lists->tile_begin[0] == 0 && lists->tile_begin[lists->rows] == lists->tile_count);
+  CHECK(lists->tile_begin[0] == 0 && lists->tile_end[lists->rows - 1] == lists->tile_count);
   int64_t longest = 0;
   for (int64_t row = 0; row < lists->rows; ++row)
-    longest = bsrg_max(longest, lists->tile_begin[row + 1] - lists->tile_begin[row]);
+    longest = bsrg_max(longest, lists->tile_end[row] - lists->tile_begin[row]);
   CHECK(lists->longest == longest);
   for (int64_t row = 0; row < lists->rows; ++row) {
     const int64_t first = row % tiles * tile_rows;
@@ -79,6 +79,34 @@ static void check_masks(int64_t queries, int64_t keys, int64_t height, int64_t w
   if (height % tile_rows == 0 && width % BSRG_ATTENTION_KEYS == 0) CHECK(lists->word_count == 0);
   bsrg_attention_free_lists(lists);
   for (int m = 0; m < MASKS; ++m) bsrg_structure_destroy(masks[m]);
+}
+
+/* Heads and batches that are one mask have one list of each tile of queries. */
+static void test_shared(void) {
+  bsrg_structure *a = random_mask(300, 10, 1, 24, 5), *b = random_mask(300, 10, 1, 24, 5);
+  enum { BATCH = 3, HEADS = 3, ROWS = 64, TILES = 5 };
+  bsrg_structure *masks[BATCH * HEADS] = {a, a, b, a, a, b, b, a, b};
+  bsrg_attention_args args = {.masks = masks, .mask_batch = 1, .mask_heads = 1};
+  args.q.rows = 300;
+  args.k.rows = 240;
+  const int64_t options[] = {ROWS, TILES};
+  bsrg_attention_lists *one = bsrg_attention_make_lists(&args, options);
+  args.mask_heads = 2;
+  bsrg_attention_lists *two = bsrg_attention_make_lists(&args, options);
+  CHECK(two->rows == 2 * TILES && two->tile_count == one->tile_count && two->word_count == one->word_count);
+  args.mask_batch = BATCH, args.mask_heads = HEADS;
+  bsrg_attention_lists *all = bsrg_attention_make_lists(&args, options);
+  CHECK(all->rows == BATCH * HEADS * TILES);
+  for (int64_t row = 0; row < all->rows; ++row) {
+    const int64_t first = row % TILES * ROWS;
+    check_row(all, row, &masks[row / TILES]->view, first, bsrg_min(first + ROWS, 300) - 1, 240);
+  }
+  CHECK(memcmp(all->tile_begin, all->tile_begin + HEADS * TILES, HEADS * TILES * sizeof(int64_t)) == 0);
+  bsrg_attention_free_lists(one);
+  bsrg_attention_free_lists(two);
+  bsrg_attention_free_lists(all);
+  bsrg_structure_destroy(a);
+  bsrg_structure_destroy(b);
 }
 
 /* One plan a set of masks: found again, and freed with the first of them. */
@@ -121,6 +149,7 @@ int main(void) {
       }
     }
   }
+  test_shared();
   test_cache();
   if (failures > 0) fprintf(stderr, "%d failures\n", failures);
   return failures > 0;
