@@ -6,6 +6,7 @@ import copy
 import pickle
 
 import bsrgemm
+import fake_cuda
 import numpy as np
 import pytest
 from bsrgemm import BlockMask
@@ -288,3 +289,29 @@ def test_copies(rng: np.random.Generator) -> None:
 def test_malformed(make, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         make()
+
+
+@fake_cuda.needs_kernels
+def test_too_large_for_lists() -> None:
+    """Of 128 queries one sees all keys: each of their tiles has a word for each of the queries."""
+    script = """
+        import numpy as np
+        from bsrgemm import BlockMask, DeviceArray, attention
+
+        queries, keys = 2**18, 2**19
+        some = np.arange(0, queries, 128)
+        indptr = np.searchsorted(some, np.arange(queries + 1))
+        mask = BlockMask.from_indices(indptr, 0 * some, (queries, keys), (1, keys))
+        q, k = (DeviceArray.from_host(np.zeros((1, 1, n, 8), np.float16)) for n in (queries, keys))
+        for _ in range(2):
+            try:
+                attention(q, k, k, block_mask=mask)
+            except ValueError as error:
+                print(error)
+    """
+    said = fake_cuda.run(script, arch=80).splitlines()
+    assert len(said) == 2
+    for line in said:
+        assert line.startswith(
+            "block_mask has 2048 lists, of 16777216 tiles with 2147483648 block rows in all, but "
+        ) and line.endswith("these kernels take fewer than 2^31 block rows of tiles")
