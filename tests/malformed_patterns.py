@@ -152,6 +152,12 @@ MASKS = (
         ("block_mask is an ndarray",),
     ),
     Bad("lists: column out of range", lambda: indices([0, 1], [2]), ValueError, ("indices",)),
+    Bad(
+        "lists: column beyond int64",
+        lambda: indices([0, 1], np.array([2**63], np.uint64)),
+        ValueError,
+        ("indices has 9223372036854775808; accepted: integers below 2**63",),
+    ),
     Bad("lists: descending columns", lambda: indices([0, 2], [1, 0]), ValueError, ("ascend",)),
     Bad("lists: floats", lambda: indices([0, 1], [0.5]), TypeError, ("indices has",)),
     Bad("lists: shape of one number", lambda: indices([0, 1], [0], 4), TypeError, ("shape is 4",)),

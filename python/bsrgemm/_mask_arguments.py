@@ -42,6 +42,8 @@ def integers_of(x: Any, name: str) -> np.ndarray:
         found = found.astype(np.int32)
     if found.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {found.dtype}; accepted: integers")
+    if found.dtype == np.uint64 and found.size and found.max() >= 2**63:
+        raise ValueError(f"{name} has {found.max()}; accepted: integers below 2**63")
     return found if found.dtype in (np.int32, np.int64) else found.astype(np.int64)
 
 
