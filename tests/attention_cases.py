@@ -347,6 +347,28 @@ def check_queries_without_keys(space: Space, dtype: str, backend: str | None = N
         assert np.isnan(out[..., hidden:, :]).all() and np.isfinite(lse[..., hidden:]).all()
 
 
+def check_no_keys(space: Space, dtype: str, rng: np.random.Generator) -> None:
+    """Zeros and -inf, whatever lies in ``q`` and in the memory of the result."""
+    for queries, size, value_size in ((3, 64, 64), (150, 64, 24), (20, 20, 33)):
+        shapes = (2, 4, queries, size), (2, 2, 0, size), (2, 2, 0, value_size)
+        q, k, v = (space.array(normal(rng, shape, dtype)) for shape in shapes)
+        mask = bsrgemm.BlockMask.from_dense(np.zeros((-(-queries // 5), 0), bool), (5, 7))
+        for options in (
+            {},
+            {"is_causal": True, "softcap": 3.0},
+            {"scale": 0},
+            {"block_mask": mask},
+        ):
+            out, lse = bsrgemm.attention(q, k, v, enable_gqa=True, return_lse=True, **options)
+            out, lse = (space.host(x).astype(np.float64) for x in (out, lse))
+            assert out.shape == (2, 4, queries, value_size) and (out == 0).all(), options
+            assert np.isneginf(lse).all(), options
+    q, k = (space.array(normal(rng, (n, 2, 64), dtype)) for n in (150, 0))
+    ends, no_ends = (space.array(np.int32([0, n, n])) for n in (150, 0))
+    out, lse = bsrgemm.attention(q, k, k, cu_seqlens_q=ends, cu_seqlens_k=no_ends, return_lse=True)
+    assert (space.host(out).astype(np.float64) == 0).all() and np.isneginf(space.host(lse)).all()
+
+
 def check_far_scores(
     space: Space, case: Case, dtype: str, rng: np.random.Generator, **options: Any
 ) -> None:

@@ -117,6 +117,7 @@ def special_values() -> int:
             case = attention_cases.Case(5, 500, size=size, scale=2.0**40)
             check = partial(attention_cases.check_far_scores, space, case, "float16", rng)
             done += _is_emulated(partial(check, backend=backend))
+    done += _is_emulated(partial(attention_cases.check_no_keys, space, "float16", rng))
     for dtype in ("float16", "bfloat16"):
         done += _is_emulated(partial(softmax_cases.check_special, space, dtype))
         done += _is_emulated(partial(softmax_cases.check_largest, space, dtype))

@@ -171,6 +171,11 @@ def test_queries_without_keys(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_no_keys(dtype: str, rng: np.random.Generator) -> None:
+    table.check_no_keys(CPU_SPACES[0], dtype, rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_far_scores(dtype: str, rng: np.random.Generator) -> None:
     case = Case(60, 300, size=32, scale=2.0**40)
     for each in (case, case._replace(causal=True), masked(rng, case, (16, 16), density=0.9)):

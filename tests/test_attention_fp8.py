@@ -7,6 +7,7 @@ from typing import Any
 
 import attention_cases as table
 import bsrgemm
+import fake_cuda
 import numpy as np
 import pytest
 from attention_cases import Case, masked
@@ -149,3 +150,33 @@ def test_random_masks(rng: np.random.Generator) -> None:
     for density in (0.1, 0.5, 0.9):
         case = masked(rng, Case(200, 300, heads=2, causal=True), (32, 64), density, lead=(1, 2))
         check(CPU_SPACES[0], case, rng)
+
+
+@fake_cuda.needs_kernels
+def test_kernels_of_calls_without_keys() -> None:
+    """Those that calls of 16 bits have; named ones refuse it as with keys or with 16 bits."""
+    script = """
+        import ml_dtypes
+        import numpy as np
+        from bsrgemm import DeviceArray, attention
+        from fake_cuda import driver
+
+        for queries in (3, 300):
+            shapes = (1, 2, queries, 32), (1, 2, 0, 32), (1, 2, 0, 16)
+            arrays = [
+                DeviceArray.from_host(np.zeros(shape, ml_dtypes.float8_e4m3fn)) for shape in shapes
+            ]
+            attention(*arrays)
+            print(driver().fake_last_kernel().decode())
+        for backend in ("hopper", "portable"):
+            try:
+                attention(*arrays, backend=backend)
+            except ValueError as error:
+                print(error)
+    """
+    few, many, *refused = fake_cuda.run(script, arch=90).splitlines()
+    assert (few, many) == ("attention_decode_bf16_d64_r16", "portable_attention_bf16_d32")
+    assert [line.rpartition("needs ")[2] for line in refused] == [
+        "at least one key",
+        "float16 or bfloat16; float8_e4m3fn is computed by 'hopper' and 'cpu'",
+    ]

@@ -190,6 +190,10 @@ def test_says_what_it_needs(changes: dict[str, Any], text: str, rng: np.random.G
         compute(Case(20, 70)._replace(**changes), rng, backend="hopper")
 
 
+def test_no_keys(rng: np.random.Generator) -> None:
+    table.check_no_keys(SPACE, DTYPE, rng)
+
+
 @pytest.mark.parametrize("backend", ["portable", "decode"])
 def test_other_backends_say_who_computes_it(backend: str, rng: np.random.Generator) -> None:
     with pytest.raises(ValueError, match="float8_e4m3fn is computed by 'hopper' and 'cpu'"):
