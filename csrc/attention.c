@@ -85,6 +85,9 @@ static const char *const factor_names[] = {"q_descale", "k_descale", "v_descale"
 static bsrg_status check_numbers(const bsrg_attention_args *args, bsrg_error *error) {
   if (!isfinite(args->scale))
     return bsrg_fail(error, BSRG_ERR_VALUE, "scale is %g, but must be finite", args->scale);
+  if (args->dtype != BSRG_F64 && fabs(args->scale) > FLT_MAX)
+    return bsrg_fail(error, BSRG_ERR_VALUE, "scale is %g, but must be from %g to %g where q has dtype %s",
+                     args->scale, -(double)FLT_MAX, (double)FLT_MAX, bsrg_dtype_name(args->dtype));
   if (!isfinite(args->softcap) || args->softcap < 0)
     return bsrg_fail(error, BSRG_ERR_VALUE, "softcap is %g, but must be finite and at least 0",
                      args->softcap);
@@ -312,7 +315,8 @@ static int64_t add_saturated(int64_t a, int64_t b) {
 bsrg_capped_scale bsrg_attention_capped_scale(const bsrg_attention_args *args) {
   const double softcap = fmin(args->softcap, 0x1p100);
   const double scale = softcap > 0 ? args->scale / softcap : args->scale;
-  return (bsrg_capped_scale){(float)fmax(-FLT_MAX, fmin(FLT_MAX, scale)), (float)softcap};
+  const double most = softcap > 0 ? FLT_MAX : FLT_MAX / 1.5;
+  return (bsrg_capped_scale){(float)fmax(-most, fmin(most, scale)), (float)softcap};
 }
 
 bsrg_band bsrg_attention_band(const bsrg_attention_args *args) {

@@ -55,8 +55,10 @@ bsrg_band bsrg_attention_band(const bsrg_attention_args *args);
 /* The same of a sequence. */
 bsrg_band bsrg_attention_sequence_band(const bsrg_attention_args *args, int64_t queries, int64_t keys);
 
-/* attention.c: numbers for kernels that compute softcap * tanh(score * scale), or score * scale where softcap is 0. They
- * do not overflow or vanish: a larger cap than 2^100 changes no score that leaves more than one weight. */
+/* attention.c: numbers for kernels that compute softcap * tanh(score * scale), or score * scale where softcap is 0. They do
+ * not overflow or vanish, nor does the cap, or the scale where there is none, when a kernel multiplies it by log2(e) before
+ * anything else: an infinite factor would make NaN of a score of 0. So caps are 2^100 at most, as larger ones change no score
+ * that leaves more than one weight, and scales FLT_MAX / 1.5. */
 typedef struct bsrg_capped_scale {
   float scale, softcap;
 } bsrg_capped_scale;

@@ -433,7 +433,8 @@ typedef struct bsrg_sequences {
  *   i + diagonal - left <= j <= i + diagonal + right   (left, right < 0: no bound on that side)
  * and, with masks, if the mask of its batch and head stores the block that holds (i, j). A query that sees no key
  * gets zeros and lse -inf. Causal: right = 0; diagonal = keys - queries aligns the last query with the last key, 0
- * the first ones. With sequences, queries and keys are counted within each of them, and it sees itself only. */
+ * the first ones. With sequences, queries and keys are counted within each of them, and it sees itself only. scale and
+ * softcap are within the range of float32 unless dtype is BSRG_F64. */
 typedef struct bsrg_attention_args {
   bsrg_tensor q, k,
       v;           /* one batch; the heads of k and v divide q's (GQA); one size of q and k, v's may differ */

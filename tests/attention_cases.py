@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import bsrgemm
 import numpy as np
-from cases import FLOOR, ROUNDOFF, normal
+from cases import FLOOR, ROUNDOFF, normal, numpy_dtype
 from spaces import Space, Torch
 
 
@@ -367,6 +367,20 @@ def check_no_keys(space: Space, dtype: str, rng: np.random.Generator) -> None:
     ends, no_ends = (space.array(np.int32([0, n, n])) for n in (150, 0))
     out, lse = bsrgemm.attention(q, k, k, cu_seqlens_q=ends, cu_seqlens_k=no_ends, return_lse=True)
     assert (space.host(out).astype(np.float64) == 0).all() and np.isneginf(space.host(lse)).all()
+
+
+def check_largest_scales(space: Space, dtype: str, backend: str | None = None) -> None:
+    """A score of 0 stays 0, so that all keys weigh the same."""
+    rng = np.random.default_rng(0)
+    largest = float(np.finfo(np.float32).max)
+    for queries in (2, 70):
+        q, k = (np.zeros((1, 2, n, 64), numpy_dtype(dtype)) for n in (queries, 40))
+        v = normal(rng, (1, 2, 40, 64), dtype)
+        expected = v.astype(np.float64).mean(axis=2, keepdims=True).repeat(queries, axis=2)
+        for scale in (largest, -largest):
+            given = (space.array(x) for x in (q, k, v))
+            found = space.host(bsrgemm.attention(*given, scale=scale, backend=backend))
+            assert np.abs(found.astype(np.float64) - expected).max() <= 0.01, scale
 
 
 def check_far_scores(

@@ -113,6 +113,10 @@ def special_values() -> int:
         done += _is_emulated(
             lambda: attention_cases.check_queries_without_keys(space, "float16", backend)  # noqa: B023
         )
+        if backend == "portable":
+            done += _is_emulated(
+                lambda: attention_cases.check_largest_scales(space, "float16", "portable")
+            )
         for size in (64, 192):
             case = attention_cases.Case(5, 500, size=size, scale=2.0**40)
             check = partial(attention_cases.check_far_scores, space, case, "float16", rng)

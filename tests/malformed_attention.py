@@ -97,6 +97,12 @@ CALLS = (
     Bad("scale", lambda: call(scale="1"), TypeError, ("scale is a str; accepted: a real number",)),
     Bad("infinite scale", lambda: call(scale=float("inf")), ValueError, ("scale is inf",)),
     Bad(
+        "scale beyond float32",
+        lambda: call(scale=-1e39),
+        ValueError,
+        ("scale is -1e+39, but must be from -3.40282e+38 to 3.40282e+38 where q has dtype float",),
+    ),
+    Bad(
         "softcap of zero",
         lambda: call(softcap=0),
         ValueError,

@@ -21,7 +21,6 @@ static void take_queries(const bsrg_attention_panel *p, int64_t stride) {
     ops->pack_column(row,
                      bsrg_element_of(q, p->of.batch, p->head, p->of.first_query + p->first + i, job->item),
                      q->element_stride, q->size);
-    /* Not what fills the last vector: 0 times a scale beyond float32 is NaN. */
     bsrg_scale_sums(row, q->size, job->args->scale, ops->sum_size);
   }
 }

@@ -182,6 +182,12 @@ def test_queries_without_keys(dtype: str, space: Space, backend: str) -> None:
     table.check_queries_without_keys(space, dtype, backend)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_largest_scales(dtype: str) -> None:
+    GPU_SPACES[0].check()
+    table.check_largest_scales(GPU_SPACES[0], dtype, "portable")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_other_dtypes_say_what_is_supported(dtype: str, torch: Any) -> None:
     x = torch.zeros(1, 1, 8, 8, dtype=getattr(torch, dtype), device="cuda")
