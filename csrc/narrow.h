@@ -45,8 +45,8 @@ typedef struct bsrg_narrow_shares {
   int32_t most;
   int32_t longest; /* blocks of a share */
   double mean;
-  /* Whether they take less time than others would: of up to 16 columns of a row-major X, of up to 64, and of more. */
-  bool of_16, of_64, of_128;
+  /* Whether they take less time than others would: of up to 8 and 16 columns of a row-major X, of up to 64, and of more. */
+  bool of_8, of_16, of_64, of_128;
 } bsrg_narrow_shares;
 
 typedef struct bsrg_narrow_plan {
@@ -108,12 +108,13 @@ bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narr
 bsrg_status bsrg_narrow_launch_shares(const bsrg_matmul_args *args, const bsrg_narrow_shares *shares,
                                       const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
                                       bsrg_gpu gpu, bsrg_error *error);
-/* narrow_shares.c: as of clusters. columns: of X, as TMA's time counts them. */
+/* narrow_shares.c: as of clusters. columns: of X, as TMA's time counts them; slower: by how much loads of X are, and all with
+ * them. */
 enum { BSRG_NARROW_SHARES_MAX_N = 128 };
 bool bsrg_narrow_make_shares(const bsrg_structure_view *view, bsrg_narrow_shares *shares);
 void bsrg_narrow_free_shares(bsrg_narrow_shares *shares);
 double bsrg_narrow_shares_time(const bsrg_structure_view *view, const bsrg_narrow_shares *shares,
-                               double columns, double hbm_bytes, const bsrg_chip *chip);
+                               double columns, double slower, double hbm_bytes, const bsrg_chip *chip);
 double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *view, double columns);
 /* narrow_cluster.c: fills a plan's, of zeros; false if memory ran out. */
 bool bsrg_narrow_make_cluster(const bsrg_structure_view *view, bsrg_narrow_cluster *cluster);

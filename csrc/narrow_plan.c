@@ -190,7 +190,7 @@ static bsrg_narrow_kind kind_of_8_bits(const bsrg_matmul_args *args, const bsrg_
 }
 
 static bool goes_by_shares(const bsrg_narrow_shares *shares, int64_t n, bool by_columns) {
-  if (n <= FEW_COLUMNS && !by_columns) return shares->of_16;
+  if (n <= FEW_COLUMNS && !by_columns) return n <= FEWEST_COLUMNS ? shares->of_8 : shares->of_16;
   if (n <= BSRG_NARROW_MAX_N) return shares->of_64;
   return n <= BSRG_NARROW_SHARES_MAX_N && shares->of_128;
 }
@@ -250,10 +250,11 @@ static void compare_cluster(const bsrg_structure_view *v, bsrg_narrow_plan *plan
 static void compare_shares(const bsrg_structure_view *v, bsrg_narrow_plan *plan) {
   bsrg_narrow_shares *shares = &plan->shares;
   if (!shares->clusters) return;
+  shares->of_8 = bsrg_narrow_time_of_shares(v, plan, FEWEST_COLUMNS) < 1;
   shares->of_16 = bsrg_narrow_time_of_shares(v, plan, FEW_COLUMNS) < 1;
   shares->of_64 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_MAX_N) < 1;
   shares->of_128 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_SHARES_MAX_N) < 1;
-  if (!shares->of_16 && !shares->of_64 && !shares->of_128) bsrg_narrow_free_shares(shares);
+  if (!shares->of_8 && !shares->of_16 && !shares->of_64 && !shares->of_128) bsrg_narrow_free_shares(shares);
 }
 
 /* Of fewer than 2^31 blocks. */

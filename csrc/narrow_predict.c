@@ -43,6 +43,7 @@ static double wide_stage_seconds(bsrg_dtype dtype, int64_t n, bool by_columns) {
  * sectors of 32 bytes, and others. Fitted on an H200 to 65 to 256 columns. */
 static double split_lines_cost(int64_t n) { return n % 64 == 0 ? 1 : n % 16 == 0 ? 1.15 : 1.7; }
 /* The same of a whole product of up to 64 columns but its launch; by strips of 32 rows and more. */
+static const double shares_split_sectors_cost = 1.3; /* by shares, at most, of 8 columns */
 static double split_sectors_cost(int64_t n) { return n % 16 != 8 ? 1 : n < 48 ? 1.45 : 1.2; }
 /* What a CTA takes for a stage of the low strips, fitted on an H100, and what an SM does that has several. */
 static const double low_stage_seconds = 0.115e-6;
@@ -200,8 +201,8 @@ static bool cost(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, bsr
     const bool by_lines = !by_columns && n <= BSRG_NARROW_MAX_N;
     const double columns = by_lines ? BSRG_NARROW_MAX_N : loaded_columns(n, by_columns);
     c->l2_bytes = bsrg_narrow_shares_l2_bytes(v, loaded_columns(n, by_columns));
-    c->seconds = bsrg_narrow_shares_time(v, &plan->shares, columns, c->hbm_bytes, chip) *
-                 (by_lines ? split_sectors_cost(n) : 1);
+    const double slower = by_lines ? fmin(split_sectors_cost(n), shares_split_sectors_cost) : 1;
+    c->seconds = bsrg_narrow_shares_time(v, &plan->shares, columns, slower, c->hbm_bytes, chip);
     return false;
   }
   const bool plain = kind == BSRG_NARROW_PLAIN;

@@ -226,7 +226,7 @@ void bsrg_narrow_free_shares(bsrg_narrow_shares *shares) {
  * of the memory's rate. */
 static const struct rates {
   double launch_seconds, strip_seconds, sm_bytes_per_s, last_sm_bytes_per_s, memory_share;
-} few = {3.8e-6, 0.2e-6, 65e9, 80e9, 0.95}, many = {5.8e-6, 0.4e-6, 85e9, 105e9, 0.8};
+} few = {4.4e-6, 0.2e-6, 65e9, 80e9, 0.95}, many = {5.8e-6, 0.4e-6, 85e9, 105e9, 0.8};
 
 double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *v, double columns) {
   const double of_column = (double)bsrg_ceil_div(v->block_height, STRIP) * columns + (double)v->block_height;
@@ -234,11 +234,11 @@ double bsrg_narrow_shares_l2_bytes(const bsrg_structure_view *v, double columns)
 }
 
 double bsrg_narrow_shares_time(const bsrg_structure_view *v, const bsrg_narrow_shares *shares, double columns,
-                               double hbm_bytes, const bsrg_chip *chip) {
+                               double slower, double hbm_bytes, const bsrg_chip *chip) {
   const struct rates *r = columns > BSRG_NARROW_MAX_N ? &many : &few;
   const double of_block = 2 * (double)v->block_width * (STRIP + columns);
   const double work =
       of_block * fmax(shares->mean / r->sm_bytes_per_s, shares->longest / r->last_sm_bytes_per_s);
-  return r->launch_seconds + r->strip_seconds * (shares->most - BEHIND) +
-         fmax(work, hbm_bytes / (chip->hbm_bytes_per_s * r->memory_share));
+  const double memory = hbm_bytes / (chip->hbm_bytes_per_s * r->memory_share);
+  return r->launch_seconds + r->strip_seconds * (shares->most - BEHIND) + slower * fmax(work, memory);
 }

@@ -512,7 +512,7 @@ static void test_where_shares_pay(void) {
     const bsrg_narrow_shares *shares = &plan->shares;
     CHECK(shares->of_16 == cases[i].of_16 && shares->of_64 == cases[i].of_64);
     CHECK(shares->of_128 == cases[i].of_128);
-    CHECK((shares->clusters > 0) == (shares->of_16 || shares->of_64 || shares->of_128));
+    CHECK((shares->clusters > 0) == (shares->of_8 || shares->of_16 || shares->of_64 || shares->of_128));
     bsrg_narrow_free_plan(plan);
     bsrg_structure_destroy(structure);
   }
