@@ -9,7 +9,8 @@
 
 #include "../kernels/params.h"
 
-/* Streams that have a counter of their own, by which tiles are handed out; see bsrg_launch_drawing for others. */
+/* Streams that have a counter of their own, by which tiles are handed out: the first so many of a process. See
+ * bsrg_launch_drawing for others. */
 enum { BSRG_COUNTER_SLOTS = 1024 };
 
 typedef struct bsrg_device_state {

@@ -44,7 +44,6 @@ typedef struct bsrg_narrow_shares {
   int32_t clusters; /* 0 where these kernels take no such blocks or gain nothing */
   int32_t most;
   int32_t longest; /* blocks of a share */
-  double mean;
   /* Whether they take less time than others would: of up to 8 and 16 columns of a row-major X, of up to 64, and of more. */
   bool of_8, of_16, of_64, of_128;
 } bsrg_narrow_shares;
@@ -75,6 +74,8 @@ typedef enum bsrg_narrow_kind {
   BSRG_NARROW_BY_CLUSTER,
   BSRG_NARROW_BY_SHARES
 } bsrg_narrow_kind;
+/* Up to so many columns come through registers, by those kernels that do not go by TMA. */
+enum { BSRG_NARROW_FEW_COLUMNS = 16 };
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
 /* narrow_predict.c: whether X is copied first, to rows of whole sectors of 32 bytes, with anything beyond `args->x.cols` in

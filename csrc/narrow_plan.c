@@ -169,11 +169,8 @@ bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *v) {
   return v->block_width % 32 == 0 && v->block_height > 16;
 }
 
-/* Up to so many columns come through registers, by those kernels that do not go by TMA. */
-enum { FEW_COLUMNS = 16 };
-
 bool bsrg_narrow_packs_x(const bsrg_matmul_args *args) {
-  return args->x.cols > FEW_COLUMNS || bsrg_kmajor_copies_for(args).x ||
+  return args->x.cols > BSRG_NARROW_FEW_COLUMNS || bsrg_kmajor_copies_for(args).x ||
          args->x.rows < bsrg_whole_cols(&args->a->view);
 }
 
@@ -186,11 +183,11 @@ static bsrg_narrow_kind kind_of_8_bits(const bsrg_matmul_args *args, const bsrg_
   if (bsrg_narrow_tma_takes_8_bits(&args->a->view) &&
       (high || n > BSRG_NARROW_MAX_N || args->values_scale_count > 1))
     return BSRG_NARROW_BY_TMA;
-  return n <= FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
+  return n <= BSRG_NARROW_FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
 
 static bool goes_by_shares(const bsrg_narrow_shares *shares, int64_t n, bool by_columns) {
-  if (n <= FEW_COLUMNS && !by_columns) return n <= FEWEST_COLUMNS ? shares->of_8 : shares->of_16;
+  if (n <= BSRG_NARROW_FEW_COLUMNS && !by_columns) return n <= FEWEST_COLUMNS ? shares->of_8 : shares->of_16;
   if (n <= BSRG_NARROW_MAX_N) return shares->of_64;
   return n <= BSRG_NARROW_SHARES_MAX_N && shares->of_128;
 }
@@ -203,7 +200,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
   const bool by_columns = x->row_stride == 1;
-  const bool few = x->cols <= FEW_COLUMNS;
+  const bool few = x->cols <= BSRG_NARROW_FEW_COLUMNS;
   if (goes_by_shares(&plan->shares, x->cols, by_columns) && map_has_x(x)) return BSRG_NARROW_BY_SHARES;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
@@ -251,7 +248,7 @@ static void compare_shares(const bsrg_structure_view *v, bsrg_narrow_plan *plan)
   bsrg_narrow_shares *shares = &plan->shares;
   if (!shares->clusters) return;
   shares->of_8 = bsrg_narrow_time_of_shares(v, plan, FEWEST_COLUMNS) < 1;
-  shares->of_16 = bsrg_narrow_time_of_shares(v, plan, FEW_COLUMNS) < 1;
+  shares->of_16 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_FEW_COLUMNS) < 1;
   shares->of_64 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_MAX_N) < 1;
   shares->of_128 = bsrg_narrow_time_of_shares(v, plan, BSRG_NARROW_SHARES_MAX_N) < 1;
   if (!shares->of_8 && !shares->of_16 && !shares->of_64 && !shares->of_128) bsrg_narrow_free_shares(shares);

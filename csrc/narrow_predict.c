@@ -343,7 +343,7 @@ static const double wide_pieces_seconds = 3.5e-6;
 
 double bsrg_narrow_time_of_shares(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int64_t n) {
   const bsrg_chip chip = bsrg_chip_h200();
-  const bsrg_narrow_kind kind = n <= 16 ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_TMA;
+  const bsrg_narrow_kind kind = n <= BSRG_NARROW_FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_TMA;
   bsrg_candidate shared, own;
   cost(v, plan, BSRG_NARROW_BY_SHARES, BSRG_F16, n, false, &chip, &shared);
   cost(v, plan, kind, BSRG_F16, n, false, &chip, &own);

@@ -182,7 +182,6 @@ static bool share_out(const bsrg_structure_view *v, const strip *of, const int64
     }
   }
   const int64_t ctas = (int64_t)shares->clusters * CTAS, strips = first[shares->clusters];
-  shares->mean = (double)all / (double)ctas;
   if (ctas * shares->longest <= 3 * all && ctas * shares->most <= 16 * (strips + ctas))
     return fill(v, lists, counts, in_list, shares);
   *shares = (bsrg_narrow_shares){0};
@@ -237,8 +236,9 @@ double bsrg_narrow_shares_time(const bsrg_structure_view *v, const bsrg_narrow_s
                                double slower, double hbm_bytes, const bsrg_chip *chip) {
   const struct rates *r = columns > BSRG_NARROW_MAX_N ? &many : &few;
   const double of_block = 2 * (double)v->block_width * (STRIP + columns);
-  const double work =
-      of_block * fmax(shares->mean / r->sm_bytes_per_s, shares->longest / r->last_sm_bytes_per_s);
+  const double mean =
+      (double)(v->nnzb * bsrg_ceil_div(v->block_height, STRIP)) / (double)(shares->clusters * CTAS);
+  const double work = of_block * fmax(mean / r->sm_bytes_per_s, shares->longest / r->last_sm_bytes_per_s);
   const double memory = hbm_bytes / (chip->hbm_bytes_per_s * r->memory_share);
   return r->launch_seconds + r->strip_seconds * (shares->most - BEHIND) + slower * fmax(work, memory);
 }

@@ -110,12 +110,9 @@ __device__ __forceinline__ void wait_for_grid_before() {
 // tools/check_kernels.py knows them. They do not say that nobody writes there (.nc): ptxas moves those behind the wait.
 template <typename T>
 __device__ __forceinline__ T load_uploaded(const T *from) {
-  static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16,
-                "the widths of a load");
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "the widths of a load");
   T value;
-  if constexpr (sizeof(T) == 2)
-    asm volatile("ld.global.L1::no_allocate.b16 %0, [%1];" : "=h"(value) : "l"(from));
-  else if constexpr (sizeof(T) == 4)
+  if constexpr (sizeof(T) == 4)
     asm volatile("ld.global.L1::no_allocate.b32 %0, [%1];" : "=r"(value) : "l"(from));
   else if constexpr (sizeof(T) == 16)
     asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"

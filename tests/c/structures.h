@@ -43,4 +43,16 @@ static inline bsrg_structure *make_structure(int64_t block_rows, int64_t block_c
   return make_any_structure(block_rows, block_cols, height, width, indptr, indices, 1);
 }
 
+/* Row i stores lengths[i] block columns: the first ones, or as far apart as they can be. */
+static inline bsrg_structure *make_rows(const int64_t *lengths, int64_t block_rows, int64_t block_cols,
+                                        int64_t height, int64_t width, bool spread) {
+  int64_t *indptr = calloc((size_t)block_rows + 1, sizeof(*indptr));
+  for (int64_t i = 0; i < block_rows; ++i) indptr[i + 1] = indptr[i] + lengths[i];
+  int64_t *indices = malloc(sizeof(*indices) * (size_t)(indptr[block_rows] + 1));
+  for (int64_t i = 0; i < block_rows; ++i)
+    for (int64_t j = 0; j < lengths[i]; ++j)
+      indices[indptr[i] + j] = spread ? j * block_cols / lengths[i] : j;
+  return make_structure(block_rows, block_cols, height, width, indptr, indices);
+}
+
 #endif
