@@ -158,7 +158,7 @@ bsrg_status bsrg_view_check_distinct(const bsrg_view *view, bsrg_error *error) {
   if (has_distinct_elements(view)) return BSRG_OK;
   return bsrg_fail(
       error, BSRG_ERR_VALUE,
-      "%s has shape %s and strides %s, which put several elements at one address: each must have "
+      "%s has shape %s and strides %s, which may put several elements at one address: each must have "
       "its own",
       view->name, bsrg_format_numbers(view->shape, view->ndim).text,
       bsrg_format_numbers(view->strides, view->ndim).text);

@@ -178,7 +178,7 @@ CALLS = (
         "out repeats itself",
         lambda: call(out=np.lib.stride_tricks.as_strided(x(5), (2, 4, 6, 5), (0, 0, 0, 4))),
         ValueError,
-        ("which put several elements at one address",),
+        ("which may put several elements at one address",),
     ),
     Bad(
         "one of two offsets",

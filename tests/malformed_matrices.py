@@ -582,6 +582,12 @@ SYSTEM = {
             TypeError,
             ("array is of type str",),
         ),
+        Bad(
+            "of a masked array",
+            lambda: DeviceArray.from_host(np.ma.ones(3)),
+            TypeError,
+            ("array is a numpy.ma.MaskedArray", "accepted: a plain array"),
+        ),
     ),
 }
 

@@ -419,6 +419,19 @@ def test_npz_of_unsorted_blocks(tmp_path: Path, rng: np.random.Generator) -> Non
         assert np.array_equal(ours.data, expected.data)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "float64"])
+def test_npz_of_repeated_blocks(dtype: str, tmp_path: Path) -> None:
+    """They are added in the dtype of the file: float32 for those that files do not have."""
+    values = np.arange(24).reshape(4, 2, 3).astype(numpy_dtype(dtype))
+    repeated = bsr_array((values, np.array([1, 0, 1, 0]), np.array([0, 3, 4])), (4, 6), check=False)
+    repeated.save(tmp_path / "repeated.npz")
+    found = bsrgemm.load(tmp_path / "repeated.npz")
+    wide = values.astype(np.float64)
+    expected = np.stack([wide[1], wide[0] + wide[2], wide[3]]).astype(values.dtype)
+    assert found.dtype == values.dtype and found.indices.tolist() == [0, 1, 0]
+    assert np.array_equal(found.data.view(np.uint8), expected.view(np.uint8))
+
+
 def test_plan(rng: np.random.Generator) -> None:
     p = problem(rng, rng.random((8, 8)) < 0.5, (64, 64), 1, "float16")
     plan = bsr_array((p.data, p.indices, p.indptr), p.shape).plan(4096)

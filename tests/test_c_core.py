@@ -135,8 +135,17 @@ def test_no_races(tmp_path):
 
 RACE = """
 #include <pthread.h>
+#include <stdatomic.h>
 static int shared;
-static void *run(void *p) { (void)p; for (int i = 0; i < 9999; ++i) ++shared; return 0; }
+static atomic_int begun;
+static void *run(void *p) {
+  (void)p;
+  // Relaxed: both are under way at once then, and are not ordered by it.
+  atomic_fetch_add_explicit(&begun, 1, memory_order_relaxed);
+  while (atomic_load_explicit(&begun, memory_order_relaxed) < 2) {}
+  for (int i = 0; i < 9999; ++i) ++shared;
+  return 0;
+}
 int main(void) {
   pthread_t t;
   pthread_create(&t, 0, run, 0);

@@ -76,6 +76,23 @@ def test_results_of_other_functions_are_jax_arrays(rng: np.random.Generator) -> 
     assert same(pattern.gather(jax.numpy.asarray(dense)), pattern.gather(dense))
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_float64_stays_where_jax_makes_float32(
+    batch: tuple[int, ...], rng: np.random.Generator
+) -> None:
+    theirs, ours, x = make(rng, "float64")
+    if batch:
+        arrays = theirs.indices, theirs.indptr
+        theirs = bsr_array((jax.numpy.stack([theirs.data] * 2), *arrays), theirs.shape)
+        ours = bsr_array((np.stack([ours.data] * 2), ours.indices, ours.indptr), ours.shape)
+    y = jax.numpy.asarray(x)
+    with jax.enable_x64(False):
+        assert same(theirs @ y, ours @ x) and same(theirs.T.copy().data, ours.T.copy().data)
+        assert same(theirs.todense(), ours.todense()) and same(theirs.copy().data, ours.data)
+        assert same(theirs.astype("float32").data, ours.data.astype("float32"))
+        assert jax.numpy.ones(3, "float32").sum().dtype == jax.numpy.asarray(np.ones(3)).dtype
+
+
 def test_copies(rng: np.random.Generator) -> None:
     theirs, ours, _ = make(rng)
     for twin in (theirs.copy(), copy.deepcopy(theirs), pickle.loads(pickle.dumps(theirs))):

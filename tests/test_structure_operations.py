@@ -363,6 +363,25 @@ def test_sums_of_any_library() -> None:
     assert np.array_equal(foreign().sum(1), np.full(4, 6)) and foreign().sum(0).shape == (6,)
 
 
+def test_numpy_asks_for_sums() -> None:
+    a = small()
+    assert np.sum(a) == 24 and np.array_equal(np.sum(a, axis=1), a.sum(1))
+    with pytest.raises(TypeError, match="dtype is a type; accepted: None"):
+        np.sum(a, dtype=float)
+    with pytest.raises(TypeError, match="out is a.* ndarray; accepted: None"):
+        a.sum(0, out=np.zeros(6, np.float32))
+
+
+@pytest.mark.parametrize("number", [np.ma.masked, np.ma.array(2.0), np.timedelta64(2, "s")])
+def test_what_only_looks_like_a_number_is_refused(number: Any) -> None:
+    for call in (
+        lambda: small() / number,
+        lambda: bsrgemm.matmul(small(), np.ones((6, 2), np.float32), alpha=number),
+    ):
+        with pytest.raises(TypeError, match="accepted: a real number"):
+            call()
+
+
 def test_torch_gradients_are_refused() -> None:
     CPU_SPACES[1].check()
     import torch

@@ -14,7 +14,7 @@ import pytest
 import value_batch_cases
 from bsrgemm import bsr_array, matmul, sampled_matmul
 from cases import DTYPES
-from spaces import CPU_SPACES, Space, import_torch
+from spaces import CPU_SPACES, Foreign, Space, import_torch
 
 
 @pytest.mark.parametrize("space", CPU_SPACES, ids=repr)
@@ -58,6 +58,14 @@ def test_entries_share() -> None:
     one.data[:] = 0
     assert not a[1].todense().any() and a[0].todense().any()
     assert a.T[0].is_transposed and a.T[0].shape == (3, 9, 4)
+
+
+def test_values_of_an_unknown_library() -> None:
+    a = sample()
+    theirs = bsr_array((Foreign(a.data), a.indices, a.indptr), (4, 9))
+    assert np.array_equal(theirs.todense(), a.todense())
+    assert np.array_equal(theirs.T.copy().data, a.T.copy().data)
+    assert np.array_equal(theirs.T.todense(), a.T.todense())
 
 
 def test_eight_bits(rng: np.random.Generator) -> None:

@@ -260,6 +260,13 @@ static PyObject *device_array_to_host(PyObject *obj, PyObject *Py_UNUSED(unused)
   return bsrg_raise(PyType_GetModuleState(Py_TYPE(obj)), status, &error);
 }
 
+/* Without this NumPy would make an array of one object. */
+static PyObject *device_array_array(PyObject *obj, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(keywords)) {
+  PyErr_Format(PyExc_TypeError, "%R does not turn into a NumPy array silently; use its method to_host()",
+               obj);
+  return NULL;
+}
+
 static int64_t size_of(const bsrg_device_array *self) {
   return (int64_t)(self->bytes / bsrg_element_bytes(self->element));
 }
@@ -346,6 +353,7 @@ static PyMethodDef device_array_methods[] = {
      METH_CLASS | METH_VARARGS | METH_KEYWORDS, from_host_doc},
     {"to_host", device_array_to_host, METH_NOARGS, to_host_doc},
     {"reshape", device_array_reshape, METH_VARARGS, reshape_doc},
+    {"__array__", (PyCFunction)(void (*)(void))device_array_array, METH_VARARGS | METH_KEYWORDS, array_doc},
     {"__dlpack__", (PyCFunction)(void (*)(void))bsrg_device_array_dlpack, METH_VARARGS | METH_KEYWORDS,
      dlpack_doc},
     {"__dlpack_device__", bsrg_device_array_dlpack_device, METH_NOARGS, dlpack_device_doc},

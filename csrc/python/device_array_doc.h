@@ -71,6 +71,10 @@ static const char to_host_doc[] =
     "TypeError\n"
     "    If the dtype is bfloat16 or one of 8-bit floats and the package ml_dtypes is missing.";
 
+static const char array_doc[] =
+    "__array__($self, /, dtype=None, copy=None)\n--\n\n"
+    "Raises TypeError, which says how an array is copied to the host.";
+
 static const char reshape_doc[] =
     "reshape($self, /, *shape)\n--\n\n"
     "The same memory under another shape.\n\n"

@@ -86,7 +86,27 @@ int bsrg_join_stream(bsrg_state *state, bsrg_work *work, int index, void *produc
   return -1;
 }
 
+/* Whether it is a numpy.ma.MaskedArray. -1 with an exception. */
+static int is_masked(PyObject *array) {
+  if (PyArray_CheckExact(array)) return 0;
+  PyObject *module = PyImport_ImportModule("numpy.ma");
+  PyObject *type = module == NULL ? NULL : PyObject_GetAttrString(module, "MaskedArray");
+  const int found = type == NULL ? -1 : PyObject_IsInstance(array, type);
+  Py_XDECREF(type);
+  Py_XDECREF(module);
+  return found;
+}
+
 static int import_numpy(bsrg_state *state, PyObject *obj, const char *name, bsrg_array *out) {
+  const int masked = is_masked(obj);
+  if (masked > 0) {
+    PyErr_Format(
+        PyExc_TypeError,
+        "%s is a numpy.ma.MaskedArray, whose mask would be ignored; accepted: a plain array, for example "
+        "%s.filled(0), or %s.data for the memory itself",
+        name, name, name);
+  }
+  if (masked != 0) return -1;
   PyArrayObject *array = (PyArrayObject *)obj;
   PyArray_Descr *descr = PyArray_DESCR(array);
   const bsrg_element *element = bsrg_element_by_descr(state, descr);

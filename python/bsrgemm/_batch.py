@@ -62,8 +62,9 @@ def broadcast(*batches: tuple[int, ...], names: str) -> tuple[int, ...]:
 
 
 def _stacked(a: Any) -> Any:
-    """The values as those of one matrix."""
-    return a._data.reshape((math.prod(a._batch) * a.nnzb, *a._data.shape[-2:]))
+    """The values as those of one matrix; of a library that is not known, on the host."""
+    data = a._data if hasattr(a._data, "reshape") else library_of(a._data).to_host(a._data)
+    return data.reshape((math.prod(a._batch) * a.nnzb, *data.shape[-2:]))
 
 
 def _repeated(positions: np.ndarray, step: int, count: int) -> np.ndarray:

@@ -49,7 +49,10 @@ def parts_of(arg: Any, shape: Any, blocksize: Any) -> Parts:
     if blocksize is not None and len(parts.data.shape) >= 3:
         found = tuple(parts.data.shape[-2:])
         if found != blocksize:
-            raise ValueError(f"blocksize is {blocksize}, but the blocks in data have shape {found}")
+            raise ValueError(
+                f"blocksize is {blocksize}, but the blocks in data have shape {found}; accepted: "
+                f"that, or none and then A.reblock({blocksize})"
+            )
     return parts
 
 

@@ -63,7 +63,7 @@ class Arithmetic(BlockSparse):
     def __rsub__(self, other: Any) -> Any:
         return add(_matrix(other, "-", "a bsr_array of its shape"), self, True)
 
-    def sum(self, axis: int | None = None) -> Any:
+    def sum(self, axis: int | None = None, dtype: None = None, out: None = None) -> Any:
         """The sum of all elements, or those of columns (``axis=0``) or rows (``axis=1``).
 
         As SciPy's. 16-bit floats are summed in float32 and rounded once. The sums of columns and
@@ -73,6 +73,8 @@ class Arithmetic(BlockSparse):
         ----------
         axis : {None, 0, 1, -1, -2}
             Which sums: None one of all, 0 or -2 one a column, 1 or -1 one a row.
+        dtype, out : None
+            There so that ``numpy.sum(A)`` works.
 
         Returns
         -------
@@ -87,8 +89,14 @@ class Arithmetic(BlockSparse):
             If ``axis`` is none of None, 0, 1, -1 and -2, or of a batch.
         TypeError
             If ``axis`` is None and the values have 8 bits or are in no array of NumPy, torch or
-            CuPy.
+            CuPy, or if ``dtype`` or ``out`` is given.
         """
+        for name, given in (("dtype", dtype), ("out", out)):
+            if given is not None:
+                raise TypeError(
+                    f"{name} is {a_kind_of(given)}; accepted: None, as sums have the dtype of the "
+                    "matrix and are new"
+                )
         self._look()
         return total(self, axis)
 

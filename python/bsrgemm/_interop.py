@@ -8,6 +8,7 @@ results are NumPy arrays on the host and :class:`bsrgemm.DeviceArray` on a GPU.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Sequence
@@ -298,18 +299,24 @@ class _Jax(_Foreign):
 
     def finished(self, result: Any, like: Any) -> Any:
         if isinstance(result, np.ndarray):
-            return self.jax.device_put(result, like.device)
+            return self.from_host(result, like)
         # JAX and its allocator order memory by JAX's own stream alone. So the operands have to have
         # been read when they can be dropped, and the result has to be JAX's memory: that of others
         # is given back while work that reads it may still be running, and cannot be donated.
-        view = self.jax.dlpack.from_dlpack(result)
-        return self.jax.numpy.array(view, copy=True).block_until_ready()
+        with self._all_bits(result.dtype):
+            view = self.jax.dlpack.from_dlpack(result)
+            return self.jax.numpy.array(view, copy=True).block_until_ready()
 
     def shape(self, x: Any, name: str) -> tuple[int, ...]:
         return tuple(x.shape)
 
     def from_host(self, x: np.ndarray, like: Any) -> Any:
-        return self.jax.device_put(x, like.device)
+        with self._all_bits(x.dtype.name):
+            return self.jax.device_put(x, like.device)
+
+    def _all_bits(self, dtype: str) -> contextlib.AbstractContextManager[Any]:
+        """In which JAX keeps arrays of 64 bits: by default it would round them to 32."""
+        return self.jax.enable_x64(True) if dtype.endswith("64") else contextlib.nullcontext()
 
 
 TORCH = _Torch()

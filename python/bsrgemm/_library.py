@@ -221,8 +221,8 @@ class _NumPy(ArrayModule):
     def importable(self, x: Any, name: str, differentiated: bool = True) -> Any:
         if isinstance(x, np.ma.MaskedArray):
             raise TypeError(
-                f"{name} is a numpy.ma.MaskedArray, whose mask a product would ignore; accepted: a "
-                f"plain array, for example {name}.filled(0)"
+                f"{name} is a numpy.ma.MaskedArray, whose mask would be ignored; accepted: a plain "
+                f"array, for example {name}.filled(0), or {name}.data for the memory itself"
             )
         return x
 

@@ -6,7 +6,7 @@ import os
 from typing import IO
 
 from ._array import bsr_array
-from ._storage import in_order, naming, read
+from ._storage import naming, read
 
 
 def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr_array:
@@ -39,4 +39,4 @@ def load(path: str | os.PathLike[str] | IO[bytes], *, check: bool = True) -> bsr
     """
     *arrays, shape = read(path)
     with naming(path, "holds no BSR matrix"):
-        return bsr_array(in_order(*arrays), shape, check=check)
+        return bsr_array(tuple(arrays), shape, check=check)

@@ -529,6 +529,8 @@ def _of_shape(x: Any, name: str, shape: tuple[int, ...], written: bool = False) 
 
 def is_real_number(x: Any) -> bool:
     """Whether a scalar argument is one: a number of Python, or NumPy's, or an array of one."""
+    if isinstance(x, (np.timedelta64, np.ma.MaskedArray)):  # for NumPy an integer, and a number
+        return False
     if isinstance(x, numbers.Real):
         return True
     # Of those of no dimensions, since others may be operands; ml_dtypes' kind is that of bytes.

@@ -48,7 +48,7 @@ def write(
 
 
 def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...]]:
-    """data, indices, indptr and shape; see :func:`bsrgemm.load`."""
+    """data, indices and indptr in order, and shape; see :func:`bsrgemm.load`."""
     with _open(path) as archive:
         kind = _format(archive, path)
         if kind not in ("bsr", None):
@@ -61,6 +61,7 @@ def read(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, ...
         if missing:
             raise ValueError(f"path {path!r} holds no BSR matrix: it lacks {', '.join(missing)}")
         data, indices, indptr = (_entry(archive, name, path) for name in names[2:])
+        data, indices, indptr = in_order(data, indices, indptr)
         if "bsrgemm_dtype" in archive and data.dtype.kind == "f":
             stored = _word(archive, "bsrgemm_dtype", path)
             with naming(path, "holds no BSR matrix"):
@@ -80,7 +81,7 @@ def in_order(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The same blocks by ascending columns of each row, those of one place added, as SciPy means
-    them. What is malformed is returned as it is, and so are duplicates of what NumPy does not add.
+    them. What is malformed is returned as it is, and so are duplicates of what is no float.
     """
     integers = {indices.dtype.kind, indptr.dtype.kind} <= set("iu")
     if not integers or indices.ndim != 1 or indptr.ndim != 1 or data.shape[:1] != indices.shape:

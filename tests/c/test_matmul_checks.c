@@ -128,10 +128,11 @@ static void test_strides(void) {
   REFUSE(args.x.row_stride = INT64_MAX / 20 + 1, BSRG_ERR_VALUE, "beyond the address space");
   REFUSE(args.x.row_stride = INT64_MIN, BSRG_ERR_VALUE, "beyond the address space");
   REFUSE((args.x.data = (void *)64, args.x.row_stride = -PITCH), BSRG_ERR_VALUE, "beyond the address space");
-  REFUSE(args.y.row_stride = 0, BSRG_ERR_VALUE, "strides (0, 1), which put several elements at one address");
-  REFUSE(args.y.row_stride = 2, BSRG_ERR_VALUE, "which put several elements at one address");
-  REFUSE((args.y.row_stride = 4, args.y.col_stride = 6), BSRG_ERR_VALUE, "which put several elements");
-  REFUSE((args.y.row_stride = 2, args.y.col_stride = -1), BSRG_ERR_VALUE, "which put several elements");
+  REFUSE(args.y.row_stride = 0, BSRG_ERR_VALUE,
+         "strides (0, 1), which may put several elements at one address");
+  REFUSE(args.y.row_stride = 2, BSRG_ERR_VALUE, "which may put several elements at one address");
+  REFUSE((args.y.row_stride = 4, args.y.col_stride = 6), BSRG_ERR_VALUE, "which may put several elements");
+  REFUSE((args.y.row_stride = 2, args.y.col_stride = -1), BSRG_ERR_VALUE, "which may put several elements");
   ACCEPT((args.y.row_stride = 5, args.y.col_stride = 7)); /* interleaved, but no two elements meet */
   ACCEPT((args.y.row_stride = 1, args.y.col_stride = M));
   ACCEPT((args.x.row_stride = 0, args.c.col_stride = 0)); /* inputs may repeat themselves */
