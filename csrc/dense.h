@@ -48,6 +48,11 @@ static inline bsrg_dense bsrg_dense_turned(bsrg_dense view) {
 }
 static inline void bsrg_dense_turn(bsrg_dense *view) { *view = bsrg_dense_turned(*view); }
 
+/* A column of adjacent elements becomes one of a column-major view whose columns begin at multiples of 8 elements. */
+static inline void bsrg_dense_pitch_column(bsrg_dense *view) {
+  if (view->cols == 1 && view->row_stride == 1) view->col_stride = (view->rows + 7) / 8 * 8;
+}
+
 /* Whether neighbours in a column are closer than those in a row. */
 static inline bool bsrg_dense_is_by_columns(const bsrg_dense *view) {
   return llabs(view->row_stride) < llabs(view->col_stride);

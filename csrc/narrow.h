@@ -63,10 +63,10 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
 
 /* The kernels that compute a product. X waits in Hopper's larger shared memory where it can be copied or described by a tensor
  * map: rows or columns of adjacent elements that begin at multiples of 16 bytes. Up to 16 columns have so few bytes that
- * loads into registers take less time, but not if blocks are higher than 32 and X is column-major. Clusters are for more than
- * 32 columns, where L2 would be the limit of low blocks. More than 64 columns, which bsrg_narrow_panel gives no other kernel,
- * go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Up to 128 columns of 16 bits go by
- * shares where rows differ in length. Float32 and float64 have kernels of their own, by ring. */
+ * loads into registers take less time, but not if blocks are higher than 32 and X is column-major or without gaps. Clusters are
+ * for more than 32 columns, where L2 would be the limit of low blocks. More than 64 columns, which bsrg_narrow_panel gives no
+ * other kernel, go by TMA. 8-bit floats do so as well where blocks are higher than 32 or have a scale each. Up to 128 columns of
+ * 16 bits go by shares where rows differ in length. Float32 and float64 have kernels of their own, by ring. */
 typedef enum bsrg_narrow_kind {
   BSRG_NARROW_PLAIN,
   BSRG_NARROW_BY_RING,
@@ -78,6 +78,8 @@ typedef enum bsrg_narrow_kind {
 enum { BSRG_NARROW_FEW_COLUMNS = 16 };
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
+/* Rows of X that follow one another without a gap, so few columns that the kernels by TMA turn them. */
+bool bsrg_narrow_x_is_gapless(const bsrg_matmul_args *args);
 /* narrow_predict.c: whether X is copied first, to rows of whole sectors of 32 bytes, with anything beyond `args->x.cols` in
  * them: `padded` has such an X, but no memory for it, and Y as it is. */
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,

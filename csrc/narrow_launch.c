@@ -132,6 +132,8 @@ static bsrg_kernel_id choose_kernel(bsrg_dtype dtype, bool transposed, int32_t c
 /* Eight neighbours can be written at once, of the rows of Y or of its columns. */
 static bool writes_runs(const bsrg_matmul_args *args) {
   bsrg_dense y = args->y, c = args->c;
+  bsrg_dense_pitch_column(&y);
+  bsrg_dense_pitch_column(&c);
   if (y.row_stride == 1) {
     bsrg_dense_turn(&y);
     bsrg_dense_turn(&c);

@@ -165,6 +165,12 @@ bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
   return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
 }
 
+bool bsrg_narrow_x_is_gapless(const bsrg_matmul_args *args) {
+  const bsrg_dense *x = &args->x;
+  return bsrg_is_half(args->dtype) && x->col_stride == 1 && x->row_stride == x->cols && x->cols % 8 == 0 &&
+         x->cols <= BSRG_NARROW_TMA_GAPLESS_MAX_N && x->rows % 8 == 0 && (uintptr_t)x->data % 16 == 0;
+}
+
 bool bsrg_narrow_tma_takes_8_bits(const bsrg_structure_view *v) {
   return v->block_width % 32 == 0 && v->block_height > 16;
 }
@@ -195,11 +201,13 @@ static bool goes_by_shares(const bsrg_narrow_shares *shares, int64_t n, bool by_
 bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan,
                                      int sm_arch) {
   const bsrg_structure_view *v = &args->a->view;
-  const bsrg_dense *x = &args->x;
+  bsrg_dense pitched = args->x;
+  bsrg_dense_pitch_column(&pitched);
+  const bsrg_dense *x = &pitched;
   if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
   if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
-  const bool by_columns = x->row_stride == 1;
+  const bool by_columns = x->row_stride == 1, of_columns = by_columns || bsrg_narrow_x_is_gapless(args);
   const bool few = x->cols <= BSRG_NARROW_FEW_COLUMNS;
   if (goes_by_shares(&plan->shares, x->cols, by_columns) && map_has_x(x)) return BSRG_NARROW_BY_SHARES;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
@@ -207,7 +215,7 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   const bool many = x->cols > 32 || (by_columns && !few && plan->cluster.by_few_columns);
   if (shared && many && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
   const bool suits =
-      plan->high.strip ? by_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, by_columns);
+      plan->high.strip ? of_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, of_columns);
   if (suits && bsrg_narrow_suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }

@@ -26,7 +26,12 @@ static const double low_ring_launch_seconds = 4.5e-6, low_ring_row_seconds = 12.
 static const double low_ring_half_seconds = 17e-12, low_ring_column_seconds = 31e-12;
 static const double low_ring_item_seconds = 6e-9;
 /* By TMA: a launch, L2's rate, and those of one CTA and of an SM that has several, X included. */
-static const double tma_launch_seconds = 3.4e-6, tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
+static const double tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
+static double tma_launch_seconds(int64_t n, bool by_columns) {
+  if (n > BSRG_NARROW_MAX_N) return 3.4e-6;
+  return by_columns ? 2.3e-6 + 0.7e-6 * (double)n / BSRG_NARROW_MAX_N : 3e-6;
+}
+static const double gapless_seconds = 0.4e-6; /* for X to become columns, beside those */
 static const double tma_cta_of_several_bytes_per_s = 62e9;
 static const double tma_wide_cta_bytes_per_s = 97e9, tma_wide_sm_bytes_per_s = 70e9;
 static const double tma_short_rows_sm_bytes_per_s = 50e9;
@@ -112,7 +117,8 @@ static double tma_seconds(const bsrg_structure_view *v, const bsrg_narrow_list *
       BSRG_NARROW_TMA_MOST_CTAS(4, bsrg_dtype_size(dtype)) == 1)
     work += (ceil(ctas / sms) - 1) * (fmax(longest, boxes) + tma_next_seconds);
   const bool by_lines = !by_columns && !wide && list->strip >= 32;
-  return tma_launch_seconds + output + fmax(fmax(memory, l2), work) * (by_lines ? split_sectors_cost(n) : 1);
+  return tma_launch_seconds(n, by_columns) + output +
+         fmax(fmax(memory, l2), work) * (by_lines ? split_sectors_cost(n) : 1);
 }
 
 /* X through L2 and the rings, of k rows of it in all of two bytes a column, and what comes before and beside. packed: of 8
@@ -258,6 +264,8 @@ bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *pl
   const bool is_16_bit = bsrg_is_half(args->dtype);
   if (!is_16_bit || sm_arch != 90 || x->cols <= 16) return false;
   if (bsrg_map_can_describe(x)) {
+    if (bsrg_narrow_x_is_gapless(args) && bsrg_narrow_kind_of(args, plan, sm_arch) == BSRG_NARROW_BY_TMA)
+      return false;
     const bool low = !plan->high.strip && x->cols <= BSRG_NARROW_MAX_N;
     const bool is_slow = low && (x->cols <= 24 || x->cols % 16 == 8);
     if (!is_slow && !gains_as_sectors(args, plan, sm_arch)) return false;
@@ -302,10 +310,12 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
     bsrg_matmul_args padded;
     const bool pads = bsrg_narrow_pads_x(&panel, plan, chip->sm_arch, &padded);
     const bsrg_matmul_args *of = pads ? &padded : &panel;
-    const bool by_columns = bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&of->x);
     const bsrg_narrow_kind kind =
         bsrg_narrow_kind_on(bsrg_narrow_kind_of(of, plan, chip->sm_arch), chip->sm_count);
+    const bool gapless = kind == BSRG_NARROW_BY_TMA && bsrg_narrow_x_is_gapless(of);
+    const bool by_columns = gapless || bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&of->x);
     by_l2 |= cost(v, plan, kind, args->dtype, of->x.cols, by_columns, chip, c);
+    if (gapless) c->seconds += gapless_seconds;
     shared_out |= kind == BSRG_NARROW_BY_SHARES;
     if (pads) {
       copied += panel.x.cols;
@@ -343,10 +353,12 @@ static const double wide_pieces_seconds = 3.5e-6;
 
 double bsrg_narrow_time_of_shares(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int64_t n) {
   const bsrg_chip chip = bsrg_chip_h200();
-  const bsrg_narrow_kind kind = n <= BSRG_NARROW_FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_TMA;
   bsrg_candidate shared, own;
   cost(v, plan, BSRG_NARROW_BY_SHARES, BSRG_F16, n, false, &chip, &shared);
-  cost(v, plan, kind, BSRG_F16, n, false, &chip, &own);
+  /* X is taken to be gapless. */
+  const bool by_columns = n <= BSRG_NARROW_TMA_GAPLESS_MAX_N;
+  cost(v, plan, BSRG_NARROW_BY_TMA, BSRG_F16, n, by_columns, &chip, &own);
+  if (by_columns) own.seconds += gapless_seconds;
   const bool in_pieces = n > BSRG_NARROW_MAX_N && plan->high.split_count;
   return shared.seconds / (own.seconds + (in_pieces ? wide_pieces_seconds : 0));
 }

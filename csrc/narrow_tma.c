@@ -25,15 +25,17 @@ typedef struct division {
   int32_t panels, strip, step_k, steps, tail_k;
   int32_t crowd;         /* 0, 1 or 2 for one, two or four CTAs that share an SM */
   int32_t boxes, of_box; /* of X, and the columns of each */
-  bool by_columns, in_pairs;
+  bool gapless, by_columns, in_pairs;
 } division;
 
-/* items: of a column tile; 0 where CTAs do not share an SM. */
-static division divide(const bsrg_matmul_args *args, int32_t strip, int32_t items, int32_t sms) {
+/* items: of a column tile; 0 where CTAs do not share an SM. gapless: X is, and made columns of. */
+static division divide(const bsrg_matmul_args *args, int32_t strip, int32_t items, int32_t sms,
+                       bool gapless) {
   const bool eight = bsrg_is_8_bit(args->dtype);
   const int32_t width = (int32_t)args->a->view.block_width, n = (int32_t)args->x.cols;
   const int32_t in_line = eight ? 128 : 64;
-  division d = {.tiles = (n + BSRG_NARROW_TMA_MAX_N - 1) / BSRG_NARROW_TMA_MAX_N, .strip = strip};
+  division d = {
+      .tiles = (n + BSRG_NARROW_TMA_MAX_N - 1) / BSRG_NARROW_TMA_MAX_N, .strip = strip, .gapless = gapless};
   d.panels = (bsrg_narrow_columns(bsrg_min(n, BSRG_NARROW_TMA_MAX_N)) + PANEL - 1) / PANEL;
   const int64_t ctas = (int64_t)items * d.tiles;
   const int32_t most = BSRG_NARROW_TMA_MOST_CTAS(d.panels, bsrg_dtype_size(args->dtype));
@@ -43,7 +45,7 @@ static division divide(const bsrg_matmul_args *args, int32_t strip, int32_t item
   if (d.panels == 4 && d.crowd) d.step_k = (int32_t)bsrg_min(d.step_k, 32);
   d.steps = (width + d.step_k - 1) / d.step_k;
   d.tail_k = width - (d.steps - 1) * d.step_k;
-  d.by_columns = eight || !bsrg_map_can_describe(&args->x);
+  d.by_columns = eight || gapless || !bsrg_map_can_describe(&args->x);
   /* Where columns fill no whole panels, TMA would take its time for what lies beyond the last one. */
   const bool is_one_box = d.by_columns && n % PANEL != 0;
   d.boxes = is_one_box ? 1 : (n + PANEL - 1) / PANEL;
@@ -55,8 +57,7 @@ static bsrg_status encode_x(const bsrg_matmul_args *args, const division *d, int
                             bsrg_tensor_map *map, bsrg_error *error) {
   const bsrg_dense *x = &args->x;
   const uint64_t rows = (uint64_t)x->rows, n = (uint64_t)x->cols;
-  const bool eight = bsrg_is_8_bit(args->dtype);
-  const uint64_t pitch = (uint64_t)(eight ? bsrg_kmajor_pitch(args) : x->col_stride);
+  const uint64_t pitch = (uint64_t)bsrg_kmajor_pitch(args);
   const bsrg_map_shape by_rows_shape = {2,
                                         {n, rows, 0},
                                         {(uint64_t)x->row_stride, 0},
@@ -67,8 +68,15 @@ static bsrg_status encode_x(const bsrg_matmul_args *args, const division *d, int
                                            {pitch, 0},
                                            {(uint32_t)k, (uint32_t)d->of_box, 0},
                                            bsrg_map_swizzle(k * (int64_t)bsrg_dtype_size(args->dtype))};
-  return bsrg_encode_map(gpu.api, args->dtype, x->data, d->by_columns ? &by_columns_shape : &by_rows_shape,
-                         map, error);
+  const bsrg_map_shape gapless_shape = {2,
+                                        {PANEL, rows * n / PANEL, 0},
+                                        {PANEL, 0},
+                                        {PANEL, (uint32_t)(k * d->of_box / PANEL), 0},
+                                        CU_TENSOR_MAP_SWIZZLE_128B};
+  const bsrg_map_shape *shape = d->gapless      ? &gapless_shape
+                                : d->by_columns ? &by_columns_shape
+                                                : &by_rows_shape;
+  return bsrg_encode_map(gpu.api, args->dtype, x->data, shape, map, error);
 }
 
 static bsrg_kernel_id kernel_for(const bsrg_matmul_args *args, const division *d) {
@@ -100,6 +108,10 @@ static bsrg_kernel_id kernel_for(const bsrg_matmul_args *args, const division *d
   if (bsrg_is_8_bit(args->dtype))
     return (bsrg_kernel_id)((int)eight[d->panels / 2][args->dtype == BSRG_F8_E5M2] + forms * tile + d->crowd);
 
+  static const bsrg_kernel_id gapless[2][2] = {
+      {BSRG_KERNEL_NARROW_TMA_GAPLESS_F16_R32_K64, BSRG_KERNEL_NARROW_TMA_GAPLESS_BF16_R32_K64},
+      {BSRG_KERNEL_NARROW_TMA_TA_GAPLESS_F16_R64_K64, BSRG_KERNEL_NARROW_TMA_TA_GAPLESS_BF16_R64_K64}};
+  if (d->gapless) return (bsrg_kernel_id)((int)gapless[of_view][bfloat] + forms * tile + d->crowd);
   if (d->in_pairs)
     return (bsrg_kernel_id)((int)paired[of_view][d->panels == 4][bfloat] +
                             forms * (2 * step + d->by_columns) + d->crowd);
@@ -112,8 +124,9 @@ static bsrg_status describe(const bsrg_matmul_args *args, const division *d, int
                             const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_narrow_tma_params *p,
                             bsrg_error *error) {
   const int32_t item = (int32_t)bsrg_dtype_size(args->dtype), strip = d->strip;
+  const int32_t most = BSRG_NARROW_TMA_MOST_STAGES / (d->gapless ? 2 : 1);
   *p = (bsrg_narrow_tma_params){.narrow = *narrow,
-                                .stages = (int32_t)bsrg_min(room, BSRG_NARROW_TMA_MOST_STAGES),
+                                .stages = (int32_t)bsrg_min(room, most),
                                 .steps = d->steps,
                                 .tail_steps = d->tail_k * item / 32,
                                 .blocks_at_once = (int32_t)bsrg_max(1, at_once / d->steps),
@@ -139,7 +152,8 @@ static bsrg_status describe(const bsrg_matmul_args *args, const division *d, int
 
 bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_list *list,
                                    const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_error *error) {
-  division d = divide(args, list->strip, list->item_count, gpu.device->info.sm_count);
+  division d =
+      divide(args, list->strip, list->item_count, gpu.device->info.sm_count, bsrg_narrow_x_is_gapless(args));
   d.in_pairs = bsrg_narrow_in_pairs(list, args->dtype, args->x.cols, d.by_columns);
   const int32_t row_bytes = d.step_k * (int32_t)bsrg_dtype_size(args->dtype);
   const int32_t room = BSRG_NARROW_TMA_RING_BYTES(d.panels, 1 << d.crowd) /
@@ -157,7 +171,7 @@ bsrg_status bsrg_narrow_launch_shares(const bsrg_matmul_args *args, const bsrg_n
                                       const bsrg_narrow_params *narrow, const CUdeviceptr *uploads,
                                       bsrg_gpu gpu, bsrg_error *error) {
   enum { AT_ONCE = 2 };
-  const division d = divide(args, BSRG_NARROW_TMA_STRIP, 0, gpu.device->info.sm_count);
+  const division d = divide(args, BSRG_NARROW_TMA_STRIP, 0, gpu.device->info.sm_count, false);
   bsrg_narrow_shares_params p = {.shares = (const bsrg_narrow_share *)(uintptr_t)uploads[0],
                                  .most_shares = shares->most};
   const bsrg_status status =

@@ -106,6 +106,7 @@ typedef struct bsrg_narrow_params {
 enum {
   BSRG_NARROW_TMA_STRIP = 64, /* rows of a CTA; 32 where blocks are no higher */
   BSRG_NARROW_TMA_MAX_N = 256,
+  BSRG_NARROW_TMA_GAPLESS_MAX_N = 32, /* columns of an X without gaps between its rows that becomes columns */
   BSRG_NARROW_TMA_MOST_STAGES = 64
 };
 /* For 64, 128 or 256 columns, panels of 64: warpgroups that multiply, threads, CTAs that may share an SM. bytes: of an element. */

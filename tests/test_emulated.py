@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 OTHER_TYPES = {"bf16", "f32", "f64", "tf32", "e4m3", "e5m2"}
 OF_HOPPER = {"tall", "tall_pieces", "stream", "stream_fused", "narrow_tma", "narrow_cluster"}
-OF_HOPPER |= {"narrow_shares", "pairs", "sampled", "attention"}
+OF_HOPPER |= {"narrow_tma_gapless", "narrow_shares", "pairs", "sampled", "attention"}
 
 
 @pytest.fixture(scope="module")

@@ -190,7 +190,7 @@ __device__ __forceinline__ void run(const bsrg_narrow_shares_params &params) {
   using Shares = Kernel<T, kPanels, kTransposedX>;
   const int warp = ptx::warp_index();
   const Shares kernel{
-      {{params.tma}, ptx::shared_address(base), warp % Shares::kWarps, static_cast<int>(threadIdx.x & 31)},
+      {{{params.tma}, ptx::shared_address(base), warp % Shares::kWarps, static_cast<int>(threadIdx.x & 31)}},
       params.shares + static_cast<int64_t>(blockIdx.x) * params.most_shares,
       warp / Shares::kWarps};
   kernel.run(base + 1024);

@@ -12,6 +12,9 @@
 // of a block row that is lower has a map of its own, so that blocks below are not read for nothing: of its other rows the
 // shared memory holds anything, and nobody looks at their sums. Nor do they at those of columns beyond n of X by columns.
 //
+// Where the rows of X follow one another and are short, TMA loads lines that hold several of them, and the warp for X turns these to
+// columns (narrow_tma_gapless.cuh).
+//
 // The blocks of a transposed view lie anywhere, with a strip's rows adjacent in memory: a stage of them is that many k of 64
 // rows, which WGMMA reads as they lie, and the last stage of a block has a map of its own.
 //
@@ -28,184 +31,18 @@
 #include "ptx/wgmma_kmajor.cuh"
 #include "ptx/wgmma_small.cuh"
 #include "sm80/narrow_begin.cuh"
-#include "sm90/narrow_tma_output.cuh"
-#include "sm90/persistent.cuh"
+#include "sm90/narrow_tma_ring.cuh"
 
 namespace bsrg::narrow_tma {
 
-// The numbers of an item's blocks, in a warp that has those of 32 at a time, and of the next 32.
-template <typename Number>
-class Numbers {
- public:
-  __device__ Numbers(const Number *numbers, int count, Number first, int lane)
-      : numbers_(numbers), count_(count), lane_(lane), mine_(first) {}
-  // That of block first + offset, by the whole warp, for ascending `first` that pass by no multiple of 32. Lanes may have offsets
-  // of their own, which are right up to the next multiple.
-  __device__ Number of(int first, int offset = 0) {
-    if (first % 32 == 0) {
-      if (first > 0) mine_ = next_;
-      next_ = first + 32 + lane_ < count_ ? __ldg(numbers_ + first + 32 + lane_) : Number{0};
-    }
-    return __shfl_sync(~0u, mine_, (first + offset) % 32);
-  }
-
- private:
-  const Number *const numbers_;
-  const int count_, lane_;
-  Number mine_, next_ = 0;
-};
-
-// A lane's position in a ring that several lanes fill in turns.
-struct LanePosition : OpenRingPosition {
-  // lanes: no more than slots.
-  __device__ void advance(int lanes, int slots) {
-    slot += lanes;
-    if (slot < slots) return;
-    slot -= slots;
-    parity ^= 1;
-  }
-};
-
-// kPanels: of columns. kStrip: rows. kTransposedA: of a transposed view. kTransposedX: the rows of X are adjacent in memory, not
-// its columns.
+// As Ring.
 template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX,
-          int kGroups = BSRG_NARROW_TMA_GROUPS(kPanels)>
-struct Kernel : Output<T, kPanels, kStrip, kGroups> {
-  using Base = Output<T, kPanels, kStrip, kGroups>;
-  using Base::kEight, Base::kItem, Base::kWarps, Base::p;
-  static constexpr int kInstructionK = 32 / kItem;
-  static constexpr int kMine = kPanels / kGroups;  // panels of a warpgroup
-  static constexpr int kPanelBytes = kStepK * kPanel * kItem;
-  static constexpr int kBytesOfX = kPanels * kPanelBytes, kBytesOfA = kStrip * kStepK * kItem;
-  static constexpr int kStageBytes = BSRG_NARROW_TMA_STAGE_BYTES(kPanels, kStrip, kStepK *kItem);
-  static constexpr int kMostStages = BSRG_NARROW_TMA_MOST_STAGES;
-  static_assert(kBytesOfX + kBytesOfA <= kStageBytes && kStageBytes % 1024 == 0 && kPanelBytes % 1024 == 0,
-                "swizzled tiles lie where their pattern begins");
-  static_assert(!kTransposedA || kStrip == 64, "a line of 128 bytes");
-  static_assert(!kEight || (kTransposedX && !kTransposedA), "K-major");
-
-  const uint32_t shared;
-  const int warp, lane;
-
-  __device__ uint32_t full(int slot) const { return shared + 8 * slot; }
-  __device__ uint32_t empty(int slot) const { return shared + 8 * (kMostStages + slot); }
-  __device__ uint32_t rows_of_x(int slot) const { return shared + 1024 + slot * kStageBytes; }
-  __device__ uint32_t first_panel(int slot) const { return rows_of_x(slot) + warp / 4 * kMine * kPanelBytes; }
-  __device__ uint32_t blocks(int slot) const { return rows_of_x(slot) + kBytesOfX; }
-
-  // CTAs that compute strips of the same blocks and load half of X each, for both.
-  __device__ int cluster() const { return kPanels > 1 ? p.cluster : 1; }
-
-  __device__ void init_barriers() const {
-    for (int i = 0; i < p.stages; ++i) {
-      ptx::barrier_init(full(i), 2);  // both producers
-      ptx::barrier_init(empty(i), kWarps * cluster());
-    }
-    ptx::barrier_init_fence();
-  }
-
-  // ---- producers --------------------------------------------------------------------------------
-
-  // x / y for y of 1 to 4: where y is known at run time alone, a general division would be in the way of the first copies.
-  static __device__ int divide_by_few(int x, int y) {
-    return y == 1 ? x : y == 2 ? x / 2 : y == 3 ? x / 3 : x / 4;
-  }
-
-  // A warp. What one lane does for a stage takes 0.2 us, mostly its instructions' latency, so several ask for stages side by side
-  // (blocks_at_once, steps_at_once), or each for a part of one. number_of(first, offset) is called by all of the warp, for block
-  // first + offset, load(block, number, step, slot, part) by each stage's lanes.
-  // filled: stages that were loaded before, of other items.
-  template <typename NumberOf, typename Load>
-  __device__ void produce(int blocks, int parts, NumberOf number_of, Load load, int filled = 0) const {
-    const int turn = divide_by_few(lane, parts), part = lane - turn * parts;
-    const int stages = p.blocks_at_once * p.steps_at_once;
-    const int offset = p.steps_at_once == 1 ? turn : turn / p.steps_at_once;
-    LanePosition stage;
-    stage.slot = turn;
-    stage.parity = 1;
-    if (filled > 0) {
-      stage.slot = (filled + turn) % p.stages;
-      stage.parity ^= (filled + turn) / p.stages & 1;
-    }
-#pragma unroll 1
-    for (int first = 0; first < blocks; first += p.blocks_at_once) {
-      const int block = first + offset, number = number_of(first, offset);
-#pragma unroll 1
-      for (int step = turn - offset * p.steps_at_once; step < p.steps;
-           step += p.steps_at_once, stage.advance(stages, p.stages)) {
-        if (turn >= stages || block >= blocks) continue;
-        ptx::barrier_wait(empty(stage.slot), stage.parity);
-        load(block, number, step, stage.slot, part);
-      }
-    }
-  }
-
-  __device__ void load_blocks(const bsrg_narrow_item &item, int filled = 0) const {
-    const int height = p.narrow.block_height;
-    const bool whole = item.row_in_block + kStrip <= height;
-    const bsrg_tensor_map &map = whole ? p.a : p.a_tail;
-    const int bytes = (whole ? kStrip : p.tail_rows) * kStepK * kItem;
-    const int first_row = item.first_block * height + item.row_in_block;
-    const uint64_t policy = ptx::policy_evict_first();
-    const auto none = [](int, int) { return 0; };
-    const auto load = [&](int block, int, int step, int slot, int) {
-      ptx::barrier_arrive_expect(full(slot), bytes);
-      ptx::tma_load_2d(blocks(slot), map, step * kStepK, first_row + block * height, full(slot), policy);
-    };
-    produce(item.block_count, 1, none, load, filled);
-  }
-
-  // Of a transposed view.
-  __device__ void load_turned_blocks(const bsrg_narrow_item &item) const {
-    const int32_t *const places = p.narrow.places + item.first_block;
-    Numbers<int32_t> numbers(places, item.block_count, lane < item.block_count ? __ldg(places + lane) : 0,
-                             lane);
-    const uint64_t policy = ptx::policy_evict_first();
-    const auto place = [&](int first, int offset) { return numbers.of(first, offset); };
-    produce(item.block_count, 1, place, [&](int, int place, int step, int slot, int) {
-      const bool tail = step == p.steps - 1;
-      ptx::barrier_arrive_expect(full(slot), (tail ? p.tail_steps * kInstructionK : kStepK) * kStrip * kItem);
-      ptx::tma_load_2d(blocks(slot), tail ? p.a_tail : p.a, item.row_in_block,
-                       place * p.narrow.block_width + step * kStepK, full(slot), policy);
-    });
-  }
-
-  // `block_columns`: the item's.
-  __device__ void load_x(const bsrg_narrow_item &item, const int32_t *block_columns,
-                         int first_columns) const {
-    Numbers<int32_t> numbers(block_columns, item.block_count, first_columns, lane);
-    // Of a pair this CTA's boxes, every other one. Each lane loads or counts, as one that only waited could be a lap behind.
-    const bool paired = cluster() > 1;
-    const int rank = paired ? static_cast<int>(ptx::cluster_rank()) : 0;
-    const int first_box = this->first_panel_of_tile(), of_tile = min(p.x_boxes - first_box, kPanels);
-    const int columns = of_tile == p.x_boxes ? p.x_columns : of_tile * kPanel;
-    const int boxes = kPanels == 1 ? 1 : paired ? max((of_tile + 1 - rank) / 2, 1) : of_tile;
-    const auto column = [&](int first, int offset) { return numbers.of(first, offset); };
-    produce(item.block_count, boxes, column, [&](int, int column, int step, int slot, int part) {
-      const bool tail = step == p.steps - 1;
-      // By columns whole stages come, with k of what lies behind the block, which is not multiplied.
-      const int k = tail && !kTransposedX ? p.tail_steps * kInstructionK : kStepK;
-      const int box = paired ? 2 * part + rank : part;
-      const int at = column * p.narrow.block_width + step * kStepK, first = (first_box + box) * kPanel;
-      const bsrg_tensor_map &map = tail ? p.x_tail : p.x;
-      const uint32_t target = rows_of_x(slot) + box * kPanelBytes;
-      // What arrives before this is counted as well: the phase does not end before.
-      if (part == 0) ptx::barrier_arrive_expect(full(slot), k * columns * kItem);
-      if (box >= of_tile) return;
-      if (paired)
-        ptx::tma_load_2d_multicast(target, map, kTransposedX ? at : first, kTransposedX ? first : at,
-                                   full(slot), uint16_t{3});
-      else
-        ptx::tma_load_2d(target, map, kTransposedX ? at : first, kTransposedX ? first : at, full(slot));
-    });
-  }
-
-  // Of a pair, until all `count` stages have been released by both CTAs, as wait_until_released does.
-  __device__ void wait_for_releases(int count) const {
-    OpenRingPosition next{count % p.stages, (count / p.stages & 1) ^ 1u};
-    for (int i = 0; i < p.stages; ++i, next.advance(p.stages))
-      ptx::barrier_wait(empty(next.slot), next.parity);
-  }
+          int kGroups = BSRG_NARROW_TMA_GROUPS(kPanels), bool kGapless = false>
+struct Kernel : Ring<T, kPanels, kStrip, kStepK, kTransposedA, kTransposedX, kGroups, kGapless> {
+  using Base = Ring<T, kPanels, kStrip, kStepK, kTransposedA, kTransposedX, kGroups, kGapless>;
+  using Base::blocks, Base::cluster, Base::empty, Base::first_panel, Base::full, Base::lane, Base::p,
+      Base::warp;
+  using Base::kEight, Base::kInstructionK, Base::kItem, Base::kMine, Base::kPanelBytes, Base::kWarps;
 
   // ---- consumers --------------------------------------------------------------------------------
 
@@ -411,7 +248,7 @@ struct Kernel : Output<T, kPanels, kStrip, kGroups> {
   }
 
   __device__ void run(float *memory) const {
-    if (threadIdx.x == 0) init_barriers();
+    if (threadIdx.x == 0) this->init_barriers();
     if (cluster() > 1)
       ptx::cluster_sync();
     else
@@ -421,49 +258,56 @@ struct Kernel : Output<T, kPanels, kStrip, kGroups> {
     // Where block columns have places of their own, they need not wait for the item.
     const int32_t *columns = narrow::columns_of_item(narrow);
     int first_columns = 0;
-    if (warp == kWarps + 1 && lane < narrow.columns_stride)
-      first_columns = ptx::load_uploaded(columns + lane);
+    const bool loads_x = warp == (kGapless ? kWarps : kWarps + 1);
+    if (loads_x && lane < narrow.columns_stride) first_columns = ptx::load_uploaded(columns + lane);
     const bsrg_narrow_item item = narrow::load_item(narrow);
     ptx::wait_for_grid_before();
     if (warp < kWarps) {
       consume(item, memory);
-    } else if (warp == kWarps) {
-      if constexpr (kTransposedA)
-        load_turned_blocks(item);
+    } else if (!loads_x) {
+      if constexpr (kGapless)
+        this->turn_lines(item.block_count * p.steps);
       else
-        load_blocks(item);
+        this->load_blocks(item);
     } else {
       if (narrow.columns_stride == 0) {
         columns += item.first_block;
         if (lane < item.block_count) first_columns = __ldg(columns + lane);
       }
-      load_x(item, columns, first_columns);
+      if constexpr (kGapless)
+        this->load_blocks_and_lines(item, columns, first_columns);
+      else
+        this->load_x(item, columns, first_columns);
       // No CTA may exit while the other can still arrive at its barriers, and cluster_sync orders no arrivals.
-      if (cluster() > 1) wait_for_releases(item.block_count * p.steps);
+      if (cluster() > 1) this->wait_for_releases(item.block_count * p.steps);
     }
     __syncwarp();
     if (cluster() > 1) ptx::cluster_sync();
   }
 };
 
-template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX>
+template <typename T, int kPanels, int kStrip, int kStepK, bool kTransposedA, bool kTransposedX,
+          bool kGapless = false>
 __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   extern __shared__ char raw[];
   char *const base = raw + (-ptx::shared_address(raw) & 1023);
-  const Kernel<T, kPanels, kStrip, kStepK, kTransposedA, kTransposedX> kernel{
-      {params}, ptx::shared_address(base), ptx::warp_index(), static_cast<int>(threadIdx.x & 31)};
+  const Kernel<T, kPanels, kStrip, kStepK, kTransposedA, kTransposedX, BSRG_NARROW_TMA_GROUPS(kPanels),
+               kGapless>
+      kernel{{{params}, ptx::shared_address(base), ptx::warp_index(), static_cast<int>(threadIdx.x & 31)}};
   kernel.run(reinterpret_cast<float *>(base + 1024));
 }
 
 }  // namespace bsrg::narrow_tma
 
 // The k of a stage as for tall blocks.
-#define BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X) \
-  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS(PANELS),                    \
-                                               BSRG_NARROW_TMA_LEAST_CTAS(PANELS, sizeof(T)))      \
-      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) { \
-    bsrg::narrow_tma::run<T, PANELS, STRIP, STEP_K, TRANSPOSED_A, TRANSPOSED_X>(params);           \
+#define BSRG_NARROW_TMA_KERNEL_OF(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, LEAST_CTAS, ...) \
+  extern "C" __global__ void __launch_bounds__(BSRG_NARROW_TMA_THREADS(PANELS), LEAST_CTAS)              \
+      NAME##_r##STRIP##_k##STEP_K##SUFFIX(const __grid_constant__ bsrg_narrow_tma_params params) {       \
+    bsrg::narrow_tma::run<T, PANELS, STRIP, STEP_K, TRANSPOSED_A, __VA_ARGS__>(params);                  \
   }
+#define BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX, TRANSPOSED_X) \
+  BSRG_NARROW_TMA_KERNEL_OF(NAME, T, PANELS, STRIP, STEP_K, TRANSPOSED_A, SUFFIX,                  \
+                            BSRG_NARROW_TMA_LEAST_CTAS(PANELS, sizeof(T)), TRANSPOSED_X)
 #define BSRG_NARROW_TMA_KERNELS(NAME, T, PANELS, STRIP, TRANSPOSED_A)         \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 64, TRANSPOSED_A, , false)   \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 64, TRANSPOSED_A, _tx, true) \
@@ -471,6 +315,14 @@ __device__ __forceinline__ void run(const bsrg_narrow_tma_params &params) {
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 32, TRANSPOSED_A, _tx, true) \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 16, TRANSPOSED_A, , false)   \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 16, TRANSPOSED_A, _tx, true)
+// Of an X without gaps.
+#define BSRG_NARROW_TMA_KERNEL_GAPLESS(NAME, T, STRIP, STEP_K, TRANSPOSED_A) \
+  BSRG_NARROW_TMA_KERNEL_OF(NAME, T, 1, STRIP, STEP_K, TRANSPOSED_A, ,       \
+                            BSRG_NARROW_TMA_MOST_CTAS(1, sizeof(T)), true, true)
+#define BSRG_NARROW_TMA_KERNELS_GAPLESS(NAME, T, STRIP, TRANSPOSED_A) \
+  BSRG_NARROW_TMA_KERNEL_GAPLESS(NAME, T, STRIP, 64, TRANSPOSED_A)    \
+  BSRG_NARROW_TMA_KERNEL_GAPLESS(NAME, T, STRIP, 32, TRANSPOSED_A)    \
+  BSRG_NARROW_TMA_KERNEL_GAPLESS(NAME, T, STRIP, 16, TRANSPOSED_A)
 // Of 8 bits; the same bytes of a stage.
 #define BSRG_NARROW_TMA_KERNELS_8(NAME, T, PANELS, STRIP)            \
   BSRG_NARROW_TMA_KERNEL(NAME, T, PANELS, STRIP, 128, false, , true) \

@@ -159,8 +159,8 @@ static void check_turned(int64_t blocks, int64_t side, int64_t fewest) {
   bsrg_structure_destroy(structure);
 }
 
-/* Strips of 64 rows are for X that Hopper's kernels can describe by a map, by rows if it has more than 16 columns, and blocks
- * of whole k16: half as many of them read X. */
+/* Strips of 64 rows are for X that Hopper's kernels can describe by a map, by rows if it has more than 16 columns or no gaps,
+ * and blocks of whole k16: half as many of them read X. A column alone has no distance to another one. */
 static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan *plan) {
   const int64_t k = structure->view.cols;
   const bsrg_chip hopper = bsrg_chip_h200();
@@ -188,9 +188,10 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       if (pads) args = padded;
       CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
       const bsrg_structure_view *view = &structure->view;
-      const bool mapped = cases[i].mapped || pads, many = mapped && n > 16;
-      const bool high = (many || (mapped && cases[i].by_columns)) && plan->high.strip && view->nnzb > 0 &&
-                        view->block_width % 16 == 0;
+      const bool mapped = cases[i].mapped || pads || (n == 1 && cases[i].by_columns), many = mapped && n > 16;
+      const bool gapless = n % 8 == 0 && n <= 32 && args.x.row_stride == n && k % 8 == 0;
+      const bool high = (many || (mapped && (cases[i].by_columns || gapless))) && plan->high.strip &&
+                        view->nnzb > 0 && view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
       const bsrg_narrow_kind kind = bsrg_narrow_kind_of(&args, plan, cases[i].chip->sm_arch);
       if (kind == BSRG_NARROW_BY_SHARES) {

@@ -1,0 +1,4 @@
+#include "sm90/narrow_tma.cuh"
+
+BSRG_NARROW_TMA_KERNELS_GAPLESS(narrow_tma_gapless_bf16, __nv_bfloat16, 32, false)
+BSRG_NARROW_TMA_KERNELS_GAPLESS(narrow_tma_gapless_bf16, __nv_bfloat16, 64, false)
