@@ -180,20 +180,22 @@ bool bsrg_narrow_packs_x(const bsrg_matmul_args *args) {
          args->x.rows < bsrg_whole_cols(&args->a->view);
 }
 
-/* Blocks of more than 32 rows by TMA, but for so few columns that it takes longer and that need not be copied. */
-enum { FEWEST_COLUMNS = 8 };
+/* Blocks of more than 32 rows by TMA, but for so few columns that it takes longer and that need not be copied. Of blocks that fill
+ * stages, a single column does not. */
+enum { FEWEST_COLUMNS = 8, STAGE_BYTES = 128 };
 
 static bsrg_narrow_kind kind_of_8_bits(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan) {
   const int64_t n = args->x.cols;
-  const bool high = plan->high.strip && (n > FEWEST_COLUMNS || bsrg_narrow_packs_x(args));
+  const bool is_fast = n > FEWEST_COLUMNS || (n == 1 && args->a->view.block_width % STAGE_BYTES == 0);
+  const bool high = plan->high.strip && (is_fast || bsrg_narrow_packs_x(args));
   if (bsrg_narrow_tma_takes_8_bits(&args->a->view) &&
       (high || n > BSRG_NARROW_MAX_N || args->values_scale_count > 1))
     return BSRG_NARROW_BY_TMA;
   return n <= BSRG_NARROW_FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }
 
-static bool goes_by_shares(const bsrg_narrow_shares *shares, int64_t n, bool by_columns) {
-  if (n <= BSRG_NARROW_FEW_COLUMNS && !by_columns) return n <= FEWEST_COLUMNS ? shares->of_8 : shares->of_16;
+static bool goes_by_shares(const bsrg_narrow_shares *shares, int64_t n, bool of_columns) {
+  if (n <= BSRG_NARROW_FEW_COLUMNS && !of_columns) return n <= FEWEST_COLUMNS ? shares->of_8 : shares->of_16;
   if (n <= BSRG_NARROW_MAX_N) return shares->of_64;
   return n <= BSRG_NARROW_SHARES_MAX_N && shares->of_128;
 }
@@ -207,9 +209,10 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
   if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
-  const bool by_columns = x->row_stride == 1, of_columns = by_columns || bsrg_narrow_x_is_gapless(args);
+  const bool by_columns = x->row_stride == 1;
+  const bool of_columns = by_columns || bsrg_narrow_x_is_gapless(args); /* when they are multiplied */
   const bool few = x->cols <= BSRG_NARROW_FEW_COLUMNS;
-  if (goes_by_shares(&plan->shares, x->cols, by_columns) && map_has_x(x)) return BSRG_NARROW_BY_SHARES;
+  if (goes_by_shares(&plan->shares, x->cols, of_columns) && map_has_x(x)) return BSRG_NARROW_BY_SHARES;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
   const bool many = x->cols > 32 || (by_columns && !few && plan->cluster.by_few_columns);

@@ -28,8 +28,8 @@ static const double low_ring_item_seconds = 6e-9;
 /* By TMA: a launch, L2's rate, and those of one CTA and of an SM that has several, X included. */
 static const double tma_l2_bytes_per_s = 9.5e12, tma_cta_bytes_per_s = 80e9;
 static double tma_launch_seconds(int64_t n, bool by_columns) {
-  if (n > BSRG_NARROW_MAX_N) return 3.4e-6;
-  return by_columns ? 2.3e-6 + 0.7e-6 * (double)n / BSRG_NARROW_MAX_N : 3e-6;
+  if (n > BSRG_NARROW_MAX_N || !by_columns) return 3.4e-6;
+  return 2.3e-6 + 0.7e-6 * (double)n / BSRG_NARROW_MAX_N;
 }
 static const double gapless_seconds = 0.4e-6; /* for X to become columns, beside those */
 static const double tma_cta_of_several_bytes_per_s = 62e9;
@@ -353,12 +353,10 @@ static const double wide_pieces_seconds = 3.5e-6;
 
 double bsrg_narrow_time_of_shares(const bsrg_structure_view *v, const bsrg_narrow_plan *plan, int64_t n) {
   const bsrg_chip chip = bsrg_chip_h200();
+  const bsrg_narrow_kind kind = n <= BSRG_NARROW_FEW_COLUMNS ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_TMA;
   bsrg_candidate shared, own;
   cost(v, plan, BSRG_NARROW_BY_SHARES, BSRG_F16, n, false, &chip, &shared);
-  /* X is taken to be gapless. */
-  const bool by_columns = n <= BSRG_NARROW_TMA_GAPLESS_MAX_N;
-  cost(v, plan, BSRG_NARROW_BY_TMA, BSRG_F16, n, by_columns, &chip, &own);
-  if (by_columns) own.seconds += gapless_seconds;
+  cost(v, plan, kind, BSRG_F16, n, false, &chip, &own);
   const bool in_pieces = n > BSRG_NARROW_MAX_N && plan->high.split_count;
   return shared.seconds / (own.seconds + (in_pieces ? wide_pieces_seconds : 0));
 }

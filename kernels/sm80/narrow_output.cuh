@@ -28,28 +28,87 @@ __device__ __forceinline__ void store_element(const bsrg_narrow_params &p, int64
   static_cast<T *>(p.y)[row * p.y_row_stride + column * p.y_col_stride] = static_cast<T>(value);
 }
 
-// kRun neighbours of a row or column, where C and Y have runs of them (vector_y). The first one's place:
+// kRun neighbours of a row or column, where C and Y have runs of them (vector_y). The first one's place: row, column.
+template <int kRun>
+struct alignas(2 * kRun) Run {
+  uint32_t words[kRun / 2];
+};
+
+template <typename T, int kRun>
+__device__ __forceinline__ void add_c(const bsrg_narrow_params &p, int64_t row, int64_t column,
+                                      float (&values)[kRun]) {
+  if (p.beta == 0) return;
+  const Run<kRun> c = *reinterpret_cast<const Run<kRun> *>(static_cast<const T *>(p.c) +
+                                                           row * p.c_row_stride + column * p.c_col_stride);
+#pragma unroll
+  for (int w = 0; w < kRun / 2; ++w) {
+    const float2 old = ptx::unpack<T>(c.words[w]);
+    values[2 * w] = fmaf(p.beta, old.x, values[2 * w]);
+    values[2 * w + 1] = fmaf(p.beta, old.y, values[2 * w + 1]);
+  }
+}
+
+template <typename T, int kRun>
+__device__ __forceinline__ void store_values(const bsrg_narrow_params &p, int64_t row, int64_t column,
+                                             const float (&values)[kRun]) {
+  Run<kRun> y;
+#pragma unroll
+  for (int w = 0; w < kRun / 2; ++w) y.words[w] = ptx::pack<T>(values[2 * w], values[2 * w + 1]);
+  *reinterpret_cast<Run<kRun> *>(static_cast<T *>(p.y) + row * p.y_row_stride + column * p.y_col_stride) = y;
+}
+
 template <typename T, int kRun>
 __device__ __forceinline__ void store_run(const bsrg_narrow_params &p, int64_t row, int64_t column,
                                           const float (&total)[kRun]) {
-  struct alignas(2 * kRun) Run {
-    uint32_t words[kRun / 2];
-  };
-  Run c = {}, y;
-  if (p.beta != 0)
-    c = *reinterpret_cast<const Run *>(static_cast<const T *>(p.c) + row * p.c_row_stride +
-                                       column * p.c_col_stride);
+  float values[kRun];
 #pragma unroll
-  for (int w = 0; w < kRun / 2; ++w) {
-    float low = p.alpha * total[2 * w], high = p.alpha * total[2 * w + 1];
-    if (p.beta != 0) {
-      const float2 old = ptx::unpack<T>(c.words[w]);
-      low = fmaf(p.beta, old.x, low);
-      high = fmaf(p.beta, old.y, high);
-    }
-    y.words[w] = ptx::pack<T>(low, high);
+  for (int i = 0; i < kRun; ++i) values[i] = p.alpha * total[i];
+  add_c<T>(p, row, column, values);
+  store_values<T>(p, row, column, values);
+}
+
+// As output::load, of neighbours, all loads in flight together.
+template <typename T, int kRun>
+__device__ __forceinline__ void load_neighbours(float (&elements)[kRun], const bsrg_output_vector &v,
+                                                int64_t first, float otherwise) {
+#pragma unroll
+  for (float &element : elements) element = otherwise;
+  if (v.data == nullptr) return;
+  if (v.is_float) {
+    const float *from = static_cast<const float *>(v.data) + first * v.stride;
+#pragma unroll
+    for (int i = 0; i < kRun; ++i)
+      if (first + i < v.count) elements[i] = output::load_here(from + i * v.stride);
+  } else {
+    const T *from = static_cast<const T *>(v.data) + first * v.stride;
+#pragma unroll
+    for (int i = 0; i < kRun; ++i)
+      if (first + i < v.count) elements[i] = static_cast<float>(output::load_here(from + i * v.stride));
   }
-  *reinterpret_cast<Run *>(static_cast<T *>(p.y) + row * p.y_row_stride + column * p.y_col_stride) = y;
+}
+
+// As store_run, with the rest of the output's description. by_columns: neighbours of a column.
+template <typename T, int kRun>
+__device__ __forceinline__ void store_fused_run(const bsrg_narrow_params &p, int64_t row, int64_t column,
+                                                const float (&total)[kRun], bool by_columns) {
+  const bsrg_output_params &output = p.output;
+  const int64_t along = by_columns ? row : column, across = by_columns ? column : row;
+  float values[kRun], terms[kRun];
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) values[i] = p.alpha * total[i];
+  if (output.scaled) {
+    load_neighbours<T>(terms, by_columns ? output.row_scale : output.col_scale, along, 1.f);
+    const float of_all = output::load<T>(by_columns ? output.col_scale : output.row_scale, across, 1.f);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) values[i] *= of_all * terms[i];
+  }
+  load_neighbours<T>(terms, by_columns ? output.row_bias : output.col_bias, along, 0.f);
+  const float of_all = output::load<T>(by_columns ? output.col_bias : output.row_bias, across, 0.f);
+  add_c<T>(p, row, column, values);
+#pragma unroll
+  for (int i = 0; i < kRun; ++i) values[i] += of_all + terms[i];
+  output::activate(output, values);
+  store_values<T>(p, row, column, values);
 }
 
 }  // namespace bsrg::narrow

@@ -319,8 +319,7 @@ class Kernel {
     const int down = min(narrow.block_height - row % kStrip, p.y_rows - run.y_row);
     const int right = narrow.n - run.column;
     if (down > 0) run.count = min(kRun, by_columns() ? down : right);
-    run.whole = run.count == kRun && narrow.vector_y && !narrow.output.given &&
-                (!by_columns() || run.y_row % kRun == 0);
+    run.whole = run.count == kRun && narrow.vector_y && (!by_columns() || run.y_row % kRun == 0);
     return run;
   }
 
@@ -363,6 +362,12 @@ class Kernel {
 
   // One by one, in a loop: the code of an element is long.
   __device__ void write_fused(const Run &run) const {
+    if (run.whole) {
+      float total[kRun] = {};
+      add_parts(run, total);
+      narrow::store_fused_run<T>(p.narrow, run.y_row, run.column, total, by_columns());
+      return;
+    }
 #pragma unroll 1
     for (int j = 0; j < run.count; ++j) {
       const int down = by_columns() ? j : 0, right = by_columns() ? 0 : j;

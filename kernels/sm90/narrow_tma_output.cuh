@@ -61,12 +61,12 @@ struct Output {
     }
   }
 
-  template <typename Out>
+  template <typename Out, bool kFused>
   __device__ void write_runs(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
     constexpr int kRuns = kStrip * kColumns / 8, kThreads = 32 * kWarps;
     static_assert(kRuns % kThreads == 0, "as many for each thread");
-#pragma unroll
+#pragma unroll(kFused ? 1 : kRuns / kThreads)
     for (int turn = 0; turn < kRuns / kThreads; ++turn) {
       const int i = turn * kThreads + writer();
       const int row = by_columns ? i % (kStrip / 8) * 8 : i / (kColumns / 8);
@@ -75,7 +75,11 @@ struct Output {
       if (row >= item.rows || column >= narrow.n) continue;
       float run[8];
       load_run(run, memory + place(row, in_tile, by_columns));
-      narrow::store_run<Out, 8>(narrow, static_cast<int64_t>(item.y_row) + row, column, run);
+      const int64_t y_row = static_cast<int64_t>(item.y_row) + row;
+      if constexpr (kFused)
+        narrow::store_fused_run<Out>(narrow, y_row, column, run, by_columns);
+      else
+        narrow::store_run<Out>(narrow, y_row, column, run);
     }
   }
 
@@ -84,25 +88,27 @@ struct Output {
   __device__ void write_elements(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
     constexpr int kAtOnce = kFused ? 1 : 8, kThreads = 32 * kWarps;  // fused, the code of one is long
-    static_assert(kStrip * kColumns % (kAtOnce * kThreads) == 0, "as many for each thread");
+    // Those that there are: lines of Y, rows or columns, of so many elements.
+    const int columns = min(kColumns, narrow.n - first_column_of_tile());
+    const int length = by_columns ? item.rows : columns, lines = by_columns ? columns : item.rows;
+    const int more_lines = kThreads / length, more = kThreads - more_lines * length;
+    int line = writer() / length, in_line = writer() - line * length;
 #pragma unroll 1
-    for (int first = writer(); first < kStrip * kColumns; first += kAtOnce * kThreads) {
+    while (line < lines) {
       float sums[kAtOnce];
+      int row[kAtOnce], column[kAtOnce];
 #pragma unroll
       for (int turn = 0; turn < kAtOnce; ++turn) {
-        const int i = first + turn * kThreads;
-        sums[turn] = memory[by_columns ? place(i % kStrip, i / kStrip, true)
-                                       : place(i / kColumns, i % kColumns, false)];
+        row[turn] = by_columns ? in_line : line, column[turn] = by_columns ? line : in_line;
+        if (line < lines) sums[turn] = memory[place(row[turn], column[turn], by_columns)];
+        line += more_lines, in_line += more;
+        if (in_line >= length) in_line -= length, ++line;
       }
 #pragma unroll
-      for (int turn = 0; turn < kAtOnce; ++turn) {
-        const int i = first + turn * kThreads;
-        const int row = by_columns ? i % kStrip : i / kColumns;
-        const int column = first_column_of_tile() + (by_columns ? i / kStrip : i % kColumns);
-        if (row < item.rows && column < narrow.n)
-          narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row, column,
-                                             sums[turn]);
-      }
+      for (int turn = 0; turn < kAtOnce; ++turn)
+        if ((by_columns ? column[turn] : row[turn]) < lines)
+          narrow::store_element<Out, kFused>(narrow, static_cast<int64_t>(item.y_row) + row[turn],
+                                             first_column_of_tile() + column[turn], sums[turn]);
     }
   }
 
@@ -110,12 +116,10 @@ struct Output {
   __device__ void write_as(const bsrg_narrow_item &item, const float *memory, bool by_columns) const {
     const bsrg_narrow_params &narrow = p.narrow;
     const bool fused = narrow.output.given;
-    const bool runs = narrow.vector_y && !fused && (!by_columns || (item.y_row | item.rows) % 8 == 0);
+    const bool runs = narrow.vector_y && (!by_columns || (item.y_row | item.rows) % 8 == 0);
     if constexpr (sizeof(Out) == 2) {
-      if (runs) {
-        write_runs<Out>(item, memory, by_columns);
-        return;
-      }
+      if (runs && fused) return write_runs<Out, true>(item, memory, by_columns);
+      if (runs) return write_runs<Out, false>(item, memory, by_columns);
     }
     if (fused)
       write_elements<Out, true>(item, memory, by_columns);

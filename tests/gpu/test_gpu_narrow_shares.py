@@ -27,10 +27,13 @@ FEW = (1, 7, 8, 13, 16, 24, 31, 32, 40, 50, 63, 64)
 def unequal(
     torch: Any, rng: np.random.Generator, rows: int, blocksize: tuple[int, int], dtype: str
 ) -> DeviceProblem:
-    p = random_problem(torch, cases.of_all_lengths(rng, rows, 48), blocksize, dtype)
-    for n in (16, 64, 128):
-        assert "rows shared out evenly" in p.matrix.plan(n).explain()
-    return p
+    """Of lengths for which shares are chosen, as they are of all but one in a hundred."""
+    for _ in range(5):
+        p = random_problem(torch, cases.of_all_lengths(rng, rows, 48), blocksize, dtype)
+        plans = [p.matrix.plan(n).explain() for n in (16, 64, 128)]
+        if all("rows shared out evenly" in said for said in plans):
+            return p
+    raise AssertionError(plans)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
