@@ -78,8 +78,8 @@ typedef enum bsrg_narrow_kind {
 enum { BSRG_NARROW_FEW_COLUMNS = 16 };
 /* Rows or columns of adjacent elements that begin at multiples of 16 bytes. */
 bool bsrg_narrow_x_is_aligned(const bsrg_dense *x);
-/* Rows of X that follow one another without a gap, so few columns that the kernels by TMA turn them. */
-bool bsrg_narrow_x_is_gapless(const bsrg_matmul_args *args);
+/* Rows of X that follow one another without a gap, so few columns that the kernels by TMA turn them. list: that by TMA. */
+bool bsrg_narrow_turns_x(const bsrg_matmul_args *args, const bsrg_narrow_list *list);
 /* narrow_predict.c: whether X is copied first, to rows of whole sectors of 32 bytes, with anything beyond `args->x.cols` in
  * them: `padded` has such an X, but no memory for it, and Y as it is. */
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,

@@ -143,19 +143,21 @@ static bool map_has_x(const bsrg_dense *x) {
 }
 
 /* Strips of 32 rows go by TMA where all of them have no more stages than this, since their boxes are small: TMA takes as long
- * for a row of 64 bytes as for one of 128, and longer for rows of X that share sectors of memory. Fitted on an H100. */
-static double most_low_stages(int64_t n, bool by_columns) {
+ * for a row of 64 bytes as for one of 128, and longer for rows of X that share sectors of memory. Fitted on an H100; where they
+ * have to become columns, on an H200: with 16384 they took 6% less time than by ring, with 32768 6% more. */
+static double most_low_stages(int64_t n, bool by_columns, bool gapless) {
   if (by_columns) return 32768;
+  if (gapless) return 24576;
   return n == 64 ? 24576 : n > 48 ? 8192 : n % 16 == 0 ? 6144 : 2048;
 }
 /* Unless there are so few of them that one's stages, one after the other, take longer than all of X through the ring. */
 enum { FEW_LOW_ITEMS = 132, MOST_STAGES_OF_FEW = 40 };
 
 static bool low_goes_by_tma(const bsrg_structure_view *v, const bsrg_narrow_list *low, int64_t n,
-                            bool by_columns) {
+                            bool by_columns, bool gapless) {
   const double in_block = bsrg_narrow_stages_of_block(v, BSRG_F16);
-  if (v->order || low->strip != 32 || low->item_blocks * in_block > most_low_stages(n, by_columns))
-    return false;
+  const double most = most_low_stages(n, by_columns, gapless);
+  if (v->order || low->strip != 32 || low->item_blocks * in_block > most) return false;
   return low->item_count > FEW_LOW_ITEMS || low->longest_item * in_block <= MOST_STAGES_OF_FEW;
 }
 
@@ -165,8 +167,12 @@ bool bsrg_narrow_x_is_aligned(const bsrg_dense *x) {
   return (by_rows || by_columns) && (uintptr_t)x->data % 16 == 0;
 }
 
-bool bsrg_narrow_x_is_gapless(const bsrg_matmul_args *args) {
+/* Where there are fewer items than SMs, nearly, one is the longest way: a stage of it takes .2 us to turn. */
+enum { FEWEST_ITEMS_TO_TURN = BSRG_NARROW_SMS * 7 / 8 };
+
+bool bsrg_narrow_turns_x(const bsrg_matmul_args *args, const bsrg_narrow_list *list) {
   const bsrg_dense *x = &args->x;
+  if (list->item_count < FEWEST_ITEMS_TO_TURN) return false;
   return bsrg_is_half(args->dtype) && x->col_stride == 1 && x->row_stride == x->cols && x->cols % 8 == 0 &&
          x->cols <= BSRG_NARROW_TMA_GAPLESS_MAX_N && x->rows % 8 == 0 && (uintptr_t)x->data % 16 == 0;
 }
@@ -209,16 +215,17 @@ bsrg_narrow_kind bsrg_narrow_kind_of(const bsrg_matmul_args *args, const bsrg_na
   if (bsrg_is_8_bit(args->dtype)) return kind_of_8_bits(args, plan);
   if (bsrg_narrow_by_fma(args->dtype)) return BSRG_NARROW_BY_RING;
   if (sm_arch != 90 || !bsrg_narrow_x_is_aligned(x)) return BSRG_NARROW_PLAIN;
-  const bool by_columns = x->row_stride == 1;
-  const bool of_columns = by_columns || bsrg_narrow_x_is_gapless(args); /* when they are multiplied */
+  const bool by_columns = x->row_stride == 1,
+             gapless = bsrg_narrow_turns_x(args, bsrg_narrow_list_of(plan, BSRG_NARROW_BY_TMA));
+  const bool of_columns = by_columns || gapless; /* when they are multiplied */
   const bool few = x->cols <= BSRG_NARROW_FEW_COLUMNS;
   if (goes_by_shares(&plan->shares, x->cols, of_columns) && map_has_x(x)) return BSRG_NARROW_BY_SHARES;
   if (x->cols > BSRG_NARROW_MAX_N) return BSRG_NARROW_BY_TMA;
   const bool shared = bsrg_map_can_describe(x) ? plan->cluster.by_rows : plan->cluster.by_columns;
   const bool many = x->cols > 32 || (by_columns && !few && plan->cluster.by_few_columns);
   if (shared && many && map_has_x(x)) return BSRG_NARROW_BY_CLUSTER;
-  const bool suits =
-      plan->high.strip ? of_columns || !few : !few && low_goes_by_tma(v, &plan->low, x->cols, of_columns);
+  const bool suits = plan->high.strip ? of_columns || !few
+                                      : !few && low_goes_by_tma(v, &plan->low, x->cols, by_columns, gapless);
   if (suits && bsrg_narrow_suits_maps(v) && map_has_x(x)) return BSRG_NARROW_BY_TMA;
   return few ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
 }

@@ -261,10 +261,11 @@ static bool gains_as_sectors(const bsrg_matmul_args *args, const bsrg_narrow_pla
 bool bsrg_narrow_pads_x(const bsrg_matmul_args *args, const bsrg_narrow_plan *plan, int sm_arch,
                         bsrg_matmul_args *padded) {
   const bsrg_dense *x = &args->x;
+  const bsrg_narrow_list *by_tma = bsrg_narrow_list_of(plan, BSRG_NARROW_BY_TMA);
   const bool is_16_bit = bsrg_is_half(args->dtype);
   if (!is_16_bit || sm_arch != 90 || x->cols <= 16) return false;
   if (bsrg_map_can_describe(x)) {
-    if (bsrg_narrow_x_is_gapless(args) && bsrg_narrow_kind_of(args, plan, sm_arch) == BSRG_NARROW_BY_TMA)
+    if (bsrg_narrow_turns_x(args, by_tma) && bsrg_narrow_kind_of(args, plan, sm_arch) == BSRG_NARROW_BY_TMA)
       return false;
     const bool low = !plan->high.strip && x->cols <= BSRG_NARROW_MAX_N;
     const bool is_slow = low && (x->cols <= 24 || x->cols % 16 == 8);
@@ -312,7 +313,8 @@ void bsrg_narrow_predict(const bsrg_matmul_args *args, const void *plan, const b
     const bsrg_matmul_args *of = pads ? &padded : &panel;
     const bsrg_narrow_kind kind =
         bsrg_narrow_kind_on(bsrg_narrow_kind_of(of, plan, chip->sm_arch), chip->sm_count);
-    const bool gapless = kind == BSRG_NARROW_BY_TMA && bsrg_narrow_x_is_gapless(of);
+    const bool gapless =
+        kind == BSRG_NARROW_BY_TMA && bsrg_narrow_turns_x(of, bsrg_narrow_list_of(plan, kind));
     const bool by_columns = gapless || bsrg_is_8_bit(args->dtype) || !bsrg_map_can_describe(&of->x);
     by_l2 |= cost(v, plan, kind, args->dtype, of->x.cols, by_columns, chip, c);
     if (gapless) c->seconds += gapless_seconds;

@@ -153,7 +153,7 @@ static bsrg_status describe(const bsrg_matmul_args *args, const division *d, int
 bsrg_status bsrg_narrow_launch_tma(const bsrg_matmul_args *args, const bsrg_narrow_list *list,
                                    const bsrg_narrow_params *narrow, bsrg_gpu gpu, bsrg_error *error) {
   division d =
-      divide(args, list->strip, list->item_count, gpu.device->info.sm_count, bsrg_narrow_x_is_gapless(args));
+      divide(args, list->strip, list->item_count, gpu.device->info.sm_count, bsrg_narrow_turns_x(args, list));
   d.in_pairs = bsrg_narrow_in_pairs(list, args->dtype, args->x.cols, d.by_columns);
   const int32_t row_bytes = d.step_k * (int32_t)bsrg_dtype_size(args->dtype);
   const int32_t room = BSRG_NARROW_TMA_RING_BYTES(d.panels, 1 << d.crowd) /

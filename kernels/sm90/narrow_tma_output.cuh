@@ -118,8 +118,9 @@ struct Output {
     const bool fused = narrow.output.given;
     const bool runs = narrow.vector_y && (!by_columns || (item.y_row | item.rows) % 8 == 0);
     if constexpr (sizeof(Out) == 2) {
-      if (runs && fused) return write_runs<Out, true>(item, memory, by_columns);
-      if (runs) return write_runs<Out, false>(item, memory, by_columns);
+      // Of fewer columns few threads would have a run each, and what each of its elements takes one after the other.
+      if (runs && fused && narrow.n >= 8) return write_runs<Out, true>(item, memory, by_columns);
+      if (runs && !fused) return write_runs<Out, false>(item, memory, by_columns);
     }
     if (fused)
       write_elements<Out, true>(item, memory, by_columns);

@@ -189,7 +189,8 @@ static void check_predictions(bsrg_structure *structure, const bsrg_narrow_plan 
       CHECK(candidate.seconds > 0 && candidate.seconds < 1 && candidate.reason[0] != 0);
       const bsrg_structure_view *view = &structure->view;
       const bool mapped = cases[i].mapped || pads || (n == 1 && cases[i].by_columns), many = mapped && n > 16;
-      const bool gapless = n % 8 == 0 && n <= 32 && args.x.row_stride == n && k % 8 == 0;
+      const bool gapless = n % 8 == 0 && n <= 32 && args.x.row_stride == n && k % 8 == 0 &&
+                           (plan->high.strip ? plan->high : plan->low).item_count >= 115;
       const bool high = (many || (mapped && (cases[i].by_columns || gapless))) && plan->high.strip &&
                         view->nnzb > 0 && view->block_width % 16 == 0;
       const bsrg_narrow_list *list = high ? &plan->high : &plan->low;
