@@ -229,8 +229,9 @@ static void check_eight_bits(bsrg_structure *structure, const bsrg_narrow_plan *
     bsrg_matmul_args args = {.a = structure, .dtype = BSRG_F8_E4M3, .x = {NULL, k, n, 1, k}};
     const bsrg_narrow_kind own = n <= 16 ? BSRG_NARROW_PLAIN : BSRG_NARROW_BY_RING;
     CHECK(bsrg_narrow_packs_x(&args) == (n > 16));
+    const bool fast = n > 8 || (n == 1 && view->block_width % 128 == 0);
     CHECK(bsrg_narrow_kind_of(&args, plan, 90) ==
-          (by_tma && plan->high.strip && n > 8 ? BSRG_NARROW_BY_TMA : own));
+          (by_tma && plan->high.strip && fast ? BSRG_NARROW_BY_TMA : own));
     CHECK(bsrg_narrow_family.layout_obstacle(&args) == NULL);
     args.values_scale_count = view->nnzb + 1; /* more than one */
     CHECK(bsrg_narrow_kind_of(&args, plan, 90) == (by_tma ? BSRG_NARROW_BY_TMA : own));
