@@ -181,6 +181,7 @@ static bool list_query_tile(builder *b, const bsrg_structure_view *mask, int32_t
   /* The last keys first: a diagonal, or where the keys end, is in the query tile's first step then, in which masks cost
    * least. */
   for (int32_t tile = range.end - 1; tile >= range.begin; --tile) {
+    if (!b->groups[tile]) continue; /* nearly all of a long sparse mask */
     const uint64_t existing = existing_groups(b, first_row, tile), seen = b->groups[tile] & existing;
     if (!seen) continue;
     const int32_t flags = (tile >= range.above_begin ? BSRG_ATTENTION_ABOVE : 0) |

@@ -90,7 +90,7 @@ static double stored_share(const bsrg_attention_args *args) {
   double stored = 0, all = 0;
   for (int64_t b = 0; b < args->mask_batch; ++b)
     for (int64_t h = 0; h < args->mask_heads; ++h) {
-      const bsrg_structure_view *mask = bsrg_attention_mask(args, b, h);
+      const bsrg_structure_view *mask = &args->masks[b * args->mask_heads + h]->view;
       stored += (double)mask->nnzb;
       all += (double)(mask->block_rows * mask->block_cols);
     }

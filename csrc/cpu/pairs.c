@@ -99,10 +99,11 @@ static void multiply_block(const worker *w, int64_t i, int64_t block, int64_t k,
 }
 
 /* found[i]: the block of values that block row i of the group has in block column k, or -1. Cursors only advance.
- * Whether there is any. */
-static bool find_row_blocks(const worker *w, int32_t k, int64_t *cursors, int64_t *found) {
+ * Whether there is any. *next: the first block column from k on in which some row has one; INT32_MAX: none. */
+static bool find_row_blocks(const worker *w, int32_t k, int64_t *cursors, int64_t *found, int32_t *next) {
   const bsrg_structure_view *a = &w->job->a;
   bool any = false;
+  *next = INT32_MAX;
   for (int64_t i = 0; i < w->blocks; i++) {
     const int64_t end = a->indptr[w->first_block + i + 1];
     int64_t p = cursors[i];
@@ -110,6 +111,7 @@ static bool find_row_blocks(const worker *w, int32_t k, int64_t *cursors, int64_
     cursors[i] = p;
     const bool meets = p < end && a->indices[p] == k;
     found[i] = meets ? stored(a, p) : -1;
+    if (p < end && a->indices[p] < *next) *next = a->indices[p];
     any |= meets;
   }
   return any;
@@ -128,6 +130,25 @@ static void add_partial(const worker *w) {
   memset(w->partial, 0, (size_t)(count * w->job->ops.sum_size));
 }
 
+/* The first of blocks begin .. end - 1, which ascend, in a block column of at least k; `end` if there is none. It is near as a
+ * rule. */
+static int64_t first_from(const bsrg_structure_view *v, int64_t begin, int64_t end, int32_t k) {
+  int64_t step = 1;
+  while (begin + step < end && v->indices[begin + step] < k) {
+    begin += step;
+    step *= 2;
+  }
+  end = bsrg_min(end, begin + step);
+  while (begin < end) {
+    const int64_t middle = begin + (end - begin) / 2;
+    if (v->indices[middle] < k)
+      begin = middle + 1;
+    else
+      end = middle;
+  }
+  return begin;
+}
+
 static void multiply_column(const worker *w, int64_t block_col) {
   const pairs_job *job = w->job;
   int64_t cursors[BSRG_GROUP_ROWS], found[BSRG_GROUP_ROWS];
@@ -139,7 +160,12 @@ static void multiply_column(const worker *w, int64_t block_col) {
   memset(w->partial, 0, bytes);
   int64_t summed = 0;
   for (int64_t p = job->bt.indptr[block_col]; p < job->bt.indptr[block_col + 1]; p++) {
-    if (!find_row_blocks(w, job->bt.indices[p], cursors, found)) continue;
+    int32_t next_k;
+    if (!find_row_blocks(w, job->bt.indices[p], cursors, found, &next_k)) {
+      if (next_k == INT32_MAX) break;
+      p = first_from(&job->bt, p + 1, job->bt.indptr[block_col + 1], next_k) - 1;
+      continue;
+    }
     const int64_t depth = bsrg_cols_of(&job->a, job->bt.indices[p]) / job->ops.element_k;
     const int64_t next_block = stored(&job->bt, bsrg_min(p + 1, job->bt.indptr[block_col + 1] - 1));
     const uintptr_t next = (uintptr_t)job->args->b_values +
