@@ -10,6 +10,7 @@ import malformed_matrices
 import malformed_patterns
 import malformed_products
 import malformed_structure
+import malformed_system
 from malformed_inputs import Bad
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "errors.md"
@@ -20,6 +21,7 @@ MODULES = (
     malformed_products,
     malformed_attention,
     malformed_matrices,
+    malformed_system,
     malformed_patterns,
 )
 

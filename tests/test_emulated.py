@@ -38,6 +38,31 @@ def kernels(thorough: bool) -> Path:
     return emulation.library(tuple(names), optimised=thorough)
 
 
+def test_rows_that_become_columns(kernels: Path) -> None:
+    """Of as many strips as fill an H200, which calls drawn at random do not have."""
+    script = """
+import numpy as np
+from bsrgemm import DeviceArray, bsr_array
+from bsrgemm._matmul import product
+
+rng, rows = np.random.default_rng(0), 130
+for height, width in ((64, 64), (64, 48), (32, 32)):
+    counts = np.where(np.arange(rows) == 5, 12, rng.integers(0, 5, rows))
+    indptr = np.concatenate([[0], counts.cumsum()])
+    indices = np.concatenate([np.sort(rng.permutation(12)[:count]) for count in counts])
+    blocks = rng.integers(-3, 4, (len(indices), height, width)).astype(np.float16)
+    dense = bsr_array((blocks, indices, indptr), (rows * height, 12 * width)).todense()
+    a = bsr_array((DeviceArray.from_host(blocks), indices, indptr), dense.shape)
+    for n in (1, 8, 16, 24, 32):
+        x = rng.integers(-3, 4, (12 * width, n)).astype(np.float16)
+        y = product(a, DeviceArray.from_host(x), None, 1.0, None, None, None, "narrow").to_host()
+        expected = dense.astype(np.float64) @ x.astype(np.float64)
+        print(np.array_equal(y.astype(np.float64), expected))
+"""
+    said = fake_cuda.run(script, arch=90, sms=132, kernels=kernels)
+    assert said.split() == ["True"] * 15
+
+
 # Of few SMs, each CTA has several tiles even of small products.
 @pytest.mark.parametrize("arch, sms", [(80, 132), (90, 7)])
 def test_any_call(kernels: Path, arch: int, sms: int, thorough: bool) -> None:
